@@ -1,0 +1,1 @@
+"""Sizes pools of worker processes or containers to the work that waits."""

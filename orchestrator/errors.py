@@ -1,0 +1,48 @@
+"""The fleet's errors. The class says what the caller can do.
+
+OrchestratorError
+├── ConfigError              mend the file; carries every mistake, not the first
+├── SpawnError               a worker could not be started; back off, then try again
+├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
+├── RuntimeUnavailableError  the engine did not answer; hold, and try again next turn
+└── NotLeaderError           another supervisor leads this store
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class OrchestratorError(Exception):
+    """Every error that the fleet raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing wrong with a setting: where it stands in the document, and what to do about it."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+
+class ConfigError(OrchestratorError):
+    """The settings cannot be used; `mistakes` has all of them."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(f"{'.'.join(map(str, m.path))}: {m.message}" for m in self.mistakes))
+
+
+class SpawnError(OrchestratorError):
+    """A worker could not be started at all."""
+
+
+class SourceUnavailableError(OrchestratorError):
+    """The queue did not answer."""
+
+
+class RuntimeUnavailableError(OrchestratorError):
+    """The engine that runs workers did not answer."""
+
+
+class NotLeaderError(OrchestratorError):
+    """Another supervisor leads this store."""

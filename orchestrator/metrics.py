@@ -1,0 +1,63 @@
+"""What was observed of one pool's work, and when. Values only: whoever fills them in is a source."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.clock import Monotonic
+
+Outcome = Literal["deleted", "released", "expired", "died"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One position of the ready queue, in lease order: the `position`-th task (from 1) has waited this long."""
+
+    position: int
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLease:
+    """A lease that is held now."""
+
+    worker: str
+    held_seconds: float
+    waited_seconds: float
+    lease_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedLease:
+    """A lease that ended since the sample before this one.
+
+    `ended_seconds_ago` counts back from the sample's instant; `waited_seconds` is from the task's eta to the lease.
+    """
+
+    worker: str
+    held_seconds: float
+    waited_seconds: float
+    outcome: Outcome
+    lease_number: int
+    ended_seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSample:
+    """One look at the work of one pool (its queue, restricted to its tags).
+
+    `arrivals` counts tasks that became leasable since the sample before; `waiting` holds up to 8 positions of
+    the ready queue, the last of them being `ready` itself when anything waits; `first_seen_seconds_ago` tells,
+    per worker, how long ago it first asked for a lease (absent: it has not yet).
+    """
+
+    at: Monotonic
+    ready: int
+    delayed: int
+    in_flight: int
+    dead: int
+    paused: bool = False
+    arrivals: int = 0
+    waiting: tuple[Waiting, ...] = ()
+    running: tuple[RunningLease, ...] = ()
+    finished: tuple[FinishedLease, ...] = ()
+    first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)

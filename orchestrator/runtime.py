@@ -1,0 +1,89 @@
+"""What a runtime does for the supervisor: processes and containers alike. No verb waits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHandle:
+    """One live worker as its runtime knows it.
+
+    `ref` is the runtime's own name for it ("pid:4711@88123" or a container id); `spec_digest` is the digest of the
+    pool's settings it was spawned with, so that a reload can tell old from new; `spawned_at` may lie before the
+    supervisor's own start when the worker was adopted.
+    """
+
+    worker: str
+    pool: str
+    ref: str
+    spec_digest: str
+    spawned_at: Monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A worker that ended. Exactly one of `code` and `signal` is known; neither for an adopted process.
+
+    `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters.
+    """
+
+    worker: str
+    pool: str
+    ref: str
+    at: Monotonic
+    code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+    last_lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one worker costs the host now."""
+
+    memory_bytes: int
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """Everything a runtime needs to start one worker, chosen by the caller: a fresh identity each start."""
+
+    worker: str
+    pool: PoolSpec
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Runtime(Protocol):
+    """Starts, asks, ends and collects workers. Verbs return at once; draining spans turns, with a deadline."""
+
+    def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
+        """Start a worker. Raises `SpawnError` when it cannot even begin (no such command, no memory)."""
+
+    def drain(self, worker: str) -> None:
+        """Ask a worker to finish what it holds and exit (SIGTERM, or the pool's stop signal); unknown: no effect."""
+
+    def kill(self, worker: str) -> None:
+        """End a worker and everything it started, now; unknown: no effect."""
+
+    def reap(self, *, now: Monotonic) -> Sequence[Exit]:
+        """Collect every exit since the last call; each worker is told once."""
+
+    def adopt(self, *, now: Monotonic) -> Sequence[WorkerHandle]:
+        """Find the workers an earlier supervisor of the same state left running; they are known from now on."""
+
+    def usage(self) -> Mapping[str, Usage]:
+        """What each live worker uses; a worker that just ended is left out."""
+
+    def wait_for_exit(self, *, timeout_seconds: float) -> bool:
+        """Sleep until some worker exits, `wake` is called, or the time is up; True when an exit is to be reaped."""
+
+    def wake(self) -> None:
+        """End a `wait_for_exit` in another thread early."""
+
+    def close(self) -> None:
+        """Let go of what was opened; workers are left as they are."""

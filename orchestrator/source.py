@@ -1,0 +1,44 @@
+"""Where a supervisor sees work. The protocol speaks of workers and samples, never of a queue's own types."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.metrics import QueueSample
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedTask:
+    """A task that was given back on behalf of a dead worker; its token is not told."""
+
+    queue: str
+    task: str
+    tag: str | None
+    held_seconds: float
+
+
+class WorkSource(Protocol):
+    """The queue as the supervisor meets it. Every verb may raise `SourceUnavailableError`; none waits long."""
+
+    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+        """Look once at the pool's work. Finished leases and arrivals are told once: since the sample before.
+
+        `workers` are the pool's live workers, whose `first_seen_seconds_ago` is wanted.
+        """
+
+    def retire(self, worker: str) -> bool:
+        """Fence an idle worker: from now on it gets no lease, and its waiting lease call ends.
+
+        False, with nothing changed, when it holds a lease: scaling down never touches a busy worker.
+        """
+
+    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+        """Give back every lease a dead worker holds, at once; returns what it was working on."""
+
+    def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
+        """Sleep until a task becomes leasable in a pool (its name is returned) or the time is up (None)."""
+
+    def lead(self, supervisor: str, *, seconds: float) -> bool:
+        """Take or keep the lead among supervisors on this store for `seconds`; False when another has it."""

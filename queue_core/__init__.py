@@ -1,0 +1,1 @@
+"""A pull queue: producers add tasks; workers lease them, then delete them."""
