@@ -1,0 +1,16 @@
+"""The delay before a task that failed may be leased again. Pure: jitter is an argument."""
+
+from queue_core.task import QueueSpec
+
+
+def retry_delay_seconds(spec: QueueSpec, *, leases: int, jitter: float) -> float:
+    """Seconds to wait after the `leases`-th charged lease failed.
+
+    Doubles from `retry_min_seconds` up to `retry_max_seconds`; `jitter` in [0, 1) takes off up to a tenth, so that
+    tasks which failed together do not come back together.
+
+    Source: App Engine's `retry_parameters` (min_backoff, max_backoff), with doublings unbounded.
+    """
+    doublings = min(max(leases - 1, 0), 60)
+    longest = min(spec.retry_max_seconds, spec.retry_min_seconds * 2.0**doublings)
+    return longest * (1.0 - 0.1 * jitter)

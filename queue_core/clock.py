@@ -1,0 +1,69 @@
+"""The only place in the queue that reads a clock. Instants are shared between machines and compared with `==`."""
+
+import time
+from typing import NewType, Protocol
+
+Instant = NewType("Instant", int)
+"""Microseconds since the epoch, UTC."""
+
+MICROSECONDS = 1_000_000
+NEVER = Instant(0)
+"""Stands for an instant that has not come yet."""
+
+
+def after(start: Instant, seconds: float) -> Instant:
+    """The instant `seconds` after `start`, rounded to the microsecond."""
+    return Instant(start + round(seconds * MICROSECONDS))
+
+
+def seconds_between(start: Instant, end: Instant) -> float:
+    """Seconds from `start` to `end`; negative when `end` is the earlier."""
+    return (end - start) / MICROSECONDS
+
+
+class Clock(Protocol):
+    """Where a shell module gets its `now`."""
+
+    def now(self) -> Instant:
+        """The present, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for waiting inside one process."""
+
+
+class SystemClock:
+    """The host's clocks."""
+
+    def now(self) -> Instant:
+        return Instant(time.time_ns() // 1000)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+START = Instant(1_700_000_000_000_000)
+
+
+class ManualClock:
+    """A clock that stands still until it is told to advance; for tests and replays."""
+
+    def __init__(self, now: Instant = START) -> None:
+        self._now = now
+        self._monotonic_microseconds = 1_000_000_000
+
+    def now(self) -> Instant:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._monotonic_microseconds / MICROSECONDS
+
+    def advance(self, seconds: float) -> None:
+        """Move on by `seconds`, which must not be negative."""
+        if seconds < 0:
+            raise ValueError(f"a clock goes forward: {seconds} s; use `step` for a stepped clock")
+        self.step(seconds)
+        self._monotonic_microseconds += round(seconds * MICROSECONDS)
+
+    def step(self, seconds: float) -> None:
+        """Set the wall clock forward or back, as an operator or NTP may; the monotonic one stands."""
+        self._now = after(self._now, seconds)

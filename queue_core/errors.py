@@ -1,0 +1,124 @@
+"""The queue's errors. The class says what the caller can do.
+
+QueueError
+├── InvalidRequestError              mend the call; nothing was changed
+│   ├── InvalidQueueNameError, InvalidTaskNameError, InvalidTagError, InvalidEtaError
+│   ├── InvalidLeaseTimeError, InvalidCountError, InvalidTokenError, InvalidSettingError
+│   └── TaskTooLargeError, TooManyTasksError, TooManyTagsError
+├── UnknownQueueError                name a queue that exists; the message lists some
+├── LeaseLostError                   the token is not current: stop the work, its task has moved on
+├── WorkerRetiredError               this worker is to finish: it gets no more leases
+├── PermissionDeniedError            use a token of another role
+│   └── UnauthenticatedError         no token, or not one this server knows
+└── StoreError
+    ├── StoreUnavailableError        try again: nothing is known to have been changed
+    │   └── StoreFullError           free disk space, then try again
+    ├── StoreReadOnlyError           make the file and its folder writable
+    ├── StoreCorruptError            the file is not a queue, or is damaged
+    └── StoreVersionError            made by a newer version; upgrade
+"""
+
+from collections.abc import Sequence
+
+
+class QueueError(Exception):
+    """Every error that the queue raises on purpose."""
+
+
+class InvalidRequestError(QueueError):
+    """The call can't be right, whatever the state of the queue; nothing was changed."""
+
+
+class InvalidQueueNameError(InvalidRequestError):
+    """A queue's name is out of form."""
+
+
+class InvalidTaskNameError(InvalidRequestError):
+    """A task's name is out of form."""
+
+
+class InvalidTagError(InvalidRequestError):
+    """A tag is empty or too long."""
+
+
+class InvalidEtaError(InvalidRequestError):
+    """An eta or a delay is out of range."""
+
+
+class InvalidLeaseTimeError(InvalidRequestError):
+    """A lease time is out of range."""
+
+
+class InvalidCountError(InvalidRequestError):
+    """A number of tasks is out of range."""
+
+
+class InvalidTokenError(InvalidRequestError):
+    """A text that no lease ever had as its token."""
+
+
+class InvalidSettingError(InvalidRequestError):
+    """A queue's settings contradict each other or are out of range."""
+
+
+class TaskTooLargeError(InvalidRequestError):
+    """A payload is over the limit."""
+
+
+class TooManyTasksError(InvalidRequestError):
+    """A batch is over the limit."""
+
+
+class TooManyTagsError(InvalidRequestError):
+    """A lease asks for more tags at once than the limit."""
+
+
+class UnknownQueueError(QueueError):
+    """No queue has that name."""
+
+
+class LeaseLostError(QueueError):
+    """Tokens that are not current: expired, released, deleted or leased again. They changed nothing.
+
+    In a batch the current tokens took effect all the same.
+    """
+
+    def __init__(self, message: str, *, tokens: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tokens = tuple(tokens)
+
+
+class WorkerRetiredError(QueueError):
+    """The supervisor retired this worker: it gets no lease any more and should exit."""
+
+
+class PermissionDeniedError(QueueError):
+    """The caller's role does not cover the verb."""
+
+
+class UnauthenticatedError(PermissionDeniedError):
+    """No token was given, or not one this server knows."""
+
+
+class StoreError(QueueError):
+    """The store failed."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store did not answer; nothing is known to have been changed."""
+
+
+class StoreFullError(StoreUnavailableError):
+    """No room is left; nothing was changed."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The store can't be written to."""
+
+
+class StoreCorruptError(StoreError):
+    """Not a queue's store, or a damaged one."""
+
+
+class StoreVersionError(StoreError):
+    """The store was made by a newer version of the program."""

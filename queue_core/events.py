@@ -1,0 +1,59 @@
+"""The lifecycle log's values: one event per change of a task. A record, never the source of state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from queue_core.clock import Instant
+
+TASK_ADDED = "task.added"
+TASK_LEASED = "task.leased"
+TASK_DELETED = "task.deleted"
+TASK_DIED = "task.died"
+TASK_REDRIVEN = "task.redriven"
+LEASE_RENEWED = "lease.renewed"
+LEASE_RELEASED = "lease.released"
+LEASE_EXPIRED = "lease.expired"
+QUEUE_PURGED = "queue.purged"
+QUEUE_PAUSED = "queue.paused"
+QUEUE_RESUMED = "queue.resumed"
+QUEUE_CREATED = "queue.created"
+WORKER_RETIRED = "worker.retired"
+
+Lifecycle = Literal["task", "batch", "off"]
+"""`task`: an event per task. `batch`: one per verb call, with a count. `off`: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEvent:
+    """One change. Fields that do not apply are None; `lease` names the lease by number, never by its token."""
+
+    event: str
+    at: Instant
+    queue: str
+    task: str | None = None
+    tag: str | None = None
+    worker: str | None = None
+    lease_number: int | None = None
+    waited_seconds: float | None = None
+    held_seconds: float | None = None
+    count: int = 1
+    reason: str | None = None
+
+
+class EventLog(Protocol):
+    """Where events go once the change they tell of is durable."""
+
+    lifecycle: Lifecycle
+
+    def record(self, events: Sequence[QueueEvent]) -> None:
+        """Keep these events, in order. Must not raise for a full disk: a log is not worth a task."""
+
+
+class NullLog:
+    """Keeps nothing."""
+
+    lifecycle: Lifecycle = "off"
+
+    def record(self, events: Sequence[QueueEvent]) -> None:
+        """Let them go."""

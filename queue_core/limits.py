@@ -1,0 +1,142 @@
+"""Every bound of the queue by name, with its unit and source, and the checks that say so. Pure."""
+
+import re
+from collections.abc import Sequence
+
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.errors import (
+    InvalidCountError,
+    InvalidEtaError,
+    InvalidLeaseTimeError,
+    InvalidQueueNameError,
+    InvalidTagError,
+    InvalidTaskNameError,
+    TaskTooLargeError,
+    TooManyTagsError,
+    TooManyTasksError,
+)
+
+# Source of each, unless said: App Engine's task queue SDKs.
+MAX_PAYLOAD_BYTES = 1 << 20
+MAX_TASKS_PER_ADD = 1000  # App Engine: 100. A batch of 1,000 is what one lease may take, so a stage can hand it on.
+MAX_TASKS_PER_LEASE = 1000
+MAX_TOKENS_PER_CALL = 1000
+MAX_LEASE_SECONDS = 604_800.0  # 7 days
+MAX_ETA_SECONDS = 30 * 86_400.0  # 30 days ahead
+MAX_TAG_BYTES = 500
+MAX_TAGS_PER_LEASE = 100  # our own: one index probe a tag
+MAX_QUEUE_NAME_CHARACTERS = 100
+MAX_TASK_NAME_CHARACTERS = 500
+MAX_WAIT_SECONDS = 300.0  # our own: proxies drop longer silences
+MAX_LEASE_RESPONSE_BYTES = 32 << 20
+MAX_REASON_CHARACTERS = 2000  # our own
+MAX_WORKER_CHARACTERS = 200  # our own
+MAX_PEEK_TASKS = 1000  # our own
+NAME_RETENTION_SECONDS = 9 * 86_400.0  # of queues from a queue.yaml
+
+_QUEUE_NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
+_TASK_NAME = re.compile(r"[a-zA-Z0-9_-]{1,500}")
+_CHOSEN_NAME = re.compile(r"_[0-9]+")
+
+
+def check_queue_name(name: str) -> None:
+    """Raise `InvalidQueueNameError` unless `name` is 1 to 100 letters, digits and hyphens."""
+    if not _QUEUE_NAME.fullmatch(name):
+        raise InvalidQueueNameError(
+            f"queue name must be 1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-': {_shown(name)}"
+        )
+
+
+def check_task_name(name: str) -> None:
+    """Raise `InvalidTaskNameError` unless `name` is legal and not of the form the queue itself chooses (`_42`)."""
+    if not _TASK_NAME.fullmatch(name):
+        raise InvalidTaskNameError(
+            f"task name must be 1 to {MAX_TASK_NAME_CHARACTERS} letters, digits, '_' or '-': {_shown(name)}"
+        )
+    if _CHOSEN_NAME.fullmatch(name):
+        raise InvalidTaskNameError(
+            f"task name '_' + digits is kept for names the queue chooses: {_shown(name)}; put a letter first"
+        )
+
+
+def check_tag(tag: str) -> None:
+    """Raise `InvalidTagError` unless `tag` is 1 to 500 bytes of UTF-8."""
+    size = len(tag.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= MAX_TAG_BYTES or "\x00" in tag:
+        raise InvalidTagError(f"tag must be 1 to {MAX_TAG_BYTES} bytes without NUL: {_shown(tag)} has {size} bytes")
+    if any("\ud800" <= character <= "\udfff" for character in tag):
+        raise InvalidTagError(f"tag must be UTF-8 text, without lone surrogates: {_shown(tag)}")
+
+
+def check_tags(tags: Sequence[str]) -> None:
+    """Raise unless there are at most 100 tags, each of them legal."""
+    if len(tags) > MAX_TAGS_PER_LEASE:
+        raise TooManyTagsError(f"at most {MAX_TAGS_PER_LEASE} tags in one lease: {len(tags)}; lease any tag instead")
+    for tag in tags:
+        check_tag(tag)
+
+
+def check_payload(payload: bytes) -> None:
+    """Raise `TaskTooLargeError` over 1 MiB."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise TaskTooLargeError(
+            f"payload must be at most {MAX_PAYLOAD_BYTES} bytes (1 MiB): {len(payload)}; "
+            "keep the data elsewhere and add its address"
+        )
+
+
+def check_eta(eta: Instant, *, now: Instant) -> None:
+    """Raise `InvalidEtaError` for an eta before the epoch or more than 30 days ahead."""
+    if eta < 0 or eta > now + MAX_ETA_SECONDS * MICROSECONDS:
+        ahead = (eta - now) / MICROSECONDS
+        raise InvalidEtaError(
+            f"eta must be after 1970 and at most {MAX_ETA_SECONDS:.0f} s (30 days) ahead: {eta} us, {ahead:.0f} s ahead"
+        )
+
+
+def check_delay_seconds(seconds: float) -> None:
+    """Raise `InvalidEtaError` unless 0 <= `seconds` <= 30 days."""
+    if not 0 <= seconds <= MAX_ETA_SECONDS:
+        raise InvalidEtaError(f"delay must be in [0, {MAX_ETA_SECONDS:.0f}] s: {seconds}")
+
+
+def check_lease_seconds(seconds: float) -> None:
+    """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days."""
+    if not 0 <= seconds <= MAX_LEASE_SECONDS:
+        raise InvalidLeaseTimeError(f"lease time must be in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {seconds}")
+
+
+def check_wait_seconds(seconds: float) -> None:
+    """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 300."""
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:
+        raise InvalidLeaseTimeError(
+            f"waiting time must be in [0, {MAX_WAIT_SECONDS:.0f}] s: {seconds}; call again to wait longer"
+        )
+
+
+def check_lease_count(count: int) -> None:
+    """Raise `InvalidCountError` unless 1 <= `count` <= 1000."""
+    if not 1 <= count <= MAX_TASKS_PER_LEASE:
+        raise InvalidCountError(f"number of tasks to lease must be in [1, {MAX_TASKS_PER_LEASE}]: {count}")
+
+
+def check_add_count(count: int) -> None:
+    """Raise `TooManyTasksError` over 1,000 tasks."""
+    if count > MAX_TASKS_PER_ADD:
+        raise TooManyTasksError(f"at most {MAX_TASKS_PER_ADD} tasks in one add: {count}; split the batch")
+
+
+def check_token_count(count: int) -> None:
+    """Raise `TooManyTasksError` over 1,000 tokens."""
+    if count > MAX_TOKENS_PER_CALL:
+        raise TooManyTasksError(f"at most {MAX_TOKENS_PER_CALL} tokens in one call: {count}; split the batch")
+
+
+def check_worker(worker: str) -> None:
+    """Raise `InvalidRequestError`'s `InvalidTaskNameError` over 200 characters."""
+    if len(worker) > MAX_WORKER_CHARACTERS:
+        raise InvalidTaskNameError(f"worker must be at most {MAX_WORKER_CHARACTERS} characters: {len(worker)}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,167 @@
+"""What the verbs mean for one task. Pure: the memory store runs this, SQL is held to it by tests.
+
+READY and DELAYED are told apart by `eta <= now`; LEASED is live while `eta > now`. `settle` is the whole of what
+time does by itself, and every verb settles before it looks.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from queue_core.clock import Instant, after, seconds_between
+from queue_core.limits import check_eta
+from queue_core.stats import FinishedLease, LeaseOutcome
+from queue_core.task import NewTask, QueueSpec, Task, TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A lease that ended: what was noted of it, and the task as it is now (None: deleted)."""
+
+    finished: FinishedLease
+    task: Task | None
+
+
+def effective_eta(new: NewTask, *, now: Instant) -> Instant:
+    """The eta a new task gets: what was asked, never before `now`. Raises `InvalidEtaError` out of bounds.
+
+    Source: App Engine's proto, "values less than current time are silently increased to the current time".
+    """
+    if new.eta is not None:
+        check_eta(new.eta, now=now)
+        return max(new.eta, now)
+    return now if new.delay_seconds is None else after(now, new.delay_seconds)
+
+
+def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> Task:
+    """The task that an add makes. Ties in eta are leased by id, which is the order of insertion."""
+    eta = effective_eta(new, now=now)
+    state = TaskState.READY if eta <= now else TaskState.DELAYED
+    return Task(task_id, queue, new.payload, eta, now, new.name, new.tag, state, ready_at=eta)
+
+
+def is_due(task: Task, *, now: Instant) -> bool:
+    """Whether time alone has made this DELAYED or LEASED task leasable."""
+    return task.state in (TaskState.DELAYED, TaskState.LEASED) and task.eta <= now
+
+
+def settle(task: Task, spec: QueueSpec, *, now: Instant) -> Ending | Task:
+    """Let time act on one task: a due DELAYED one is READY; an expired LEASED one is READY again, or dead.
+
+    An `Ending` when a lease expired, else the task.
+    """
+    if not is_due(task, now=now):
+        return task
+    if task.state is TaskState.DELAYED:
+        return replace(task, state=TaskState.READY)
+    if not is_exhausted(task.leases, spec):
+        ended = replace(task, state=TaskState.READY, ready_at=task.eta)
+        return Ending(finished_lease(task, "expired", ended_at=task.eta), ended)
+    return _die(task, spec, outcome="expired", ended_at=task.eta, reason="max_leases")
+
+
+def is_exhausted(leases: int, spec: QueueSpec) -> bool:
+    """Whether a task charged with so many leases has none left."""
+    return spec.max_leases is not None and leases >= spec.max_leases
+
+
+def lease(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:
+    """Grant a lease on READY `task` that ends `seconds` after `now`; the lease is charged in the same step.
+
+    `leased_at` rises with every grant, even when the clock was stepped back: the token can never repeat. The end
+    differs by a microsecond from what was asked where an earlier lease, cut short, would have ended there.
+
+    Source: App Engine `QueryAndOwnTasks`, which counts a retry per lease and uses the end as the token.
+    """
+    leased_at = Instant(max(now, task.leased_at + 1))
+    expires_at, spent = unspent_end(after(now, seconds), task.spent, now=now)
+    return replace(
+        task,
+        state=TaskState.LEASED,
+        eta=expires_at,
+        ready_at=task.eta,
+        leases=task.leases + 1,
+        leased_at=leased_at,
+        worker=worker,
+        spent=spent,
+    )
+
+
+def unspent_end(end: Instant, spent: tuple[Instant, ...], *, now: Instant) -> tuple[Instant, tuple[Instant, ...]]:
+    """The first end from `end` on that no earlier lease of the task had, and the spent ends still ahead of `now`."""
+    if not spent:
+        return end, spent
+    ahead = tuple(instant for instant in spent if instant > now)
+    while end in ahead:
+        end = Instant(end + 1)
+    return end, ahead
+
+
+def is_current(task: Task, leased_at: Instant, *, now: Instant) -> bool:
+    """Whether the token made of `leased_at` still holds the task: the fence of renew, release and delete."""
+    return task.state is TaskState.LEASED and task.leased_at == leased_at and task.eta > now
+
+
+def renew(task: Task, *, seconds: float, now: Instant) -> Task:
+    """Move the end of a current lease to `seconds` after `now`; its token stays."""
+    cut_short = (*task.spent, task.eta)
+    expires_at, spent = unspent_end(after(now, seconds), cut_short, now=now)
+    return replace(task, eta=expires_at, spent=spent)
+
+
+def delete(task: Task, *, now: Instant) -> Ending:
+    """End a current lease by deleting its task: the work is done."""
+    return Ending(finished_lease(task, "deleted", ended_at=now), None)
+
+
+def release(
+    task: Task,
+    spec: QueueSpec,
+    *,
+    delay_seconds: float,
+    now: Instant,
+    charge: Literal["counted", "uncounted"] = "counted",
+    dead_reason: str = "",
+) -> Ending:
+    """Give a current lease back.
+
+    Args:
+        delay_seconds: from `now` until it may be leased again.
+        charge: `uncounted` takes this lease off the task's count: the worker never got to the work.
+        dead_reason: makes the task dead at once, for this reason.
+    """
+    leases = task.leases - (charge == "uncounted")
+    cut_short = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
+    if dead_reason or (charge == "counted" and is_exhausted(leases, spec)):
+        gone = replace(task, spent=cut_short)
+        return _die(gone, spec, outcome="released", ended_at=now, reason=dead_reason or "max_leases")
+    eta = after(now, delay_seconds)
+    state = TaskState.READY if eta <= now else TaskState.DELAYED
+    given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short)
+    return Ending(finished_lease(task, "released", ended_at=now), given_back)
+
+
+def redrive(task: Task, *, now: Instant) -> Task:
+    """Make a dead task ready again, with all its leases before it; its tokens still never repeat."""
+    return replace(task, state=TaskState.READY, eta=now, ready_at=now, leases=0, reason="")
+
+
+def finished_lease(task: Task, outcome: LeaseOutcome, *, ended_at: Instant) -> FinishedLease:
+    """What is noted of a lease when it ends; seconds are never negative, whatever the clock did."""
+    return FinishedLease(
+        task.queue,
+        task.shown_name,
+        task.tag,
+        task.worker,
+        task.leases,
+        outcome,
+        max(0.0, seconds_between(task.ready_at, task.leased_at)),
+        max(0.0, seconds_between(task.leased_at, ended_at)),
+        ended_at,
+    )
+
+
+def _die(task: Task, spec: QueueSpec, *, outcome: LeaseOutcome, ended_at: Instant, reason: str) -> Ending:
+    finished = replace(finished_lease(task, outcome, ended_at=ended_at), died=True, reason=reason)
+    if spec.on_exhausted == "delete":
+        return Ending(finished, None)
+    return Ending(finished, replace(task, state=TaskState.DEAD, eta=ended_at, ready_at=ended_at, reason=reason))

@@ -1,0 +1,281 @@
+"""The Store protocol: the atomic verbs, for every queue of one store.
+
+A store opens transactions; verbs are called inside one and are atomic each; a transaction may carry many verbs of
+many callers (group commit). Nothing of a transaction may leave the process before `sync` of its ticket returned.
+No driver type crosses this line. A verb takes `now`; it raises for bad state *before* it writes anything.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, NewType, Protocol
+
+from queue_core.clock import Instant
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+
+Ticket = NewType("Ticket", int)
+"""Names a committed transaction; `sync(ticket)` returns when it and all before it are durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The outcome of one add. `exists`, `tombstoned`: the name is taken, nothing was changed, the add is idempotent."""
+
+    name: str
+    status: Literal["added", "exists", "tombstoned"]
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """What a lease asks for: up to `count` tasks of `tags`, for `seconds`, held by `worker` ("" is nobody)."""
+
+    count: int
+    seconds: float
+    tags: TagFilter
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Leases granted, leases found expired on the way, and whether due tasks are left to settle.
+
+    When `unsettled` is true and `leases` is empty, ask again at once: a bounded number is settled per call.
+    """
+
+    leases: tuple[Lease, ...]
+    expired: tuple[FinishedLease, ...] = ()
+    unsettled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Ask for a lease to end `seconds` from now."""
+
+    token: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A lease and its new end."""
+
+    token: str
+    name: str
+    tag: str | None
+    worker: str
+    lease_number: int
+    expires_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give a lease back. `delay_seconds` None: the queue's back-off, lessened by `jitter` in [0, 1)."""
+
+    token: str
+    delay_seconds: float | None = None
+    charge: Literal["counted", "uncounted"] = "counted"
+    dead_reason: str = ""
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """End a lease by deleting its task and, in the same step, add `then` (all or nothing).
+
+    A `then` task names its queue, or goes to the same one.
+    """
+
+    token: str
+    then: tuple[NewTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A deletion that took effect, and what became of its `then`."""
+
+    finished: FinishedLease
+    then: tuple[Added, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some tasks of a queue in id order, and where the next page begins (None: no more)."""
+
+    tasks: tuple[Task, ...]
+    next_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What `Store.check` found: every line of `problems` is a broken promise; none is a healthy store."""
+
+    problems: tuple[str, ...]
+    tasks: int
+
+
+class Transaction(Protocol):
+    """The verbs. `None` in a list of outcomes: that token is not current; it changed nothing."""
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
+        """Create the queue, or set it anew; True when it was created. Being paused is not part of it."""
+
+    def queue(self, name: str) -> QueueSpec:
+        """The queue's settings and whether it is paused. Raises `UnknownQueueError`."""
+
+    def queues(self) -> list[QueueSpec]:
+        """All queues by name."""
+
+    def delete_queue(self, name: str) -> int:
+        """Drop a queue with its tasks and names; returns how many tasks went with it."""
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        """Add, in order. An eta, a name or a queue out of range fails the whole call before anything is written."""
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        """Lease leasable tasks in eta order, ties by id. A paused queue grants none.
+
+        Remembers the instant `request.worker` was first seen; raises `WorkerRetiredError` for a retired one.
+        """
+
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+        """Move ends. Raises `InvalidLeaseTimeError` when a lease would outgrow the queue's `max_lease_seconds`."""
+
+    def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+        """Give back, with back-off; a task with no lease left becomes dead."""
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+        """Delete inside a current lease."""
+
+    def delete_by_name(
+        self, queue: str, names: Sequence[str], *, now: Instant
+    ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        """Delete whatever state the task is in; ownership is not checked (App Engine's delete)."""
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        """Delete up to `limit` tasks of these tags, in any state but dead; the caller repeats until 0.
+
+        Given names stay taken for their retention.
+        """
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        """The same for dead tasks."""
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        """Stop or resume granting leases; True when this changed anything."""
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[Task]:
+        """Make dead tasks ready again: those named, or up to `limit` of these tags."""
+
+    def peek(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        *,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int,
+        payload_bytes: int,
+        now: Instant,
+    ) -> Page:
+        """Look without leasing: settled states as of `now`, payloads cut to `payload_bytes`, ids beyond `after`."""
+
+    def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+        """Counts and totals at O(1) in the number of tasks (O(tags) in the number of tags asked for)."""
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+        """Counts per tag, by tag; the untagged come first when `after` is None."""
+
+    def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+        """Since when the tasks at 8 positions of the ready queue wait; bounded cost (`stats.spread`)."""
+
+    def samples(self, queue: str, *, after: int, limit: int) -> Samples:
+        """Finished leases noted after the cursor."""
+
+    def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+        """Leases that are held now, soonest to end first."""
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
+        """When time alone next makes a task leasable; `now` or earlier: at once; None: never."""
+
+    def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
+        """When each worker first asked for a lease; those never seen are left out."""
+
+    def retire_worker(self, worker: str, *, now: Instant) -> bool:
+        """Fence a worker that holds no live lease: it gets none from now on. False if it holds one."""
+
+    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+        """Give back every lease a dead worker holds: counted, leasable at once (or dead); and retire it."""
+
+    def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+        """Take or keep the lead called `name` until `seconds` from now; False while another holder has it."""
+
+    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        """Settle up to `limit` due tasks; the leases that had expired, and whether more are due."""
+
+
+class Signals(Protocol):
+    """Wakes waiting lease calls of other processes on the same store. Never a source of state, only a hint."""
+
+    def publish(self, queue: str, tag: str | None, count: int) -> None:
+        """`count` tasks of a tag became leasable: wake as many fitting waiters, most recently active first."""
+
+    def subscribe(self, queue: str, tags: TagFilter) -> "Subscription":
+        """Begin to listen; a publish after this returns is not missed."""
+
+
+class Subscription(Protocol):
+    """One waiter's ear."""
+
+    def wait(self, *, timeout_seconds: float) -> bool:
+        """Sleep until woken (True) or the time is up (False)."""
+
+    def wake(self) -> None:
+        """End a `wait` in another thread."""
+
+    def close(self) -> None:
+        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+
+
+class Store(Protocol):
+    """One opened store; usable from several threads."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+
+    @property
+    def durability(self) -> Literal["strict", "relaxed"]:
+        """`strict`: a synced ticket survives power loss. `relaxed`: it survives a crash of the process."""
+
+    @property
+    def signals(self) -> Signals:
+        """How waiters in other processes are woken."""
+
+    def begin(self) -> AbstractContextManager[Transaction]:
+        """A write transaction: leaving the block commits it, an exception rolls all of it back.
+
+        Raises `StoreUnavailableError`, `StoreFullError`, `StoreReadOnlyError`. One at a time per process.
+        """
+
+    def read(self) -> AbstractContextManager[Transaction]:
+        """A consistent snapshot for `queue`, `queues`, `peek`, `stats`, `tag_stats`, `waiting`, `samples`, ...
+
+        Counts in it are exact as of their `now`, though nothing is settled. Never blocks a writer.
+        """
+
+    def ticket(self) -> Ticket:
+        """Names the last transaction this store object committed."""
+
+    def sync(self, ticket: Ticket) -> None:
+        """Return when that transaction is durable; several callers share one sync. Raises `StoreUnavailableError`."""
+
+    def check(self) -> Check:
+        """Verify the file and recount everything: counters, indexes, names. Cost grows with the tasks."""
+
+    def close(self) -> None:
+        """Release files and connections."""
