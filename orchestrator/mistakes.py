@@ -1,0 +1,140 @@
+"""Turns what pydantic says about a document into what its owner needs: what, the value, the limit, the fix."""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, get_args
+
+from pydantic import BaseModel, PlainSerializer, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from orchestrator.errors import Mistake
+
+_MAX_SHOWN_CHARS: Final = 60
+
+
+def mistakes_of(
+    error: ValidationError,
+    *,
+    model: type[BaseModel],
+    prefix: tuple[str | int, ...] = (),
+    leave_out: Collection[str] = (),
+) -> list[Mistake]:
+    """Every mistake in `error`, its path under `prefix`.
+
+    `model` is what was validated: its fields are what an unknown key is compared with. Mistakes whose pydantic
+    type is in `leave_out` are passed over.
+    """
+    return [
+        Mistake((*prefix, *_place(details)), _message(details, model))
+        for details in error.errors(include_url=False)
+        if details["type"] not in leave_out
+    ]
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """`", did you mean 'slo'?"` when a known word is close to `word`; else nothing."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f", did you mean '{close[0]}'?" if close else ""
+
+
+def _place(details: ErrorDetails) -> tuple[str | int, ...]:
+    # pydantic marks a mistake in a mapping's key with this extra step.
+    return tuple(part for part in details["loc"] if part != "[key]")
+
+
+def _message(details: ErrorDetails, model: type[BaseModel]) -> str:
+    loc = details["loc"]
+    if details["type"] == "extra_forbidden":
+        owner = _model_at(model, loc[:-1])
+        return f"unknown setting{did_you_mean(str(loc[-1]), owner.model_fields if owner else ())}"
+    field = _field_at(model, loc)
+    if details["type"] == "missing":
+        return f"is required{_what_it_is(field)}"
+    context: Mapping[str, object] = details.get("ctx", {})
+    if details["type"] == "string_pattern_mismatch" and field is not None and field.examples:
+        return f"must look like {field.examples[0]} ({context['pattern']}): {_shown(details['input'])}"
+    if details["type"] == "value_error":  # a sentence of our own, which has the value already
+        return str(context["error"])
+    say = _SAY.get(details["type"])
+    if say is None:
+        return f"{details['msg']}: {_shown(details['input'])}"
+    write = _writer_of(field)
+    return say({key: write(value) for key, value in context.items()}, write(details["input"]))
+
+
+def _what_it_is(field: FieldInfo | None) -> str:
+    return f": {field.description.rstrip('.')}" if field and field.description else ""
+
+
+def _writer_of(field: FieldInfo | None) -> Callable[[object], str]:
+    """How a value of the field is shown: as its own type writes it in a file ("30s"), where that is defined."""
+    annotated = [*field.metadata, *_metadata_inside(field.annotation)] if field else []
+    for item in annotated:
+        if isinstance(item, PlainSerializer):
+            write = item.func
+            return lambda value: str(write(value)) if _is_number(value) else _shown(value)  # type: ignore[call-arg]
+    return _shown
+
+
+def _metadata_inside(annotation: object) -> list[object]:
+    return [item for kind in get_args(annotation) for item in getattr(kind, "__metadata__", ())]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _field_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> FieldInfo | None:
+    owner = _model_at(model, loc[:-1]) if loc else None
+    return owner.model_fields.get(str(loc[-1])) if owner else None
+
+
+def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """The model that holds the field at the end of `loc`, when every step on the way is a model's field."""
+    for part in loc:
+        field = model.model_fields.get(str(part))
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
+            return None
+        model = inner
+    return model
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
+
+
+def _must(phrase: str) -> Callable[[Mapping[str, object], str], str]:
+    return lambda context, shown: f"{phrase.format_map(context)}: {shown}"
+
+
+# By pydantic's name for the mistake.
+_SAY: Final[Mapping[str, Callable[[Mapping[str, object], str], str]]] = {
+    "int_type": _must("must be a whole number"),
+    "int_from_float": _must("must be a whole number"),
+    "int_parsing": _must("must be a whole number"),
+    "string_type": _must("must be text (in quotes, if it looks like a number or a truth value)"),
+    "bool_type": _must("must be true or false"),
+    "tuple_type": _must("must be a list, such as [first, second]"),
+    "list_type": _must("must be a list, such as [first, second]"),
+    "dict_type": _must("must be a mapping of keys to values"),
+    "model_type": _must("must be a mapping of settings"),
+    "greater_than": _must("must be more than {gt}"),
+    "greater_than_equal": _must("must be at least {ge}"),
+    "less_than": _must("must be less than {lt}"),
+    "less_than_equal": _must("must be at most {le}"),
+    "literal_error": _must("must be {expected}"),
+    "string_pattern_mismatch": _must("must match {pattern}"),
+    "string_too_short": lambda _context, _shown: "must not be empty",
+    "string_too_long": _must("must be at most {max_length} characters"),
+    "too_short": lambda _context, _shown: "must not be empty: leave it out instead",
+}
