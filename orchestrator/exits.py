@@ -1,0 +1,92 @@
+"""What a worker's end means: exit codes, signals, and whether it was asked to. Pure."""
+
+import signal
+from enum import StrEnum
+from typing import Final, Protocol
+
+from orchestrator.clock import Monotonic
+
+EXIT_FINISHED: Final = 0
+"""A worker drained, or recycled itself: nothing is wrong."""
+EXIT_QUEUE_LOST: Final = 75
+"""A worker gave up: its queue, or its supervisor, was away for too long (EX_TEMPFAIL of sysexits.h)."""
+EXIT_MISCONFIGURED: Final = 78
+"""A worker cannot run with what it was given: no such app, or settings it refuses (EX_CONFIG of sysexits.h)."""
+
+_SHELL_SIGNAL_BASE: Final = 128
+
+
+class Cause(StrEnum):
+    """Why a worker ended."""
+
+    DRAINED = "drained"  # it was asked to
+    FINISHED = "finished"  # by itself, with nothing wrong: recycled
+    MISCONFIGURED = "misconfigured"
+    QUEUE_LOST = "queue lost"
+    CRASHED = "crashed"
+    SIGNALLED = "signalled"
+    OUT_OF_MEMORY = "out of memory"
+    OVERDUE = "overdue"  # it was asked to, did not in time, and was ended
+    UNKNOWN = "unknown"  # an adopted process: only its own parent is told
+
+
+WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
+"""Causes that lie in the worker, not in its host or its operator."""
+
+
+class Ended(Protocol):
+    """A worker's exit, as a runtime tells it: exactly one of `code` and `signal`, or neither."""
+
+    @property
+    def worker(self) -> str: ...
+    @property
+    def at(self) -> Monotonic: ...
+    @property
+    def code(self) -> int | None: ...
+    @property
+    def signal(self) -> int | None: ...
+    @property
+    def out_of_memory(self) -> bool: ...
+
+
+def cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
+    """Why a worker ended, and the same in words for its owner.
+
+    `asked`: it had been asked to finish; `overdue`: it had not in time, and was ended.
+    """
+    number = _signal_of(ended)
+    if ended.out_of_memory:
+        return Cause.OUT_OF_MEMORY, "the kernel ended it: out of memory"
+    if number is not None:
+        return _cause_of_signal(number, asked=asked, overdue=overdue)
+    if ended.code is None and not asked:
+        return Cause.UNKNOWN, "adopted: its exit was not told"
+    if ended.code in {EXIT_FINISHED, None}:
+        return (Cause.DRAINED, "asked to finish") if asked else (Cause.FINISHED, "finished by itself")
+    if ended.code == EXIT_MISCONFIGURED:
+        return Cause.MISCONFIGURED, f"exit code {ended.code}: its app or its settings cannot be used"
+    if ended.code == EXIT_QUEUE_LOST:
+        return Cause.QUEUE_LOST, f"exit code {ended.code}: its queue or supervisor was away for too long"
+    return Cause.CRASHED, f"exit code {ended.code}"
+
+
+def _signal_of(ended: Ended) -> int | None:
+    """The signal that ended it, also where a shell between us tells it as an exit code (128 + signal)."""
+    if ended.signal is None and ended.code in {
+        _SHELL_SIGNAL_BASE + signal.SIGTERM,
+        _SHELL_SIGNAL_BASE + signal.SIGKILL,
+    }:
+        return ended.code - _SHELL_SIGNAL_BASE
+    return ended.signal
+
+
+def _cause_of_signal(number: int, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
+    if overdue and number == signal.SIGKILL:
+        return Cause.OVERDUE, "ended: it did not finish within its grace"
+    if asked and number == signal.SIGTERM:
+        return Cause.DRAINED, "asked to finish"
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return Cause.SIGNALLED, f"ended by {name}"

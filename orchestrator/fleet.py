@@ -1,0 +1,277 @@
+"""The workers of one pool as a value, and what happens to it: starts, work, idleness, asks to finish, ends. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, cause_of
+from orchestrator.metrics import QueueSample
+from queue_core.units import format_bytes, format_seconds
+
+MAX_BACKOFF_SECONDS: Final = 60.0
+PROVEN_SECONDS: Final = 5.0
+"""A started worker that lives this long, or holds a lease before, ends a crash loop."""
+DRAIN_MARGIN_SECONDS: Final = 2.0
+"""A worker gives back its leases when its grace ends; only after this much more is it ended."""
+KILL_REPEAT_SECONDS: Final = 10.0
+
+_LONG_AGO: Final = Monotonic(float("-inf"))
+
+State = Literal["starting", "idle", "busy", "draining", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker. `since` is when it entered its state; for an idle one, the end of its last lease.
+
+    `leases` are held now, `finished` ended since it joined; `deadline_at` is when a draining worker is ended;
+    `replaced_by` names the worker that was started to take its place.
+    """
+
+    worker: str
+    ref: str
+    spec_digest: str
+    spawned_at: Monotonic
+    state: State
+    since: Monotonic
+    leases: int = 0
+    finished: int = 0
+    started_at: Monotonic | None = None
+    deadline_at: Monotonic | None = None
+    memory_bytes: int = 0
+    replaced_by: str | None = None
+    adopted: bool = False
+
+    @property
+    def is_leaving(self) -> bool:
+        """True once it was asked to finish or ended."""
+        return self.state in {"draining", "killed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker that asked for its first lease, `seconds` after it was spawned."""
+
+    worker: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoop:
+    """Starts that failed in a row, with one digest of the pool's settings; growth waits until `retry_at`."""
+
+    failures: int = 0
+    failed_at: Monotonic = _LONG_AGO
+    retry_at: Monotonic = _LONG_AGO
+    spec_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker's end: why, how long it lived, and whether it was a start that failed."""
+
+    worker: str
+    cause: Cause
+    detail: str
+    lived_seconds: float
+    failed_start: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The workers of one pool, by name. `started` are those whose first lease call the last sample told."""
+
+    pool: str
+    workers: Mapping[str, Worker] = field(default_factory=dict)
+    crash: CrashLoop = CrashLoop()
+    started: tuple[Started, ...] = ()
+
+    @property
+    def alive(self) -> tuple[Worker, ...]:
+        """Workers that count: neither leaving, nor with a replacement under way."""
+        return tuple(
+            w
+            for w in self.workers.values()
+            if not w.is_leaving and (w.replaced_by is None or w.replaced_by not in self.workers)
+        )
+
+    @property
+    def leaving(self) -> tuple[Worker, ...]:
+        """Workers that were asked to finish, or ended, and are not collected yet."""
+        return tuple(w for w in self.workers.values() if w.is_leaving)
+
+    def failed_starts(self, spec: PoolSpec) -> int:
+        """Starts that failed in a row with the settings of `spec`; other settings begin anew."""
+        return self.crash.failures if self.crash.spec_digest == spec.digest() else 0
+
+
+def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
+    """The idle ones among `workers`, the longest idle first."""
+    return sorted((w for w in workers if w.state == "idle"), key=lambda w: (w.since, w.worker))
+
+
+def joined(
+    fleet: Fleet,
+    *,
+    worker: str,
+    ref: str,
+    spec_digest: str,
+    spawned_at: Monotonic,
+    replaces: str | None = None,
+) -> Fleet:
+    """A worker was spawned; `replaces` names the one that goes when this one is up."""
+    workers = dict(fleet.workers)
+    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, "starting", spawned_at)
+    if replaces is not None and replaces in workers:
+        workers[replaces] = replace(workers[replaces], replaced_by=worker)
+    return replace(fleet, workers=workers)
+
+
+def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic) -> Fleet:
+    """A worker of an earlier supervisor was found; its start-up time is not learned from."""
+    found = Worker(worker, ref, spec_digest, spawned_at, "starting", spawned_at, adopted=True)
+    return replace(fleet, workers={**fleet.workers, worker: found})
+
+
+def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
+    """Bring the workers up to date with a new sample: who started, who is busy, who is idle since when.
+
+    Call it once per sample: finished leases are counted.
+    """
+    held = Counter(lease.worker for lease in sample.running)
+    done = Counter(lease.worker for lease in sample.finished)
+    if (
+        not held
+        and not done
+        and not fleet.started
+        and all(w.state == "idle" or w.is_leaving for w in fleet.workers.values())
+    ):
+        return _proven(fleet, sample.at) if fleet.crash.failures else fleet
+    began = {lease.worker: lease.held_seconds for lease in sorted(sample.running, key=lambda r: r.held_seconds)}
+    ended: dict[str, float] = {}
+    for lease in sample.finished:
+        ended[lease.worker] = min(lease.ended_seconds_ago, ended.get(lease.worker, lease.ended_seconds_ago))
+    workers: dict[str, Worker] = {}
+    started: list[Started] = []
+    for name, before in fleet.workers.items():
+        worker = _seen(before, sample, leases=held[name], finished=done[name], began=began.get(name))
+        if before.started_at is None and worker.started_at is not None and not before.adopted:
+            started.append(Started(name, worker.started_at - worker.spawned_at))
+        workers[name] = _settled(worker, before, sample.at, began=began.get(name), ended=ended.get(name))
+    return _proven(replace(fleet, workers=workers, started=tuple(started)), sample.at)
+
+
+def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
+    """Note what each worker uses now; a worker that is not named keeps its last value."""
+    workers = {
+        name: replace(w, memory_bytes=memory_bytes[name])
+        if memory_bytes.get(name, w.memory_bytes) != w.memory_bytes
+        else w
+        for name, w in fleet.workers.items()
+    }
+    return replace(fleet, workers=workers)
+
+
+def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic) -> Fleet:
+    """A worker was asked to finish; a second ask does not move its deadline. Unknown: no change."""
+    known = fleet.workers.get(worker)
+    if known is None or known.is_leaving:
+        return fleet
+    deadline_at = Monotonic(now + grace_seconds + DRAIN_MARGIN_SECONDS)
+    asked = replace(known, state="draining", since=now, deadline_at=deadline_at)
+    return replace(fleet, workers={**fleet.workers, worker: asked})
+
+
+def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
+    """A worker was ended; until it is collected it is ended again every `KILL_REPEAT_SECONDS`. Unknown: no change."""
+    known = fleet.workers.get(worker)
+    if known is None:
+        return fleet
+    gone = replace(known, state="killed", since=now, deadline_at=Monotonic(now + KILL_REPEAT_SECONDS))
+    return replace(fleet, workers={**fleet.workers, worker: gone})
+
+
+def exited(fleet: Fleet, ended: Ended, *, now: Monotonic) -> tuple[Fleet, Death]:
+    """A worker was collected. A start that failed lengthens the crash loop's back-off."""
+    worker = fleet.workers.get(ended.worker)
+    asked = worker is not None and worker.is_leaving
+    overdue = worker is not None and worker.state == "killed"
+    cause, detail = cause_of(ended, asked=asked, overdue=overdue)
+    failed = worker is not None and _is_failed_start(worker, cause)
+    lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0
+    death = Death(ended.worker, cause, detail, lived_seconds, failed)
+    left = replace(fleet, workers={name: w for name, w in fleet.workers.items() if name != ended.worker})
+    if failed and worker is not None:
+        left = spawn_failed(left, spec_digest=worker.spec_digest, now=now)
+    return left, death
+
+
+def spawn_failed(fleet: Fleet, *, spec_digest: str, now: Monotonic) -> Fleet:
+    """A start failed: growth holds for 2, 4, 8 ... 60 s (see `guards.crash_loop`)."""
+    failures = fleet.crash.failures + 1 if fleet.crash.spec_digest == spec_digest else 1
+    hold_seconds = min(MAX_BACKOFF_SECONDS, 2.0 ** min(failures, 6))
+    return replace(fleet, crash=CrashLoop(failures, now, Monotonic(now + hold_seconds), spec_digest))
+
+
+def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> str | None:
+    """Why a worker should be replaced by a fresh one, or None. `digest` is that of `spec`."""
+    limits = spec.recycle
+    if worker.spec_digest != digest:
+        return "its settings changed"
+    if limits.tasks is not None and worker.finished >= limits.tasks:
+        return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
+    if limits.memory is not None and worker.memory_bytes > limits.memory:
+        return f"it uses {format_bytes(worker.memory_bytes)} (recycle.memory {format_bytes(limits.memory)})"
+    if limits.age is not None and now - worker.spawned_at >= limits.age:
+        return f"it is {format_seconds(round(now - worker.spawned_at))} old (recycle.age {format_seconds(limits.age)})"
+    return None
+
+
+def _is_failed_start(worker: Worker, cause: Cause) -> bool:
+    """It never asked for a lease; or it did, but went wrong by itself before it held one."""
+    if cause is Cause.DRAINED:
+        return False
+    if worker.started_at is None:
+        return not worker.adopted
+    unused = worker.leases == 0 and worker.finished == 0
+    return unused and cause in WRONG_BY_ITSELF
+
+
+def _seen(worker: Worker, sample: QueueSample, *, leases: int, finished: int, began: float | None) -> Worker:
+    started_at = worker.started_at
+    if started_at is None:
+        ago = sample.first_seen_seconds_ago.get(worker.worker)
+        if ago is None and (leases or finished):
+            ago = began or 0.0
+        if ago is not None:
+            started_at = Monotonic(max(worker.spawned_at, sample.at - ago))
+    return replace(worker, leases=leases, finished=worker.finished + finished, started_at=started_at)
+
+
+def _settled(worker: Worker, before: Worker, at: Monotonic, *, began: float | None, ended: float | None) -> Worker:
+    if worker.is_leaving or worker.started_at is None:
+        return worker
+    if began is not None:
+        since = before.since if before.state == "busy" else Monotonic(at - began)
+        return replace(worker, state="busy", since=since)
+    if ended is not None:
+        return replace(worker, state="idle", since=Monotonic(at - ended))
+    if before.state == "idle":
+        return worker
+    return replace(worker, state="idle", since=at if before.state == "busy" else worker.started_at)
+
+
+def _proven(fleet: Fleet, at: Monotonic) -> Fleet:
+    """End the crash loop when a worker spawned since its last failure works, or has stayed up."""
+    crash = fleet.crash
+    if not crash.failures:
+        return fleet
+    for w in fleet.workers.values():
+        if w.spawned_at < crash.failed_at or w.started_at is None or w.spec_digest != crash.spec_digest:
+            continue
+        if w.leases or w.finished or at - w.started_at >= PROVEN_SECONDS:
+            return replace(fleet, crash=CrashLoop())
+    return fleet
