@@ -1,5 +1,7 @@
 """The delay before a task that failed may be leased again. Pure: jitter is an argument."""
 
+from typing import Literal
+
 from queue_core.task import QueueSpec
 
 
@@ -14,3 +16,20 @@ def retry_delay_seconds(spec: QueueSpec, *, leases: int, jitter: float) -> float
     doublings = min(max(leases - 1, 0), 60)
     longest = min(spec.retry_max_seconds, spec.retry_min_seconds * 2.0**doublings)
     return longest * (1.0 - 0.1 * jitter)
+
+
+def release_delay_seconds(
+    spec: QueueSpec,
+    *,
+    asked_seconds: float | None,
+    charge: Literal["counted", "uncounted"],
+    leases: int,
+    jitter: float,
+) -> float:
+    """Seconds until a task that is given back may be leased again.
+
+    What the caller asked for; else nothing for a lease that is not counted, and the queue's back-off for one that is.
+    """
+    if asked_seconds is not None:
+        return asked_seconds
+    return 0.0 if charge == "uncounted" else retry_delay_seconds(spec, leases=leases, jitter=jitter)

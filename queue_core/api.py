@@ -1,0 +1,159 @@
+"""The verbs as a producer, a worker and a supervisor see them, the same in process and over HTTP."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from queue_core.clock import Instant
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Added, Deletion, Page, Renewed
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+
+ALL_STATES = frozenset(TaskState)
+NO_SAMPLES = Samples((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at some tags of a queue, all of it as of `now`: what a supervisor scales on."""
+
+    now: Instant
+    stats: QueueStats
+    waiting: tuple[WaitingTask, ...] = ()
+    samples: Samples = NO_SAMPLES
+    live: tuple[LiveLease, ...] = ()
+    seen: dict[str, Instant] = field(default_factory=dict)
+
+
+class QueueApi(Protocol):
+    """One queue. Verbs take one or many; a lease may be given as a `Lease` or as its token.
+
+    Every verb may raise `StoreUnavailableError`, and `UnknownQueueError` when the queue is gone.
+    """
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+
+    def add(self, tasks: bytes | NewTask | Iterable[NewTask]) -> list[Added]:
+        """Add up to 1,000 tasks; when this returns they are durable. A given name makes the add idempotent."""
+
+    def lease(
+        self,
+        count: int = 1,
+        *,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> list[Lease]:
+        """Lease up to `count` tasks; with `wait_seconds`, return as soon as there is one."""
+
+    def exchange(
+        self,
+        deletions: Sequence[Deletion],
+        *,
+        count: int = 1,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> tuple[list[Lease], tuple[str, ...]]:
+        """Delete what is finished and lease the next in one step: a worker's steady state.
+
+        Returns the leases, and the tokens among `deletions` that were not current (their tasks moved on).
+        """
+
+    def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
+        """Move the ends of leases to `seconds` from now. Raises `LeaseLostError`."""
+
+    def release(
+        self,
+        leases: Lease | str | Iterable[Lease | str],
+        *,
+        delay_seconds: float | None = None,
+        charge: Literal["counted", "uncounted"] = "counted",
+        dead_reason: str = "",
+    ) -> list[FinishedLease]:
+        """Give leases back: after the queue's back-off, or `delay_seconds`. Raises `LeaseLostError`.
+
+        `dead_reason` makes the tasks dead at once; `uncounted` takes the lease off the tasks' counts.
+        """
+
+    def delete(
+        self, leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], *, then: Sequence[NewTask] = ()
+    ) -> list[Added]:
+        """Delete finished tasks. Raises `LeaseLostError`; the current ones are deleted all the same.
+
+        `then` (with one lease) is added in the same step: a stage hands over without loss or duplicates.
+        """
+
+    def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        """Delete tasks whoever holds them (App Engine's unfenced delete)."""
+
+    def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
+        """Delete all tasks of these tags but the dead, or only the dead; returns how many."""
+
+    def pause(self) -> None:
+        """Grant no more leases; adds and deletes go on."""
+
+    def resume(self) -> None:
+        """Grant leases again."""
+
+    def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
+        """Make dead tasks ready again with all their leases before them; returns how many."""
+
+    def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
+        """Counts now, totals ever; O(1)."""
+
+    def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
+        """Counts per tag, a page at a time."""
+
+    def peek(
+        self,
+        *,
+        tags: TagFilter = ANY,
+        states: frozenset[TaskState] = ALL_STATES,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int = 100,
+        payload_bytes: int = 0,
+    ) -> Page:
+        """Look at tasks without leasing them; payloads are cut to `payload_bytes`."""
+
+    def close(self) -> None:
+        """Let go of connections; nothing is lost."""
+
+
+class QueuesApi(Protocol):
+    """All queues of one store: what administrators and supervisors ask."""
+
+    def queue(self, name: str) -> QueueApi:
+        """One queue's verbs; whether it exists is told by the first verb."""
+
+    def put_queue(self, spec: QueueSpec) -> bool:
+        """Create the queue or set it anew; True when created."""
+
+    def delete_queue(self, name: str) -> int:
+        """Drop a queue and its tasks; returns how many."""
+
+    def queues(self) -> list[QueueSpec]:
+        """All queues by name."""
+
+    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
+        """Everything a scaling decision needs, in one round trip; `after` is the last observation's cursor."""
+
+    def retire_worker(self, worker: str) -> bool:
+        """Fence a worker that holds no lease, and end its waiting; False when it holds one."""
+
+    def release_worker(self, worker: str) -> list[FinishedLease]:
+        """Give back at once all that a dead worker holds."""
+
+    def lead(self, name: str, holder: str, *, seconds: float) -> bool:
+        """Take or keep a lead for `seconds`; False while another holder has it."""
+
+    def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
+        """Sleep until a task of one of these becomes leasable (the queue's name is returned), or None."""
+
+    def close(self) -> None:
+        """Let go of connections; nothing is lost."""

@@ -1,0 +1,301 @@
+"""PullQueue and PullQueues: the verbs for a program that opens the store itself, without a server."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeVar
+
+from queue_core.api import ALL_STATES, Observation
+from queue_core.clock import Instant
+from queue_core.errors import InvalidRequestError, LeaseLostError
+from queue_core.limits import check_wait_seconds
+from queue_core.service import QueueService, Step
+from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import Turn
+
+T = TypeVar("T")
+
+RECHECK_SECONDS = 5.0  # a wake-up sent to a waiter that was killed with it is lost; nobody waits longer than this
+
+
+class PullQueue:
+    """One queue of an opened store: a `QueueApi`."""
+
+    def __init__(self, service: QueueService, name: str) -> None:
+        self._service = service
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._name
+
+    def add(self, tasks: bytes | NewTask | Iterable[NewTask]) -> list[Added]:
+        """See `QueueApi.add`."""
+        batch = as_new_tasks(tasks)
+        return self._service.run(lambda turn: turn.add(self._name, batch))
+
+    def lease(
+        self,
+        count: int = 1,
+        *,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> list[Lease]:
+        """See `QueueApi.lease`."""
+        leases, _ = self.exchange((), count=count, seconds=seconds, tags=tags, worker=worker, wait_seconds=wait_seconds)
+        return leases
+
+    def exchange(
+        self,
+        deletions: Sequence[Deletion],
+        *,
+        count: int = 1,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> tuple[list[Lease], tuple[str, ...]]:
+        """See `QueueApi.exchange`."""
+        check_wait_seconds(wait_seconds)
+
+        def lease(turn: Turn) -> Granted:
+            return turn.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
+
+        def delete_and_lease(turn: Turn) -> tuple[Granted, list[str]]:
+            lost = turn.delete(self._name, deletions)[1] if deletions else []
+            return lease(turn), lost
+
+        granted, lost = self._service.run(delete_and_lease)
+        while granted.unsettled and not granted.leases:
+            granted = self._service.run(lease)
+        if not granted.leases and wait_seconds > 0:
+            granted = self._wait_for(lease, tags=tags, wait_seconds=wait_seconds)
+        return list(granted.leases), tuple(lost)
+
+    def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
+        """See `QueueApi.renew`."""
+        tokens = as_tokens(leases)
+        outcomes = self._service.run(lambda turn: turn.renew(self._name, tokens, seconds=seconds))
+        return _current("renew", tokens, outcomes)
+
+    def release(
+        self,
+        leases: Lease | str | Iterable[Lease | str],
+        *,
+        delay_seconds: float | None = None,
+        charge: Literal["counted", "uncounted"] = "counted",
+        dead_reason: str = "",
+    ) -> list[FinishedLease]:
+        """See `QueueApi.release`."""
+        tokens = as_tokens(leases)
+        releases = [Release(token, delay_seconds, charge, dead_reason) for token in tokens]
+        return _current("release", tokens, self._service.run(lambda turn: turn.release(self._name, releases)))
+
+    def delete(
+        self, leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], *, then: Sequence[NewTask] = ()
+    ) -> list[Added]:
+        """See `QueueApi.delete`."""
+        deletions = as_deletions(leases, then)
+        added, lost = self._service.run(lambda turn: turn.delete(self._name, deletions))
+        if lost:
+            raise lease_lost("delete", lost)
+        return added
+
+    def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        """See `QueueApi.delete_by_name`."""
+        listed = as_names(names)
+        return self._service.run(lambda turn: turn.delete_by_name(self._name, listed))
+
+    def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
+        """See `QueueApi.purge`."""
+        return self._in_chunks(lambda turn: turn.purge(self._name, tags, dead=dead))
+
+    def pause(self) -> None:
+        """See `QueueApi.pause`."""
+        self._service.run(lambda turn: turn.set_paused(self._name, "paused"))
+
+    def resume(self) -> None:
+        """See `QueueApi.resume`."""
+        self._service.run(lambda turn: turn.set_paused(self._name, "running"))
+
+    def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
+        """See `QueueApi.redrive`."""
+        if names is not None:
+            listed = as_names(names)
+            return self._service.run(lambda turn: turn.redrive(self._name, listed, tags))
+        return self._in_chunks(lambda turn: turn.redrive(self._name, None, tags))
+
+    def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
+        """See `QueueApi.stats`."""
+        return self._service.look(lambda turn: turn.stats(self._name, tags))
+
+    def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
+        """See `QueueApi.tag_stats`."""
+        return self._service.look(lambda turn: turn.tag_stats(self._name, after=after, limit=limit))
+
+    def peek(
+        self,
+        *,
+        tags: TagFilter = ANY,
+        states: frozenset[TaskState] = ALL_STATES,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int = 100,
+        payload_bytes: int = 0,
+    ) -> Page:
+        """See `QueueApi.peek`."""
+        return self._service.look(
+            lambda turn: turn.peek(
+                self._name,
+                tags=tags,
+                states=states,
+                names=names,
+                after=after,
+                limit=limit,
+                payload_bytes=payload_bytes,
+            )
+        )
+
+    def close(self) -> None:
+        """Close the store this queue was opened on; other queues of the same service close with it."""
+        self._service.close()
+
+    def _in_chunks(self, step: Step[int]) -> int:
+        total = 0
+        while count := self._service.run(step):
+            total += count
+        return total
+
+    def _wait_for(self, lease: Step[Granted], *, tags: TagFilter, wait_seconds: float) -> Granted:
+        clock = self._service.clock
+        deadline = clock.monotonic() + wait_seconds
+        subscription = self._service.store.signals.subscribe(self._name, tags)
+        try:
+            while True:
+                granted = self._service.run(lease)
+                left = deadline - clock.monotonic()
+                if granted.leases or left <= 0:
+                    return granted
+                if granted.unsettled:
+                    continue
+                next_eta = self._service.look(lambda turn: turn.transaction.next_eta(self._name, now=turn.now))
+                subscription.wait(timeout_seconds=min(left, RECHECK_SECONDS, self._seconds_until(next_eta)))
+        finally:
+            subscription.close()
+
+    def _seconds_until(self, eta: Instant | None) -> float:
+        if eta is None:
+            return RECHECK_SECONDS
+        return max(0.0, (eta - self._service.clock.now()) / 1_000_000)
+
+
+class PullQueues:
+    """All queues of an opened store: a `QueuesApi`."""
+
+    def __init__(self, service: QueueService) -> None:
+        self._service = service
+
+    def queue(self, name: str) -> PullQueue:
+        """See `QueuesApi.queue`."""
+        return PullQueue(self._service, name)
+
+    def put_queue(self, spec: QueueSpec) -> bool:
+        """See `QueuesApi.put_queue`."""
+        return self._service.run(lambda turn: turn.put_queue(spec))
+
+    def delete_queue(self, name: str) -> int:
+        """See `QueuesApi.delete_queue`."""
+        return self._service.run(lambda turn: turn.transaction.delete_queue(name))
+
+    def queues(self) -> list[QueueSpec]:
+        """See `QueuesApi.queues`."""
+        return self._service.look(lambda turn: turn.transaction.queues())
+
+    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
+        """See `QueuesApi.observe`."""
+        return self._service.look(lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers))
+
+    def retire_worker(self, worker: str) -> bool:
+        """See `QueuesApi.retire_worker`."""
+        return self._service.run(lambda turn: turn.retire_worker(worker))
+
+    def release_worker(self, worker: str) -> list[FinishedLease]:
+        """See `QueuesApi.release_worker`."""
+        return self._service.run(lambda turn: turn.release_worker(worker))
+
+    def lead(self, name: str, holder: str, *, seconds: float) -> bool:
+        """See `QueuesApi.lead`."""
+        return self._service.run(lambda turn: turn.transaction.lead(name, holder, seconds=seconds, now=turn.now))
+
+    def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
+        """See `QueuesApi.wait_ready`. Without a server this looks a few times a second."""
+        clock = self._service.clock
+        deadline = clock.monotonic() + wait_seconds
+        subscription = self._service.store.signals.subscribe("", ANY)
+        try:
+            while True:
+                for name, tags in queues:
+                    if self.queue(name).stats(tags=tags).ready:
+                        return name
+                left = deadline - clock.monotonic()
+                if left <= 0:
+                    return None
+                subscription.wait(timeout_seconds=min(left, 0.25))
+        finally:
+            subscription.close()
+
+    def close(self) -> None:
+        """Close the store."""
+        self._service.close()
+
+
+def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
+    """One or many, as a list."""
+    if isinstance(tasks, bytes | bytearray | memoryview):
+        return [NewTask(bytes(tasks))]
+    return [tasks] if isinstance(tasks, NewTask) else list(tasks)
+
+
+def as_tokens(leases: Lease | str | Iterable[Lease | str]) -> list[str]:
+    """The tokens of one or many leases."""
+    many = [leases] if isinstance(leases, Lease | str) else leases
+    return [lease if isinstance(lease, str) else lease.token for lease in many]
+
+
+def as_names(names: str | Iterable[str]) -> list[str]:
+    """One or many, as a list."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def as_deletions(
+    leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], then: Sequence[NewTask]
+) -> list[Deletion]:
+    """One or many deletions; `then` needs exactly one lease."""
+    many = [leases] if isinstance(leases, Lease | str | Deletion) else list(leases)
+    if not then:
+        return [item if isinstance(item, Deletion) else Deletion(as_tokens(item)[0]) for item in many]
+    if len(many) != 1 or isinstance(many[0], Deletion):
+        raise InvalidRequestError(
+            f"then goes with one lease: {len(many)} given; give each its own Deletion(token, then)"
+        )
+    return [Deletion(as_tokens(many[0])[0], tuple(then))]
+
+
+def lease_lost(verb: str, tokens: Sequence[str]) -> LeaseLostError:
+    """The error that names tokens which were not current."""
+    shown = ", ".join(tokens[:5]) + (", ..." if len(tokens) > 5 else "")
+    return LeaseLostError(
+        f"can't {verb}: {len(tokens)} lease(s) are no longer current ({shown}); "
+        "they expired, were released, or their tasks were deleted: stop working on them",
+        tokens=tokens,
+    )
+
+
+def _current(verb: str, tokens: Sequence[str], outcomes: Sequence[T | None]) -> list[T]:
+    lost = [token for token, outcome in zip(tokens, outcomes, strict=True) if outcome is None]
+    if lost:
+        raise lease_lost(verb, lost)
+    return [outcome for outcome in outcomes if outcome is not None]

@@ -1,0 +1,355 @@
+"""Every verb of every queue inside one transaction: check the call, ask the store, note events and wake-ups.
+
+Nothing leaves from here: a `Turn` only collects. Whoever opened it publishes once the change is durable.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from queue_core import events, limits
+from queue_core.api import Observation
+from queue_core.clock import Instant
+from queue_core.errors import InvalidCountError, InvalidSettingError
+from queue_core.events import Lifecycle, QueueEvent
+from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.store import (
+    Added,
+    Deletion,
+    Granted,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+    Transaction,
+)
+from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
+
+PURGE_CHUNK = 1000
+SETTLE_CHUNK = 500
+MAX_SAMPLES_PER_OBSERVATION = 1000
+MAX_LIVE_PER_OBSERVATION = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """`count` tasks of a tag became leasable."""
+
+    queue: str
+    tag: str | None
+    count: int = 1
+
+
+class Turn:
+    """The verbs of one transaction at one instant, and what is to be told when it is durable."""
+
+    def __init__(
+        self, transaction: Transaction, *, now: Instant, lifecycle: Lifecycle, jitter: Callable[[], float]
+    ) -> None:
+        self.transaction = transaction
+        self.now = now
+        self.events: list[QueueEvent] = []
+        self.wakes: dict[tuple[str, str | None], int] = {}
+        self._lifecycle = lifecycle
+        self._jitter = jitter
+
+    # -- producers ------------------------------------------------------------------------------------------------
+
+    def add(self, queue: str, tasks: Sequence[NewTask]) -> list[Added]:
+        limits.check_add_count(len(tasks))
+        check_new_tasks(tasks)
+        added = self.transaction.add(queue, tasks, now=self.now)
+        self._note_added(queue, tasks, added)
+        return added
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    def lease(
+        self, queue: str, *, count: int, seconds: float | None, tags: TagFilter = ANY, worker: str = ""
+    ) -> Granted:
+        limits.check_lease_count(count)
+        limits.check_tags(tags.tags)
+        limits.check_worker(worker)
+        if seconds is None:
+            seconds = self.transaction.queue(queue).lease_seconds
+        limits.check_lease_seconds(seconds)
+        granted = self.transaction.lease(queue, LeaseRequest(count, seconds, tags, worker), now=self.now)
+        self._note_finished(granted.expired)
+        if self._lifecycle != "off" and granted.leases:
+            self._note(
+                QueueEvent(
+                    events.TASK_LEASED,
+                    self.now,
+                    queue,
+                    lease.name,
+                    lease.tag,
+                    worker,
+                    lease.lease_number,
+                    lease.waited_seconds,
+                )
+                for lease in granted.leases
+            )
+        return granted
+
+    def renew(self, queue: str, tokens: Sequence[str], *, seconds: float | None) -> list[Renewed | None]:
+        limits.check_token_count(len(tokens))
+        if seconds is None:
+            seconds = self.transaction.queue(queue).lease_seconds
+        limits.check_lease_seconds(seconds)
+        outcomes = self.transaction.renew(queue, [Renewal(token, seconds) for token in tokens], now=self.now)
+        if self._lifecycle != "off":
+            self._note(
+                QueueEvent(
+                    events.LEASE_RENEWED, self.now, queue, lease.name, lease.tag, lease.worker, lease.lease_number
+                )
+                for lease in outcomes
+                if lease is not None
+            )
+        return outcomes
+
+    def release(self, queue: str, releases: Sequence[Release]) -> list[FinishedLease | None]:
+        limits.check_token_count(len(releases))
+        for release in releases:
+            if release.delay_seconds is not None:
+                limits.check_delay_seconds(release.delay_seconds)
+            if len(release.dead_reason) > limits.MAX_REASON_CHARACTERS:
+                raise InvalidCountError(
+                    f"reason must be at most {limits.MAX_REASON_CHARACTERS} characters: {len(release.dead_reason)}"
+                )
+        outcomes = self.transaction.release(
+            queue, [replace(release, jitter=self._jitter()) for release in releases], now=self.now
+        )
+        self._note_finished([finished for finished in outcomes if finished is not None])
+        return outcomes
+
+    def delete(self, queue: str, deletions: Sequence[Deletion]) -> tuple[list[Added], list[str]]:
+        """What the deletions' `then` became, and the tokens that were not current."""
+        limits.check_token_count(len(deletions))
+        for deletion in deletions:
+            limits.check_add_count(len(deletion.then))
+            check_new_tasks(deletion.then)
+        added: list[Added] = []
+        lost: list[str] = []
+        done: list[FinishedLease] = []
+        for deletion, outcome in zip(deletions, self.transaction.delete(queue, deletions, now=self.now), strict=True):
+            if outcome is None:
+                lost.append(deletion.token)
+                continue
+            done.append(outcome.finished)
+            if deletion.then:
+                added.extend(outcome.then)
+                for task, result in zip(deletion.then, outcome.then, strict=True):
+                    self._note_added(task.queue or queue, [task], [result])
+        self._note_finished(done)
+        return added, lost
+
+    # -- administrators -------------------------------------------------------------------------------------------
+
+    def put_queue(self, spec: QueueSpec) -> bool:
+        check_queue_spec(spec)
+        created = self.transaction.put_queue(spec, now=self.now)
+        if created:
+            self._note([QueueEvent(events.QUEUE_CREATED, self.now, spec.name)])
+        return created
+
+    def delete_by_name(self, queue: str, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        limits.check_token_count(len(names))
+        outcomes = self.transaction.delete_by_name(queue, names, now=self.now)
+        self._note(
+            QueueEvent(events.TASK_DELETED, self.now, queue, name)
+            for name, outcome in zip(names, outcomes, strict=True)
+            if outcome == "deleted"
+        )
+        return outcomes
+
+    def purge(self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"]) -> int:
+        """One chunk; call again in a new turn until it answers 0."""
+        limits.check_tags(tags.tags)
+        purge = self.transaction.purge if dead == "keep" else self.transaction.purge_dead
+        count = purge(queue, tags, limit=PURGE_CHUNK, now=self.now)
+        if count:
+            self._note([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count)])
+        return count
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        changed = self.transaction.set_paused(queue, paused)
+        if changed:
+            name = events.QUEUE_PAUSED if paused == "paused" else events.QUEUE_RESUMED
+            self._note([QueueEvent(name, self.now, queue)])
+        if changed and paused == "running":
+            self._wake_for_ready(queue)
+        return changed
+
+    def redrive(self, queue: str, names: Sequence[str] | None, tags: TagFilter) -> int:
+        """One chunk; call again in a new turn until it answers 0 (with `names`: once)."""
+        limits.check_tags(tags.tags)
+        if names is not None:
+            limits.check_token_count(len(names))
+        tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=self.now)
+        self._note(QueueEvent(events.TASK_REDRIVEN, self.now, queue, task.shown_name, task.tag) for task in tasks)
+        for task in tasks:
+            self._wake(queue, task.tag)
+        return len(tasks)
+
+    # -- supervisors ----------------------------------------------------------------------------------------------
+
+    def retire_worker(self, worker: str) -> bool:
+        retired = self.transaction.retire_worker(worker, now=self.now)
+        if retired:
+            self._note([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
+        return retired
+
+    def release_worker(self, worker: str) -> list[FinishedLease]:
+        finished = self.transaction.release_worker(worker, now=self.now)
+        self._note_finished(finished)
+        return finished
+
+    def settle(self, queue: str) -> bool:
+        """Let time act on a bounded number of tasks and wake for them; True when more are due."""
+        expired, more = self.transaction.settle(queue, limit=SETTLE_CHUNK, now=self.now)
+        self._note_finished(expired)
+        return more
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def stats(self, queue: str, tags: TagFilter) -> QueueStats:
+        limits.check_tags(tags.tags)
+        return self.transaction.stats(queue, tags, now=self.now)
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int) -> list[TagStats]:
+        _check_page(limit)
+        return self.transaction.tag_stats(queue, after=after, limit=limit, now=self.now)
+
+    def peek(
+        self,
+        queue: str,
+        *,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        names: Sequence[str] | None,
+        after: int,
+        limit: int,
+        payload_bytes: int,
+    ) -> Page:
+        limits.check_tags(tags.tags)
+        _check_page(limit)
+        return self.transaction.peek(
+            queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=self.now
+        )
+
+    def observe(self, queue: str, *, tags: TagFilter, after: int, workers: Sequence[str]) -> Observation:
+        limits.check_tags(tags.tags)
+        look = self.transaction
+        return Observation(
+            self.now,
+            look.stats(queue, tags, now=self.now),
+            look.waiting(queue, tags, now=self.now),
+            look.samples(queue, after=after, limit=MAX_SAMPLES_PER_OBSERVATION),
+            tuple(
+                lease
+                for lease in look.live_leases(queue, limit=MAX_LIVE_PER_OBSERVATION, now=self.now)
+                if tags.accepts(lease.tag)
+            ),
+            look.workers_seen(workers) if workers else {},
+        )
+
+    # -- notes ----------------------------------------------------------------------------------------------------
+
+    def _note(self, noted: Iterable[QueueEvent]) -> None:
+        if self._lifecycle == "task":
+            self.events.extend(noted)
+        elif self._lifecycle == "batch":
+            batch: dict[tuple[str, str], QueueEvent] = {}
+            for event in noted:
+                key = (event.event, event.queue)
+                before = batch.get(key)
+                count = event.count + (before.count if before else 0)
+                batch[key] = QueueEvent(event.event, event.at, event.queue, count=count)
+            self.events.extend(batch.values())
+
+    def _note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
+        for task, outcome in zip(tasks, added, strict=True):
+            if outcome.ready and outcome.status == "added":
+                self._wake(queue, task.tag)
+        if self._lifecycle != "off":
+            self._note(
+                QueueEvent(events.TASK_ADDED, self.now, queue, outcome.name, task.tag)
+                for task, outcome in zip(tasks, added, strict=True)
+                if outcome.status == "added"
+            )
+
+    def _note_finished(self, finished: Sequence[FinishedLease]) -> None:
+        for lease in finished:
+            if lease.outcome != "deleted" and not lease.died:
+                self._wake(lease.queue, lease.tag)
+        if self._lifecycle != "off" and finished:
+            self._note(event for lease in finished for event in finished_events(lease, at=self.now))
+
+    def _wake(self, queue: str, tag: str | None) -> None:
+        key = (queue, tag)
+        self.wakes[key] = self.wakes.get(key, 0) + 1
+
+    def _wake_for_ready(self, queue: str) -> None:
+        for page in self.transaction.tag_stats(queue, after=None, limit=1000, now=self.now):
+            if page.stats.ready:
+                key = (queue, page.tag)
+                self.wakes[key] = self.wakes.get(key, 0) + page.stats.ready
+
+
+_FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, "expired": events.LEASE_EXPIRED}
+
+
+def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
+    """What the lifecycle log tells of a lease that ended: how, and the death that came with it."""
+    told = QueueEvent(
+        _FINISHED[lease.outcome],
+        at,
+        lease.queue,
+        lease.name,
+        lease.tag,
+        lease.worker,
+        lease.lease_number,
+        lease.waited_seconds,
+        lease.held_seconds,
+    )
+    if not lease.died:
+        return [told]
+    return [told, replace(told, event=events.TASK_DIED, reason=lease.reason)]
+
+
+def check_new_tasks(tasks: Sequence[NewTask]) -> None:
+    """Raise an `InvalidRequestError` for the first task that can't be added; names the limit."""
+    for task in tasks:
+        limits.check_payload(task.payload)
+        if task.tag is not None:
+            limits.check_tag(task.tag)
+        if task.name is not None:
+            limits.check_task_name(task.name)
+        if task.delay_seconds is not None:
+            limits.check_delay_seconds(task.delay_seconds)
+            if task.eta is not None:
+                raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
+
+
+def check_queue_spec(spec: QueueSpec) -> None:
+    """Raise unless the settings are in range and agree with each other."""
+    limits.check_queue_name(spec.name)
+    limits.check_lease_seconds(spec.lease_seconds)
+    limits.check_lease_seconds(spec.max_lease_seconds)
+    if spec.lease_seconds > spec.max_lease_seconds:
+        raise InvalidSettingError(
+            f"{spec.name}: lease must be at most max_lease: {spec.lease_seconds} s > {spec.max_lease_seconds} s"
+        )
+    if spec.max_leases is not None and spec.max_leases < 1:
+        raise InvalidSettingError(f"{spec.name}: max_leases must be at least 1: {spec.max_leases}")
+    if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:
+        raise InvalidSettingError(
+            f"{spec.name}: retry must have 0 <= min <= max <= {limits.MAX_ETA_SECONDS:.0f} s: "
+            f"{spec.retry_min_seconds} s, {spec.retry_max_seconds} s"
+        )
+
+
+def _check_page(limit: int) -> None:
+    if not 1 <= limit <= limits.MAX_PEEK_TASKS:
+        raise InvalidCountError(f"a page must have 1 to {limits.MAX_PEEK_TASKS} entries: {limit}")
