@@ -83,7 +83,7 @@ def postgresql(directory: Path, *, settings: Mapping[str, str] | None = None) ->
             f"postgresql: socket path must be at most {LONGEST_SOCKET_PATH_BYTES} bytes: {socket_path}"
         )
     made = subprocess.run(
-        [programs / "initdb", "-D", data, "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C"],
+        [str(programs / "initdb"), "-D", str(data), "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C"],
         cwd=home,
         capture_output=True,
         text=True,
@@ -98,7 +98,7 @@ def postgresql(directory: Path, *, settings: Mapping[str, str] | None = None) ->
     for name, value in (settings or {}).items():
         command += ["-c", f"{name}={value}"]
     url = f"postgresql://towline@/postgres?host={home}"
-    is_ready = [programs / "pg_isready", "-q", "-h", home, "-U", "towline", "-d", "postgres"]
+    is_ready = [str(programs / "pg_isready"), "-q", "-h", str(home), "-U", "towline", "-d", "postgres"]
     with _running(
         "postgresql",
         command,

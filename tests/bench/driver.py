@@ -1,0 +1,100 @@
+"""What the benchmark asks of every system, ours included: the seam between measuring and driving.
+
+A library is drained by our own loop in two processes; a framework brings its workers, which run `record.record`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.bench.site import Site
+
+PAYLOAD_BYTES = 200
+BATCH = 100
+WORKERS = 2
+FEWEST_TASKS = 50
+
+
+class NotOfferedError(Exception):
+    """The system has no such verb; its load is 0 and the table shows a dash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """How many tasks a round of each measurement takes: a second or more of this system's work; 0: not offered."""
+
+    add: int
+    drain: int
+    add_batch: int = 0
+    drain_batch: int = 0
+
+    def divided(self, by: int) -> "Loads":
+        """The same loads for a run that only has to prove that everything works."""
+        return Loads(
+            add=_divided(self.add, by, step=1),
+            drain=_divided(self.drain, by, step=1),
+            add_batch=_divided(self.add_batch, by, step=BATCH),
+            drain_batch=_divided(self.drain_batch, by, step=BATCH),
+        )
+
+
+def _divided(load: int, by: int, *, step: int) -> int:
+    """A smaller load in whole steps that still means something; what is not offered stays so."""
+    if load == 0:
+        return 0
+    return max(load // by // step, -(-FEWEST_TASKS // step)) * step
+
+
+class Producer(Protocol):
+    """One producer's connection. Every verb returns when the system has acknowledged."""
+
+    def add(self, payload: bytes) -> None: ...
+
+    def add_batch(self, payloads: Sequence[bytes]) -> None:
+        """Raises `NotOfferedError` when tasks can only be added one by one; then its load is 0."""
+
+    def close(self) -> None: ...
+
+
+class Consumer(Protocol):
+    """One consumer's connection to a library."""
+
+    def take(self, tasks: int) -> int:
+        """Lease up to `tasks` and delete them, the delete perhaps with the next call; 0 when none is left."""
+
+    def close(self) -> None: ...
+
+
+class Driver(Protocol):
+    """One system under measurement, in one configuration. `start` and `stop` enclose one round."""
+
+    name: str
+    durable: str  # what an acknowledged add survives, as this configuration runs
+    loads: Loads
+
+    def start(self, site: Site) -> None:
+        """Begin with an empty queue. Raises `EngineUnavailableError` when the system cannot be had here."""
+
+    def producer(self) -> Producer: ...
+
+    def stop(self) -> None:
+        """Leave nothing behind; also called when `start` failed half-way."""
+
+
+class Library(Driver, Protocol):
+    """A system without workers of its own."""
+
+    def consumer(self) -> Callable[[], Consumer]:
+        """Something that opens a consumer in another process; it is pickled."""
+
+
+class Framework(Driver, Protocol):
+    """A system that runs handlers."""
+
+    def workers(self) -> Sequence[Sequence[str]]:
+        """The commands of its workers: `WORKERS` processes in all, one task at a time each, running `record`."""
+
+
+def is_library(driver: Driver) -> bool:
+    """Whether our own loop drains it."""
+    return hasattr(driver, "consumer")

@@ -1,0 +1,75 @@
+"""Celery over Redis: `delay` to add; one worker with a prefork pool of two, as `celery worker` runs it.
+
+Run as a program it is that worker: `python -m tests.bench.drivers.celery URL`.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from celery import Celery
+from redis import Redis
+
+from tests.bench.driver import WORKERS, Loads, NotOfferedError, Producer
+from tests.bench.record import record
+from tests.bench.site import Site
+
+TASK = "bench.record"
+
+
+def make_app(url: str) -> Celery:
+    """The application as producer and workers share it: defaults, no result backend."""
+    app = Celery("bench", broker=url)
+    app.task(record, name=TASK, ignore_result=True)
+    return app
+
+
+class CeleryDriver:
+    """Prefork, concurrency 2, the defaults otherwise."""
+
+    name = "Celery + Redis"
+    durable = "no"
+    loads = Loads(add=4_000, drain=4_000)
+
+    def __init__(self) -> None:
+        self._url = ""
+
+    def start(self, site: Site) -> None:
+        self._url = site.redis()
+        Redis.from_url(self._url).flushall()
+
+    def producer(self) -> Producer:
+        return CeleryProducer(self._url)
+
+    def workers(self) -> Sequence[Sequence[str]]:
+        return [[sys.executable, "-m", __name__, self._url]]
+
+    def stop(self) -> None:
+        if self._url:
+            Redis.from_url(self._url).flushall()
+
+
+class CeleryProducer:
+    """`delay`, one message a call."""
+
+    def __init__(self, url: str) -> None:
+        self._app = make_app(url)
+        self._task = self._app.tasks[TASK]
+
+    def add(self, payload: bytes) -> None:
+        self._task.delay(payload.decode())
+
+    def add_batch(self, payloads: Sequence[bytes]) -> None:
+        raise NotOfferedError
+
+    def close(self) -> None:
+        self._app.close()
+
+
+def main() -> None:
+    """The worker."""
+    concurrency = f"--concurrency={WORKERS}"
+    make_app(sys.argv[1]).worker_main(["worker", "--pool=prefork", concurrency, "--loglevel=WARNING"])
+
+
+if __name__ == "__main__":
+    main()

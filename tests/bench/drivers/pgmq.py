@@ -1,0 +1,90 @@
+"""pgmq: its SQL functions in PostgreSQL, called by prepared statements over psycopg.
+
+The functions come from the `pgmq` package, which carries pgmq.sql, or from a file the user names.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.resources import files
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from tests.bench.driver import Consumer, Loads, Producer
+from tests.bench.site import Site
+from tests.support.engines import EngineUnavailableError
+
+QUEUE = "bench"
+LEASE_SECONDS = 60
+
+
+class PgmqDriver:
+    """send, send_batch; read and delete in two calls."""
+
+    name = "pgmq"
+    durable = "yes"
+    loads = Loads(add=3_000, drain=3_000, add_batch=50_000, drain_batch=50_000)
+
+    def __init__(self) -> None:
+        self._url = ""
+
+    def start(self, site: Site) -> None:
+        sql = _sql(site)
+        self._url = site.postgresql()
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            if connection.execute("SELECT to_regnamespace('pgmq')").fetchone() == (None,):
+                connection.execute(sql.encode())
+            connection.execute("SELECT pgmq.create(%s)", [QUEUE])
+
+    def producer(self) -> Producer:
+        return PgmqClient(self._url)
+
+    def consumer(self) -> Callable[[], Consumer]:
+        return partial(PgmqClient, self._url)
+
+    def stop(self) -> None:
+        if self._url:
+            with psycopg.connect(self._url, autocommit=True) as connection:
+                connection.execute("SELECT pgmq.drop_queue(%s)", [QUEUE])
+
+
+class PgmqClient:
+    """One connection, as producer or consumer."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=0)
+        self._connection.execute("SET client_min_messages = warning")
+
+    def add(self, payload: bytes) -> None:
+        self._connection.execute("SELECT pgmq.send(%s, %s)", [QUEUE, _message(payload)])
+
+    def add_batch(self, payloads: Sequence[bytes]) -> None:
+        messages = [_message(payload) for payload in payloads]
+        self._connection.execute("SELECT pgmq.send_batch(%s, %s::jsonb[])", [QUEUE, messages])
+
+    def take(self, tasks: int) -> int:
+        read = "SELECT msg_id, message FROM pgmq.read(%s, %s, %s)"
+        ids = [row[0] for row in self._connection.execute(read, [QUEUE, LEASE_SECONDS, tasks])]
+        if len(ids) == 1:
+            self._connection.execute("SELECT pgmq.delete(%s, %s::bigint)", [QUEUE, ids[0]])
+        elif ids:
+            self._connection.execute("SELECT pgmq.delete(%s, %s::bigint[])", [QUEUE, ids])
+        return len(ids)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _message(payload: bytes) -> Jsonb:
+    return Jsonb({"body": payload.decode()})
+
+
+def _sql(site: Site) -> str:
+    if site.pgmq_sql is not None:
+        return site.pgmq_sql.read_text()
+    try:
+        return files("pgmq").joinpath("sql", "pgmq.sql").read_text()
+    except (ModuleNotFoundError, FileNotFoundError):
+        raise EngineUnavailableError(
+            "pgmq: its SQL is not here; install the package `pgmq` (uv pip install pgmq) or give --pgmq-sql FILE"
+        ) from None

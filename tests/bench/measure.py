@@ -1,0 +1,253 @@
+"""The measurements that every system gets: adding, draining, and the time from add to start of handler."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal, cast
+
+from tests.bench.driver import BATCH, WORKERS, Consumer, Driver, Framework, Library, NotOfferedError, is_library
+from tests.bench.record import RECORDING_VARIABLE, latencies_seconds, recorded, stamped_payload, steady_rate
+from tests.bench.site import Site
+
+Kind = Literal["add", "add_batch", "drain", "drain_batch", "latency"]
+KINDS: tuple[Kind, ...] = ("add", "add_batch", "drain", "drain_batch", "latency")
+
+DRAIN_TIMEOUT_SECONDS = 120.0
+WARM_UP_TASKS = 20
+LATENCY_SAMPLES = 200
+LATENCY_EVERY_SECONDS = 0.020
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.01
+
+
+class MeasurementFailedError(Exception):
+    """A system did not do what was asked in time; the message says how far it came."""
+
+
+def measure(driver: Driver, kinds: Sequence[Kind], site: Site) -> dict[Kind, float]:
+    """One round of one system: rates in tasks a second, latency as its median in seconds.
+
+    What a system does not offer is left out. Raises `EngineUnavailableError` and `MeasurementFailedError`.
+    """
+    figures: dict[Kind, float] = {}
+    for kind in kinds:
+        try:
+            with _started(driver, site):
+                figures[kind] = _MEASUREMENTS[kind](driver, site)
+        except NotOfferedError:
+            continue
+    return figures
+
+
+@contextmanager
+def _started(driver: Driver, site: Site) -> Iterator[None]:
+    try:
+        driver.start(site)
+        gc.collect()
+        yield
+    finally:
+        driver.stop()
+
+
+def _add(driver: Driver, site: Site) -> float:
+    tasks = driver.loads.divided(site.divide_loads_by).add
+    with closing(driver.producer()) as producer:
+        payload = stamped_payload()
+        for _ in range(WARM_UP_TASKS):
+            producer.add(payload)
+        began = time.perf_counter()
+        for _ in range(tasks):
+            producer.add(payload)
+        return tasks / (time.perf_counter() - began)
+
+
+def _add_batch(driver: Driver, site: Site) -> float:
+    batches = driver.loads.divided(site.divide_loads_by).add_batch // BATCH
+    if batches == 0:
+        raise NotOfferedError
+    with closing(driver.producer()) as producer:
+        payloads = [stamped_payload()] * BATCH
+        producer.add_batch(payloads)
+        began = time.perf_counter()
+        for _ in range(batches):
+            producer.add_batch(payloads)
+        return batches * BATCH / (time.perf_counter() - began)
+
+
+def _drain(driver: Driver, site: Site) -> float:
+    tasks = driver.loads.divided(site.divide_loads_by).drain
+    _fill(driver, tasks)
+    if is_library(driver):
+        return _drain_library(cast("Library", driver), tasks, size=1)
+    recording = site.new_directory("record") / "started"
+    with _workers(cast("Framework", driver), recording) as check:
+        _await_records(recording, tasks, check)
+    return steady_rate(recording)
+
+
+def _drain_batch(driver: Driver, site: Site) -> float:
+    tasks = driver.loads.divided(site.divide_loads_by).drain_batch
+    if not is_library(driver) or tasks == 0:
+        raise NotOfferedError
+    _fill(driver, tasks)
+    return _drain_library(cast("Library", driver), tasks, size=BATCH)
+
+
+def _latency(driver: Driver, site: Site) -> float:
+    """Add one task every 20 ms to workers that wait; the median from just before the add to the handler."""
+    if is_library(driver):
+        raise NotOfferedError
+    recording = site.new_directory("record") / "started"
+    samples = max(LATENCY_SAMPLES // site.divide_loads_by, 20)
+    with _workers(cast("Framework", driver), recording) as check, closing(driver.producer()) as producer:
+        for _ in range(WARM_UP_TASKS):
+            producer.add(stamped_payload())
+        _await_records(recording, WARM_UP_TASKS, check)
+        os.truncate(recording, 0)
+        due = time.monotonic()
+        for _ in range(samples):
+            due += LATENCY_EVERY_SECONDS
+            time.sleep(max(due - time.monotonic(), 0))
+            producer.add(stamped_payload())
+        _await_records(recording, samples, check)
+    return statistics.median(latencies_seconds(recording))
+
+
+_MEASUREMENTS: dict[Kind, Callable[[Driver, Site], float]] = {
+    "add": _add,
+    "add_batch": _add_batch,
+    "drain": _drain,
+    "drain_batch": _drain_batch,
+    "latency": _latency,
+}
+
+
+def _fill(driver: Driver, tasks: int) -> None:
+    """Add at least `tasks`, in batches where there are batches."""
+    payload = stamped_payload()
+    with closing(driver.producer()) as producer:
+        if driver.loads.add_batch:
+            for _ in range(-(-tasks // BATCH)):
+                producer.add_batch([payload] * BATCH)
+        else:
+            for _ in range(tasks):
+                producer.add(payload)
+
+
+def _drain_library(driver: Library, tasks: int, *, size: int) -> float:
+    """Two processes connect, start together, and delete until none is left."""
+    context = multiprocessing.get_context("spawn")
+    pipes = []
+    children = []
+    for _ in range(WORKERS):
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_consume, args=(driver.consumer(), size, theirs), daemon=True)
+        child.start()
+        theirs.close()
+        pipes.append(ours)
+        children.append(child)
+    try:
+        for pipe in pipes:
+            _receive(pipe)
+        for pipe in pipes:
+            pipe.send("go")
+        results = [_receive(pipe) for pipe in pipes]
+    finally:
+        for child, pipe in zip(children, pipes, strict=True):
+            pipe.close()
+            child.join(STOP_SECONDS)
+            if child.is_alive():
+                child.kill()
+                child.join()
+    deleted = sum(count for count, _, _ in results)
+    if deleted < tasks:
+        raise MeasurementFailedError(f"{driver.name}: {deleted} of {tasks} tasks were drained")
+    return deleted / (max(ended for _, _, ended in results) - min(began for _, began, _ in results))
+
+
+def _consume(connect: Callable[[], Consumer], size: int, pipe: Connection) -> None:
+    """A consumer's process: its count of deleted tasks, and when it began and made its last delete."""
+    with closing(connect()) as consumer:
+        pipe.send((0, 0.0, 0.0))
+        pipe.recv()
+        deleted = 0
+        began = ended = time.monotonic()
+        while taken := consumer.take(size):
+            deleted += taken
+            ended = time.monotonic()
+        pipe.send((deleted, began, ended))
+
+
+def _receive(pipe: Connection) -> tuple[int, float, float]:
+    if not pipe.poll(DRAIN_TIMEOUT_SECONDS):
+        raise MeasurementFailedError(f"a consumer said nothing for {DRAIN_TIMEOUT_SECONDS:.0f} s")
+    try:
+        return cast("tuple[int, float, float]", pipe.recv())
+    except EOFError:
+        raise MeasurementFailedError("a consumer's process ended early; its traceback is above") from None
+
+
+@contextmanager
+def _workers(driver: Framework, recording: Path) -> Iterator[Callable[[], None]]:
+    """Run the framework's workers; yields a check that raises when one of them has ended."""
+    log = recording.with_name("workers.log")
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def check() -> None:
+        for process in processes:
+            if process.poll() is not None:
+                said = log.read_text(errors="replace").strip().splitlines()[-8:]
+                raise MeasurementFailedError(f"{driver.name}: a worker exited: " + "\n".join(said))
+
+    try:
+        with log.open("wb") as output:
+            for command in driver.workers():
+                processes.append(_popen(command, recording, output.fileno()))  # noqa: PERF401 - ended if one fails
+        yield check
+    finally:
+        for process in processes:
+            end_group(process)
+
+
+def _popen(command: Sequence[str], recording: Path, output: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=os.environ | {RECORDING_VARIABLE: str(recording)},
+        start_new_session=True,
+    )
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process we started to end, then end whatever is left of its group."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"  {process.args!r}: had to be killed", file=sys.stderr)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _await_records(recording: Path, tasks: int, check: Callable[[], None]) -> None:
+    deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
+    while recorded(recording) < tasks:
+        check()
+        if time.monotonic() > deadline:
+            raise MeasurementFailedError(
+                f"{recorded(recording)} of {tasks} tasks started in {DRAIN_TIMEOUT_SECONDS:.0f} s"
+            )
+        time.sleep(POLL_SECONDS)

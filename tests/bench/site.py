@@ -1,0 +1,78 @@
+"""Where a benchmark runs: one directory on one disk, and private servers started when first asked for."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support import engines
+from tests.support.engines import Engine, EngineUnavailableError
+
+FSYNC_SAMPLES = 50
+
+
+class Site:
+    """The directory, the servers, and the pgmq file given by the user; closing it ends every server."""
+
+    def __init__(self, directory: Path, *, pgmq_sql: Path | None = None, divide_loads_by: int = 1) -> None:
+        self.directory = directory
+        self.pgmq_sql = pgmq_sql
+        self.divide_loads_by = divide_loads_by
+        self._stack = ExitStack()
+        self._running: dict[str, Engine | EngineUnavailableError] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def redis(self) -> str:
+        """Its URL; nothing is saved or synced, as Celery's users commonly run it."""
+        return self._url("redis", lambda: engines.redis(self.directory))
+
+    def postgresql(self) -> str:
+        """Its URL, over a Unix socket; every commit is synced, as it ships."""
+        return self._url("postgresql", lambda: engines.postgresql(self.directory))
+
+    def beanstalkd(self, *, synced: bool) -> str:
+        """Its URL; in memory, or with a log that is synced at every write."""
+        name = "beanstalkd synced" if synced else "beanstalkd"
+        return self._url(name, lambda: engines.beanstalkd(self.directory, synced=synced))
+
+    def new_directory(self, name: str) -> Path:
+        """An empty directory that nothing used before."""
+        number = sum(1 for _ in self.directory.glob(f"{name}-*"))
+        path = self.directory / f"{name}-{number}"
+        path.mkdir()
+        return path
+
+    def fsync_seconds(self) -> float:
+        """The median of appending 4 KiB and syncing it: what a durable change costs at least."""
+        taken = []
+        path = self.directory / "fsync-probe"
+        with path.open("wb", buffering=0) as file:
+            for _ in range(FSYNC_SAMPLES):
+                began = time.perf_counter()
+                file.write(bytes(4096))
+                os.fdatasync(file.fileno())
+                taken.append(time.perf_counter() - began)
+        path.unlink()
+        return sorted(taken)[FSYNC_SAMPLES // 2]
+
+    def _url(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> str:
+        """Start it at the first call; a server that could not be started is not tried again."""
+        if name not in self._running:
+            try:
+                self._running[name] = self._stack.enter_context(start())
+            except EngineUnavailableError as error:
+                self._running[name] = error
+        found = self._running[name]
+        if isinstance(found, EngineUnavailableError):
+            raise found
+        return found.url
