@@ -1,0 +1,168 @@
+"""Towline side by side with its peers, in one run on this machine: `python3 -m tests.bench.peers`.
+
+It measures and reports; it never fails because a figure is missed. Servers are private, and ended with it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.bench.catalog import ENTRIES, NAMES, Entry
+from tests.bench.driver import Driver, is_library
+from tests.bench.measure import Kind, MeasurementFailedError, measure
+from tests.bench.report import alone_table, as_json, systems_table, verdicts_table
+from tests.bench.requirements import judge
+from tests.bench.site import Site
+from tests.support.engines import EngineUnavailableError
+
+LIBRARY_KINDS: tuple[Kind, ...] = ("add", "add_batch", "drain", "drain_batch")
+PATH_KINDS: tuple[Kind, ...] = ("drain", "latency")
+SECTIONS = ("library", "path", "scale", "waiting", "idle")
+QUICK_DIVISOR = 10
+
+AloneMeasurement = Callable[[Site], Mapping[str, float]]
+
+
+@dataclass(slots=True)
+class Results:
+    """What a run has gathered: every round's value of every figure, and why some are missing."""
+
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    drivers: dict[str, Driver] = field(default_factory=dict)
+
+    def note(self, owner: str, figures: Mapping[str, float]) -> None:
+        """Keep one round's figures under their owner's name."""
+        for name, value in figures.items():
+            self.rounds.setdefault(f"{owner}.{name}", []).append(value)
+
+    def medians(self) -> dict[str, float]:
+        """Each figure's median over the rounds it has."""
+        return {name: statistics.median(values) for name, values in self.rounds.items()}
+
+
+def main() -> None:
+    """The command."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that every server is ended
+    divisor = QUICK_DIVISOR if arguments.quick else 1
+    rounds = 1 if arguments.quick else arguments.rounds
+    results = Results()
+    with (
+        tempfile.TemporaryDirectory(prefix="towline-bench-", dir=arguments.dir) as directory,
+        Site(Path(directory), pgmq_sql=arguments.pgmq_sql, divide_loads_by=divisor) as site,
+    ):
+        machine = _machine(site)
+        print("  ".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
+        with suppress(KeyboardInterrupt):  # what was measured until then is still reported
+            _run(arguments.section, arguments.only, rounds, site, results)
+    figures = results.medians()
+    verdicts = judge(figures, results.missing)
+    shown = [(key, driver.name, driver.durable) for key, driver in results.drivers.items()]
+    for table in (systems_table(shown, figures), alone_table(figures), verdicts_table(verdicts)):
+        print(f"\n{table}")
+    for owner, reason in results.missing.items():
+        print(f"skipped {owner}: {reason}")
+    if arguments.json:
+        text = json.dumps(as_json(machine, results.rounds, figures, verdicts, results.missing), indent=2)
+        arguments.json.write_text(text + "\n")
+
+
+def _run(sections: Sequence[str], only: Sequence[str], rounds: int, site: Site, results: Results) -> None:
+    """Round by round over all systems, so that a busy minute of the machine falls on all of them."""
+    for number in range(1, rounds + 1):
+        for entry in ENTRIES:
+            if entry.name in only:
+                _measure_system(entry, sections, site, results, f"round {number}/{rounds}")
+        for section in sections:
+            if "towline" in only and section != "library":
+                _measure_alone(section, site, results, f"round {number}/{rounds}")
+
+
+def _measure_system(entry: Entry, sections: Sequence[str], site: Site, results: Results, label: str) -> None:
+    if entry.name in results.missing:
+        return
+    try:
+        if entry.name not in results.drivers:
+            results.drivers[entry.name] = entry.make()
+        driver = results.drivers[entry.name]
+        kinds = _kinds(entry, driver, sections)
+        if kinds:
+            began = time.monotonic()
+            results.note(entry.name, measure(driver, kinds, site))
+            print(f"{label}: {driver.name} ({time.monotonic() - began:.0f} s)", flush=True)
+    except (EngineUnavailableError, MeasurementFailedError) as error:
+        results.missing[entry.name] = str(error)
+        print(f"{label}: {entry.name} skipped: {error}", flush=True)
+
+
+def _kinds(entry: Entry, driver: Driver, sections: Sequence[str]) -> tuple[Kind, ...]:
+    """What the asked sections want of this system, each measurement once."""
+    kinds: Iterable[Kind] = ()
+    if "library" in sections and entry.name != "towline-served":
+        kinds = LIBRARY_KINDS
+    if "path" in sections and not is_library(driver):
+        kinds = (*kinds, *PATH_KINDS)
+    return tuple(dict.fromkeys(kinds))
+
+
+def _measure_alone(section: str, site: Site, results: Results, label: str) -> None:
+    """A section without peers. Its module is imported here, as it needs more of Towline than the others do."""
+    if section in results.missing:
+        return
+    try:
+        began = time.monotonic()
+        results.note(section, _alone(section)(site))
+        print(f"{label}: {section} ({time.monotonic() - began:.0f} s)", flush=True)
+    except (EngineUnavailableError, MeasurementFailedError) as error:
+        results.missing[section] = str(error)
+        print(f"{label}: {section} skipped: {error}", flush=True)
+
+
+def _alone(section: str) -> AloneMeasurement:
+    from tests.bench.alone import idle, path, scale, waiting
+
+    table: Mapping[str, AloneMeasurement] = {
+        "path": path.measure,
+        "scale": scale.measure,
+        "waiting": waiting.measure,
+        "idle": idle.measure,
+    }
+    return table[section]
+
+
+def _machine(site: Site) -> dict[str, object]:
+    """What the figures depend on: the sync of the disk first of all (a memory file system syncs for nothing)."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
+        "sync": f"{site.fsync_seconds() * 1e6:.0f} us",
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python3 -m tests.bench.peers", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--section", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="figures are medians over them (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="one round of a tenth: proves that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="on the disk to measure (default: the temporary one)")
+    parser.add_argument("--pgmq-sql", type=Path, metavar="FILE", help="pgmq.sql, when no package brings it")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

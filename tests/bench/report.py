@@ -1,0 +1,97 @@
+"""A run's figures as tables and as JSON. Pure: text out of values."""
+
+from collections.abc import Mapping, Sequence
+
+from tests.bench.measure import KINDS
+from tests.bench.requirements import SCALE, Verdict
+
+HEADINGS = {
+    "add": "add 1 by 1",
+    "add_batch": "add x100",
+    "drain": "drain 1 by 1",
+    "drain_batch": "drain x100",
+    "latency": "latency p50",
+}
+
+
+def systems_table(rows: Sequence[tuple[str, str, str]], figures: Mapping[str, float]) -> str:
+    """Rates in tasks a second and latency of each system; `rows` are (key, name, durable)."""
+    lines = [["system", *(HEADINGS[kind] for kind in KINDS), "durable when acknowledged"]]
+    for key, name, durable in rows:
+        cells = [_cell(kind, figures.get(f"{key}.{kind}")) for kind in KINDS]
+        lines.append([name, *cells, durable])
+    return _table(lines)
+
+
+def alone_table(figures: Mapping[str, float]) -> str:
+    """Towline's own figures, those that have no peer, in their plainest unit."""
+    sections = ("path.", "scale.", "waiting.", "idle.")
+    named = [(name, value) for name, value in figures.items() if name.startswith(sections)]
+    return _table([["figure", "value"], *([name, _plain(name, value)] for name, value in named)])
+
+
+def verdicts_table(verdicts: Sequence[Verdict]) -> str:
+    """Each requirement: the figure, what it must be, what it is, and the word for it."""
+    lines = [["requirement", "must be", "measured", ""]]
+    for verdict in verdicts:
+        wanted = verdict.requirement
+        measured = "-" if verdict.measured is None else f"{verdict.measured:.2f} {wanted.unit}"
+        word = f"{verdict.word} ({verdict.reason})" if verdict.reason else verdict.word
+        lines.append([wanted.what, f"{wanted.side} {wanted.bound:g} {wanted.unit}", measured, word])
+    return _table(lines)
+
+
+def as_json(
+    machine: Mapping[str, object],
+    rounds: Mapping[str, Sequence[float]],
+    figures: Mapping[str, float],
+    verdicts: Sequence[Verdict],
+    missing: Mapping[str, str],
+) -> dict[str, object]:
+    """Everything the tables say and the rounds behind them; rates in tasks a second, times in seconds, bytes."""
+    return {
+        "machine": dict(machine),
+        "figures": {name: {"median": figures[name], "rounds": list(values)} for name, values in rounds.items()},
+        "requirements": [
+            {
+                "what": verdict.requirement.what,
+                "must_be": f"{verdict.requirement.side} {verdict.requirement.bound:g} {verdict.requirement.unit}",
+                "measured": verdict.measured,
+                "verdict": verdict.word,
+                "reason": verdict.reason,
+            }
+            for verdict in verdicts
+        ],
+        "skipped": dict(missing),
+    }
+
+
+def _cell(kind: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value * 1e3:.2f} ms" if kind == "latency" else f"{value:,.0f}"
+
+
+def _plain(name: str, value: float) -> str:
+    """A figure says by its name what it is: a rate, a share of a core, bytes, a count, or else a time."""
+    if "add_by" in name:
+        return f"{value:,.0f} /s"
+    if name.endswith("share"):
+        return f"{value * SCALE['%']:.2f} %"
+    if "rss" in name or "pss" in name:
+        return f"{value * SCALE['MiB']:.1f} MiB"
+    if "round_trips" in name:
+        return f"{value:.3f}"
+    return f"{value * SCALE['ms']:.3f} ms"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    first, *rest = [
+        "  ".join(
+            cell.ljust(width) if column == 0 or column == len(widths) - 1 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([first, "-" * len(first), *rest])
