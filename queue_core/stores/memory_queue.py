@@ -1,0 +1,152 @@
+"""One queue's contents in the reference store: its tasks, names, totals and finished leases."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from queue_core import semantics
+from queue_core.clock import Instant, after
+from queue_core.semantics import Ending
+from queue_core.stats import FinishedLease, QueueStats, Samples
+from queue_core.store import Added
+from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState, parse_token
+
+KEPT_SAMPLES = 10_000
+
+
+@dataclass(slots=True)
+class MemoryQueue:
+    """A queue as dicts over the values; every method is a step of a verb, with `now` given."""
+
+    spec: QueueSpec
+    tasks: dict[int, Task] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    tombstones: dict[str, Instant] = field(default_factory=dict)
+    totals: dict[str | None, dict[str, int]] = field(default_factory=dict)
+    samples: list[FinishedLease] = field(default_factory=list)
+    samples_dropped: int = 0
+
+    def put(self, task: Task) -> None:
+        """Keep the task as it is now."""
+        self.tasks[task.id] = task
+
+    def count(self, tag: str | None, total: str) -> None:
+        """Raise one of the tag's totals."""
+        of_tag = self.totals.setdefault(tag, {})
+        of_tag[total] = of_tag.get(total, 0) + 1
+
+    def add(self, new: NewTask, *, task_id: int, now: Instant) -> Added:
+        """Add a task unless its name is taken."""
+        if new.name is not None:
+            if new.name in self.names:
+                return Added(new.name, "exists")
+            if self.tombstones.get(new.name, now) > now:
+                return Added(new.name, "tombstoned")
+            self.tombstones.pop(new.name, None)
+        task = semantics.add(new, task_id=task_id, queue=self.spec.name, now=now)
+        self.put(task)
+        if new.name is not None:
+            self.names[new.name] = task.id
+        self.count(task.tag, "added")
+        return Added(task.shown_name, "added", task.state is TaskState.READY)
+
+    def drop(self, task: Task, *, at: Instant) -> None:
+        """Forget the task; a given name stays taken for its retention."""
+        del self.tasks[task.id]
+        if task.name is not None:
+            del self.names[task.name]
+            self.tombstones[task.name] = after(at, self.spec.name_retention_seconds)
+
+    def end(self, task: Task, ending: Ending) -> FinishedLease:
+        """Carry out the end of a lease and note it."""
+        if ending.task is None:
+            self.drop(task, at=ending.finished.ended_at)
+        else:
+            self.put(ending.task)
+        self.count(task.tag, ending.finished.outcome)
+        if ending.finished.died:
+            self.count(task.tag, "died")
+        self.samples.append(ending.finished)
+        overflow = len(self.samples) - KEPT_SAMPLES
+        if overflow > 0:
+            del self.samples[:overflow]
+            self.samples_dropped += overflow
+        return ending.finished
+
+    def settle(self, *, now: Instant) -> list[FinishedLease]:
+        """Let time act on every due task, in eta order."""
+        due = sorted(
+            (task for task in self.tasks.values() if semantics.is_due(task, now=now)),
+            key=lambda task: (task.eta, task.id),
+        )
+        expired = []
+        for task in due:
+            settled = semantics.settle(task, self.spec, now=now)
+            if isinstance(settled, Ending):
+                expired.append(self.end(task, settled))
+            else:
+                self.put(settled)
+        return expired
+
+    def settled(self, *, now: Instant) -> Iterator[Task]:
+        """Every task as time has made it, without changing any."""
+        for task in list(self.tasks.values()):
+            settled = semantics.settle(task, self.spec, now=now)
+            shown = settled.task if isinstance(settled, Ending) else settled
+            if shown is not None:
+                yield shown
+
+    def current(self, token: str, *, now: Instant) -> Task | None:
+        """The task whose live lease the token names."""
+        task_id, leased_at = parse_token(token)
+        task = self.tasks.get(task_id)
+        return task if task is not None and semantics.is_current(task, leased_at, now=now) else None
+
+    def named(self, name: str) -> Task | None:
+        """The task of a given or a chosen name."""
+        if name in self.names:
+            return self.tasks[self.names[name]]
+        digits = name[1:]
+        if not (name.startswith("_") and digits.isascii() and digits.isdigit() and len(digits) <= 18):
+            return None
+        task = self.tasks.get(int(digits))
+        return task if task is not None and task.name is None else None
+
+    def ready(self, tags: TagFilter) -> list[Task]:
+        """READY tasks that the filter takes, in lease order; for `oldest`, those of one tag."""
+        ready = [task for task in self.tasks.values() if task.state is TaskState.READY and tags.accepts(task.tag)]
+        ready.sort(key=lambda task: (task.eta, task.id))
+        if tags.kind == "oldest" and ready:
+            return [task for task in ready if task.tag == ready[0].tag]
+        return ready
+
+    def leased_by(self, worker: str) -> list[Task]:
+        """LEASED tasks of a worker, expired or not."""
+        return [task for task in self.tasks.values() if task.state is TaskState.LEASED and task.worker == worker]
+
+    def stats(self, tags: TagFilter, *, now: Instant) -> QueueStats:
+        """Counts by looking at every task, totals of the filter's tags."""
+        self.settle(now=now)
+        tasks = [task for task in self.tasks.values() if tags.accepts(task.tag)]
+        states = [task.state for task in tasks]
+        totals: dict[str, int] = {}
+        for tag, of_tag in self.totals.items():
+            if tags.accepts(tag):
+                for total, count in of_tag.items():
+                    totals[f"{total}_total"] = totals.get(f"{total}_total", 0) + count
+        return QueueStats(
+            self.spec.name,
+            states.count(TaskState.READY),
+            states.count(TaskState.DELAYED),
+            states.count(TaskState.LEASED),
+            states.count(TaskState.DEAD),
+            min((task.eta for task in tasks if task.state is TaskState.READY), default=None),
+            paused=self.spec.paused,
+            **totals,
+        )
+
+    def samples_after(self, after: int, *, limit: int) -> Samples:
+        """Finished leases beyond a cursor, as far as they are kept."""
+        first = max(after, self.samples_dropped) - self.samples_dropped
+        finished = tuple(self.samples[first : first + limit])
+        cursor = self.samples_dropped + first + len(finished)
+        return Samples(finished, cursor, missed=after < self.samples_dropped)
