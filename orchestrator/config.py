@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from orchestrator.errors import ConfigError, Mistake
-from orchestrator.mistakes import mistakes_of
+from orchestrator.errors import ConfigError
+from queue_core.mistakes import Mistake, mistakes_of
 from queue_core.units import Bytes, Fraction, Seconds
 
 MAX_WORKERS: Final = 10_000

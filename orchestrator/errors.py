@@ -9,19 +9,12 @@ OrchestratorError
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from queue_core.mistakes import Mistake
 
 
 class OrchestratorError(Exception):
     """Every error that the fleet raises on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """One thing wrong with a setting: where it stands in the document, and what to do about it."""
-
-    path: tuple[str | int, ...]
-    message: str
 
 
 class ConfigError(OrchestratorError):

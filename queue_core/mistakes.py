@@ -2,15 +2,22 @@
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, get_args
 
 from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from orchestrator.errors import Mistake
-
 _MAX_SHOWN_CHARS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing wrong with a setting: where it stands in the document, and what to do about it."""
+
+    path: tuple[str | int, ...]
+    message: str
 
 
 def mistakes_of(
