@@ -8,6 +8,7 @@ from typing import cast
 from tests.bench.driver import Driver
 from tests.support.engines import EngineUnavailableError
 
+OUR_PACKAGES = ("queue_core", "orchestrator", "tests")
 PEERS_HINT = "uv sync --group peers"
 
 
@@ -25,6 +26,8 @@ class Entry:
         try:
             module = importlib.import_module(f"tests.bench.drivers.{self.module}")
         except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] in OUR_PACKAGES:
+                raise
             raise EngineUnavailableError(f"no Python package {error.name}: {PEERS_HINT}") from None
         return cast("Driver", getattr(module, self.driver)(**self.options))
 

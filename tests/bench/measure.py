@@ -6,7 +6,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -25,7 +24,7 @@ DRAIN_TIMEOUT_SECONDS = 120.0
 WARM_UP_TASKS = 20
 LATENCY_SAMPLES = 200
 LATENCY_EVERY_SECONDS = 0.020
-STOP_SECONDS = 10.0
+STOP_SECONDS = 5.0
 POLL_SECONDS = 0.01
 
 
@@ -233,10 +232,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     """Ask a process we started to end, then end whatever is left of its group."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            print(f"  {process.args!r}: had to be killed", file=sys.stderr)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -4,6 +4,7 @@ It measures and reports; it never fails because a figure is missed. Servers are 
 """
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from tests.bench.catalog import ENTRIES, NAMES, Entry
 from tests.bench.driver import Driver, is_library
@@ -117,7 +119,7 @@ def _kinds(entry: Entry, driver: Driver, sections: Sequence[str]) -> tuple[Kind,
 
 
 def _measure_alone(section: str, site: Site, results: Results, label: str) -> None:
-    """A section without peers. Its module is imported here, as it needs more of Towline than the others do."""
+    """A section without peers: the module of its name in `alone`."""
     if section in results.missing:
         return
     try:
@@ -130,15 +132,8 @@ def _measure_alone(section: str, site: Site, results: Results, label: str) -> No
 
 
 def _alone(section: str) -> AloneMeasurement:
-    from tests.bench.alone import idle, path, scale, waiting
-
-    table: Mapping[str, AloneMeasurement] = {
-        "path": path.measure,
-        "scale": scale.measure,
-        "waiting": waiting.measure,
-        "idle": idle.measure,
-    }
-    return table[section]
+    module = importlib.import_module(f"tests.bench.alone.{section}")
+    return cast("AloneMeasurement", module.measure)
 
 
 def _machine(site: Site) -> dict[str, object]:
