@@ -1,0 +1,31 @@
+"""Positions of the ready queue, and rates."""
+
+import pytest
+
+from queue_core.clock import Instant
+from queue_core.stats import positions_of, rate_per_second, spread
+
+
+@pytest.mark.parametrize(
+    ("count", "positions"),
+    [(0, ()), (1, (1,)), (3, (1, 2, 3)), (8, (1, 2, 3, 4, 5, 6, 7, 8)), (80, (10, 20, 30, 40, 50, 60, 70, 80))],
+)
+def test_positions_are_even_and_end_with_the_last(count: int, positions: tuple[int, ...]) -> None:
+    assert positions_of(count) == positions
+
+
+def test_positions_beyond_the_head_lie_between_it_and_the_newest() -> None:
+    head = [Instant(eta) for eta in range(1000)]
+    waiting = spread(head, ready=8000, newest=Instant(7999))
+    assert [(point.position, point.ready_at) for point in waiting][:2] == [(1000, 999), (2000, 1999)]
+    assert waiting[-1].ready_at == 7999
+
+
+def test_a_short_queue_is_told_exactly() -> None:
+    waiting = spread([Instant(5), Instant(9)], ready=2, newest=Instant(9))
+    assert [point.ready_at for point in waiting] == [5, 9]
+
+
+@pytest.mark.parametrize(("earlier", "later", "rate"), [(10, 30, 2.0), (10, 10, 0.0), (30, 10, 1.0)])
+def test_a_total_that_began_anew_counts_from_zero(earlier: int, later: int, rate: float) -> None:
+    assert rate_per_second(earlier, later, seconds=10) == rate
