@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 
-Rule = Literal["deadline", "wake", "warm", "min", "hold", "idle", "paper", "max", "stale"]
+Rule = Literal["deadline", "wake", "warm", "min", "hold", "idle", "paper"]
 """What set the target: a task's deadline, an empty pool with work, an slo shorter than a start, the lower bound,
-nothing (hold), a worker idle for longer than pays, a smaller fleet that does on paper, the upper bound lowered,
-no fresh sample."""
+nothing (hold), a worker idle for longer than pays, a smaller fleet that does on paper."""
 
 Paused = Literal["no", "both", "up", "down"]
 """Which changes of size an operator has stopped."""
@@ -25,6 +24,10 @@ class Conditions:
 
     paused: Paused = "no"
     cores: int = 2
+
+
+NOTHING_SPECIAL: Final = Conditions()
+"""Nothing paused, on a small host."""
 
 
 @dataclass(frozen=True, slots=True)

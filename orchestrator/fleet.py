@@ -130,9 +130,9 @@ def joined(
     return replace(fleet, workers=workers)
 
 
-def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic) -> Fleet:
+def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
     """A worker of an earlier supervisor was found; its start-up time is not learned from."""
-    found = Worker(worker, ref, spec_digest, spawned_at, "starting", spawned_at, adopted=True)
+    found = Worker(worker, ref, spec_digest, spawned_at, "starting", now, adopted=True)
     return replace(fleet, workers={**fleet.workers, worker: found})
 
 
@@ -205,13 +205,19 @@ def exited(fleet: Fleet, ended: Ended, *, now: Monotonic) -> tuple[Fleet, Death]
     death = Death(ended.worker, cause, detail, lived_seconds, failed)
     left = replace(fleet, workers={name: w for name, w in fleet.workers.items() if name != ended.worker})
     if failed and worker is not None:
-        left = spawn_failed(left, spec_digest=worker.spec_digest, now=now)
+        left = spawn_failed(left, spec_digest=worker.spec_digest, spawned_at=worker.spawned_at, now=now)
     return left, death
 
 
-def spawn_failed(fleet: Fleet, *, spec_digest: str, now: Monotonic) -> Fleet:
-    """A start failed: growth holds for 2, 4, 8 ... 60 s (see `guards.crash_loop`)."""
-    failures = fleet.crash.failures + 1 if fleet.crash.spec_digest == spec_digest else 1
+def spawn_failed(fleet: Fleet, *, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
+    """A start failed: growth holds for 2, 4, 8 ... 60 s (see `guards.crash_loop`).
+
+    Workers spawned before the failure counted last are of the same round, and count no further.
+    """
+    crash = fleet.crash
+    if crash.spec_digest == spec_digest and spawned_at < crash.failed_at:
+        return fleet
+    failures = crash.failures + 1 if crash.spec_digest == spec_digest else 1
     hold_seconds = min(MAX_BACKOFF_SECONDS, 2.0 ** min(failures, 6))
     return replace(fleet, crash=CrashLoop(failures, now, Monotonic(now + hold_seconds), spec_digest))
 

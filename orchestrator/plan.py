@@ -6,17 +6,18 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
-from orchestrator.fleet import Fleet
+from orchestrator.fleet import Fleet, Worker, least_recently_used, outdated
 
 MAX_ACTIONS: Final = 64
 """Actions of one plan, at most; what is left over is done in the next turn."""
 START_LIMIT_SECONDS: Final = 600.0
 """A worker that has not asked for a lease by then never will: its start has failed."""
+_REPLACED_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start one worker; when it is up, `replaces` is let go."""
+    """Start one worker; once it is up, `replaces` is let go."""
 
     why: str
     replaces: str | None = None
@@ -32,18 +33,114 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, in this order.
+    """What to do, in the order of the fields.
 
     `retire`: idle workers; fence each at the queue first, and leave it alone if it holds a lease after all.
     `drain`: asked to finish whether or not they hold a lease. `kill`: their deadline is past.
     """
 
-    spawn: tuple[Spawn, ...] = ()
+    kill: tuple[Leave, ...] = ()
     retire: tuple[Leave, ...] = ()
     drain: tuple[Leave, ...] = ()
-    kill: tuple[Leave, ...] = ()
+    spawn: tuple[Spawn, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.kill or self.retire or self.drain or self.spawn)
 
 
 def plan(decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) -> Plan:
-    """The actions that bring `fleet` to `decision.target`."""
-    raise NotImplementedError
+    """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
+
+    Shrinking retires idle workers only. A worker that holds a lease is asked to finish only when the pool is above
+    its upper bound, or when it is outdated and its replacement is up (or there is no room for one). Every process
+    counts towards the upper bound until it is collected, so growth waits for those that leave.
+    """
+    alive = fleet.alive
+    kill = _overdue(fleet, now)
+    retire = _surplus(alive, decision)
+    drain = _above_max(alive, gone={leave.worker for leave in retire}, spec=spec, decision=decision)
+    replaced = _replaced(fleet, spec=spec, now=now)
+    room = max(0, spec.workers.max - len(fleet.workers))
+    grow = min(room, max(0, decision.target - len(alive)))
+    spawn = [Spawn(decision.why)] * grow
+    if not (grow or retire or drain or replaced or _is_replacing_unwise(decision, fleet, spec)):
+        retire, drain, spawn = _replacing(fleet, spec=spec, room=room, decision=decision, now=now)
+    for worker, leave in replaced:
+        (retire if worker.state == "idle" else drain).append(leave)
+    return _bounded(kill, retire, drain, spawn)
+
+
+def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:
+    """Workers that did not finish in time, and starts that will never be."""
+    leaves = []
+    for w in fleet.workers.values():
+        if w.deadline_at is not None and now >= w.deadline_at:
+            leaves.append(Leave(w.worker, "it did not finish within its grace"))
+        elif w.state == "starting" and now - w.since >= START_LIMIT_SECONDS:
+            leaves.append(Leave(w.worker, f"it has asked for no lease in {START_LIMIT_SECONDS:.0f} s"))
+    return leaves
+
+
+def _surplus(alive: tuple[Worker, ...], decision: Decision) -> list[Leave]:
+    surplus = max(0, len(alive) - decision.target)
+    return [Leave(w.worker, decision.why) for w in least_recently_used(alive)[:surplus]]
+
+
+def _above_max(alive: tuple[Worker, ...], *, gone: set[str], spec: PoolSpec, decision: Decision) -> list[Leave]:
+    """With its upper bound lowered a pool asks those to finish that lose least: starting, then with fewest leases."""
+    if decision.target > spec.workers.max:  # a guard holds the pool as it is
+        return []
+    left = [w for w in alive if w.worker not in gone]
+    left.sort(key=lambda w: (w.state != "starting", w.leases, -w.since, w.worker))
+    surplus = max(0, len(left) - spec.workers.max)
+    return [Leave(w.worker, f"the pool is above its max of {spec.workers.max}") for w in left[:surplus]]
+
+
+def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Worker, Leave]]:
+    """Workers whose replacement is up."""
+    up = []
+    for w in fleet.workers.values():
+        successor = fleet.workers.get(w.replaced_by) if w.replaced_by is not None else None
+        if not w.is_leaving and successor is not None and successor.started_at is not None:
+            why = outdated(w, spec, digest=spec.digest(), now=now) or "its replacement is up"
+            up.append((w, Leave(w.worker, why)))
+    return up
+
+
+def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bool:
+    """A replacement that does not start, or a view that is old, is no reason to let a working worker go."""
+    return "stale_sample" in decision.limited_by or fleet.failed_starts(spec) > 0
+
+
+def _replacing(
+    fleet: Fleet, *, spec: PoolSpec, room: int, decision: Decision, now: Monotonic
+) -> tuple[list[Leave], list[Leave], list[Spawn]]:
+    """Replace outdated workers a few at a time, new before old; at the upper bound, old before new.
+
+    Without room nobody is started for the one that leaves: the policy grows the pool again when work asks for it.
+    """
+    retire: list[Leave] = []
+    drain: list[Leave] = []
+    spawn: list[Spawn] = []
+    digest = spec.digest()
+    alive = fleet.alive
+    under_way = len(fleet.workers) - len(alive)  # leaving, or with a replacement that is not up yet
+    old = [(w, why) for w in alive if (why := outdated(w, spec, digest=digest, now=now))]
+    old.sort(key=lambda pair: (pair[0].state != "idle", pair[0].leases, pair[0].since, pair[0].worker))
+    for w, why in old[: max(0, max(1, decision.target // _REPLACED_SHARE) - under_way)]:
+        if room:
+            room -= 1
+            spawn.append(Spawn(why, replaces=w.worker))
+        else:
+            (retire if w.state == "idle" else drain).append(Leave(w.worker, why))
+    return retire, drain, spawn
+
+
+def _bounded(kill: list[Leave], retire: list[Leave], drain: list[Leave], spawn: list[Spawn]) -> Plan:
+    left = MAX_ACTIONS
+    parts: list[tuple[Leave, ...]] = []
+    for leaves in (kill, retire, drain):
+        parts.append(tuple(leaves[:left]))
+        left -= len(parts[-1])
+    return Plan(parts[0], parts[1], parts[2], tuple(spawn[:left]))

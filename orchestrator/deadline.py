@@ -1,0 +1,128 @@
+"""How many workers more so that every waiting task is leased before its deadline; what must be warm. Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.metrics import Waiting
+
+_ROUNDING: Final = 1e-9
+_BURST_HALF_LIFE_SECONDS: Final = 600.0
+_BURST_NOISE: Final = 0.2
+_MAX_BURST_LOOKS: Final = 256
+_LONG_AGO: Final = Monotonic(float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What a fleet can lease: slots of its workers, and how long a task occupies one.
+
+    `ready_in_seconds` has, for each starting worker, what is left of its start.
+    """
+
+    busy_slots: int
+    idle_slots: int
+    ready_in_seconds: tuple[float, ...]
+    slots_per_worker: int
+    service_seconds: float
+
+    def can_start(self, within_seconds: float) -> float:
+        """Leases that may begin within that time: idle slots at once, then each slot one per service time."""
+        turns = within_seconds / self.service_seconds
+        begun = self.busy_slots * turns + self.idle_slots * (1.0 + turns)
+        for ready_in in self.ready_in_seconds:
+            if within_seconds > ready_in:
+                begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / self.service_seconds)
+        return begun
+
+    def one_more_can_start(self, within_seconds: float, *, startup_seconds: float) -> float:
+        """Leases that one worker spawned now may begin within that time, which is no shorter than its start."""
+        return self.slots_per_worker * (1.0 + (within_seconds - startup_seconds) / self.service_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The times a decision plans with, in seconds: `usable_slo` is what the slo leaves after slack and one turn."""
+
+    slo_seconds: float
+    usable_slo_seconds: float
+    startup_seconds: float
+    turn_seconds: float
+
+    @property
+    def is_start_in_time(self) -> bool:
+        """Whether a task that arrives to no worker at all can be leased in time by one that is spawned then.
+
+        If so, arrivals to come need no worker now: their deadlines are later, and can be planned for later.
+        """
+        return self.startup_seconds + self.turn_seconds <= self.usable_slo_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Workers to add, and the task that asks for most: `within_seconds` is the time to lease up to it."""
+
+    workers: int = 0
+    position: int = 0
+    age_seconds: float = 0.0
+    within_seconds: float = 0.0
+    can_start: float = 0.0
+
+
+def workers_needed(waiting: Iterable[Waiting], *, crew: Crew, pace: Pace) -> Need:
+    """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
+
+    A task whose deadline passes before a worker spawned now could be up is lost to new workers. It is planned to be
+    leased soon after instead: within one service time or a quarter of the slo, where tasks to come can still be
+    served in time; else at once. So an older backlog may ask for fewer workers than one that can just be saved.
+    """
+    need = Need()
+    for task in waiting:
+        within = pace.usable_slo_seconds - task.age_seconds
+        if within < pace.startup_seconds:
+            soon = max(crew.service_seconds, pace.slo_seconds / 4) if pace.is_start_in_time else 0.0
+            within = pace.startup_seconds + soon
+        can_start = crew.can_start(within)
+        missing = task.position - can_start
+        if missing <= _ROUNDING:
+            continue
+        each = crew.one_more_can_start(within, startup_seconds=pace.startup_seconds)
+        workers = math.ceil(missing / each - _ROUNDING)
+        if workers > need.workers:
+            need = Need(workers, task.position, task.age_seconds, within, can_start)
+    return need
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """The worst burst lately, in workers that had to be warm for it: half forgotten every ten minutes.
+
+    Learned only where a start takes longer than the slo leaves; zero elsewhere. `recent` has the arrivals of the last
+    start-up's time.
+    """
+
+    workers: float = 0.0
+    at: Monotonic = _LONG_AGO
+    recent: tuple[tuple[Monotonic, int], ...] = ()
+
+    def after(self, arrivals: int, *, at: Monotonic, crew: Crew, pace: Pace) -> "Burst":
+        """Learn that `arrivals` came in the turn that ended `at`."""
+        reach = pace.startup_seconds + pace.turn_seconds
+        seen: Sequence[tuple[Monotonic, int]] = (*self.recent, (at, arrivals)) if arrivals else self.recent
+        recent = tuple(look for look in seen[-_MAX_BURST_LOOKS:] if look[0] > at - reach)
+        if pace.is_start_in_time:
+            return Burst(at=at, recent=recent)
+        workers = self.workers * 0.5 ** (max(0.0, at - self.at) / _BURST_HALF_LIFE_SECONDS)
+        total = 0
+        for then, count in reversed(recent):
+            total += count
+            leases_each = 1.0 + (at - then + pace.usable_slo_seconds) / crew.service_seconds
+            workers = max(workers, total / (crew.slots_per_worker * leases_each))
+        return Burst(workers, at, recent)
+
+    @property
+    def warm_workers(self) -> int:
+        """Workers to keep for the next burst like it."""
+        return math.ceil(max(0.0, self.workers - _BURST_NOISE))

@@ -1,0 +1,230 @@
+"""What is learned from samples: how long leases take, how long a start takes, how fast work arrives. Pure.
+
+Every estimator is a value, and learning returns the next one; together they survive a restart as JSON.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Final
+
+from orchestrator.config import PoolSpec
+from orchestrator.gaps import Gaps
+from orchestrator.metrics import QueueSample
+
+_STATE_VERSION: Final = 1
+_SERVICE_HALF_LIFE_LEASES: Final = 200.0
+_PRIOR_SERVICE_SECONDS: Final = 2.0
+_MIN_SERVICE_SECONDS: Final = 0.001
+_SHAPE_NEEDS_LEASES: Final = 20.0
+_UNKNOWN_SHAPE: Final = 1.5
+_SLACK_GAIN: Final = 0.02
+_MIN_SLACK: Final = 0.5
+_MAX_SLACK: Final = 0.95
+_PEAK_LEASES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How long leases last: decayed sums over finished leases, half-life 200 leases."""
+
+    count: float = 0.0
+    seconds: float = 0.0
+    seconds_squared: float = 0.0
+
+    def after(self, held_seconds: Sequence[float]) -> "Service":
+        """Learn from leases that finished."""
+        if not held_seconds:
+            return self
+        keep = 0.5 ** (len(held_seconds) / _SERVICE_HALF_LIFE_LEASES)
+        return Service(
+            self.count * keep + len(held_seconds),
+            self.seconds * keep + math.fsum(held_seconds),
+            self.seconds_squared * keep + math.fsum(s * s for s in held_seconds),
+        )
+
+    def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
+        """Mean time a task is held, with one lease of 2 s as the prior.
+
+        Leases still running beyond the mean count before they end: `running_seconds` is how long each has run.
+        """
+        settled = (self.seconds + _PRIOR_SERVICE_SECONDS) / (self.count + 1.0)
+        beyond = math.fsum(s - settled for s in running_seconds if s > settled)
+        return max(_MIN_SERVICE_SECONDS, settled + beyond / (self.count + 1.0))
+
+    @property
+    def shape(self) -> float:
+        """Squared coefficient of variation, in [0.25, 9]; 1.5 until 20 leases are known."""
+        if self.count <= _SHAPE_NEEDS_LEASES or self.seconds <= 0:
+            return _UNKNOWN_SHAPE
+        mean = self.seconds / self.count
+        return min(9.0, max(0.25, self.seconds_squared / self.count / mean**2 - 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """From a spawn to the first lease call: mean and mean absolute deviation.
+
+    The first start replaces the guess whole, with half of it as the deviation (as RFC 6298 does for round trips).
+    """
+
+    count: int = 0
+    mean_seconds: float = 2.0
+    deviation_seconds: float = 1.0
+
+    def after(self, seconds: Sequence[float]) -> "Startup":
+        """Learn from starts that succeeded."""
+        known = self
+        for s in seconds:
+            gain = max(0.1, 1.0 / (known.count + 1))
+            if known.count == 0:
+                known = Startup(1, s, s / 2)
+                continue
+            deviation = known.deviation_seconds + gain * (abs(s - known.mean_seconds) - known.deviation_seconds)
+            known = Startup(known.count + 1, known.mean_seconds + gain * (s - known.mean_seconds), deviation)
+        return known
+
+    @property
+    def planned_seconds(self) -> float:
+        """What a decision allows for a start."""
+        return self.mean_seconds + self.deviation_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Tasks that become leasable per second, as two moving averages; the slow one forgets five times slower."""
+
+    fast_rate: float = 0.0
+    slow_rate: float = 0.0
+
+    def after(self, arrivals: int, *, elapsed_seconds: float, memory_seconds: float) -> "Arrivals":
+        """Learn that `arrivals` came within `elapsed_seconds`; `memory_seconds` is the fast average's."""
+        rate = arrivals / elapsed_seconds
+        fast = math.exp(-elapsed_seconds / memory_seconds)
+        slow = math.exp(-elapsed_seconds / (5.0 * memory_seconds))
+        return Arrivals(
+            fast * self.fast_rate + (1.0 - fast) * rate,
+            slow * self.slow_rate + (1.0 - slow) * rate,
+        )
+
+    @property
+    def peak_rate(self) -> float:
+        """The higher of the two."""
+        return max(self.fast_rate, self.slow_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Everything learned about one pool. `slack` is the share of the slo that is planned with, in [0.5, 0.95]."""
+
+    service: Service = Service()
+    startup: Startup = Startup()
+    arrivals: Arrivals = Arrivals()
+    slack: float = 0.8
+    gaps: Gaps = field(default_factory=Gaps)
+
+    def usable_slo_seconds(self, spec: PoolSpec) -> float:
+        """What the slo leaves to plan with: less the slack kept back, less the turn until the next look."""
+        return max(0.2 * spec.slo, self.slack * spec.slo - spec.turn_seconds)
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values, with their version; instants are left out, since they end with the boot."""
+        return {
+            "version": _STATE_VERSION,
+            "service": asdict(self.service),
+            "startup": asdict(self.startup),
+            "arrivals": asdict(self.arrivals),
+            "slack": self.slack,
+            "gaps": self.gaps.to_json(),
+        }
+
+    @staticmethod
+    def from_json(data: object) -> "Estimates":
+        """What `to_json` gave. Raises `ValueError` for anything else."""
+        if not isinstance(data, Mapping) or data.get("version") != _STATE_VERSION:
+            raise ValueError(f"not a state of version {_STATE_VERSION}")
+        slack = _number(data.get("slack"), "slack")
+        return Estimates(
+            service=Service(**_numbers(data.get("service"), Service)),
+            startup=_startup(_numbers(data.get("startup"), Startup)),
+            arrivals=Arrivals(**_numbers(data.get("arrivals"), Arrivals)),
+            slack=min(_MAX_SLACK, max(_MIN_SLACK, slack)),
+            gaps=Gaps.from_json(data.get("gaps")),
+        )
+
+
+def learn(
+    known: Estimates,
+    sample: QueueSample,
+    *,
+    startups: Sequence[float],
+    busy: int,
+    elapsed_seconds: float,
+    spec: PoolSpec,
+) -> Estimates:
+    """Everything that a new sample teaches.
+
+    Args:
+        known: what was learned before.
+        sample: the new sample.
+        startups: seconds of each start it told.
+        busy: the most workers busy at a time since the sample before.
+        elapsed_seconds: since the sample before, more than 0.
+        spec: the pool.
+    """
+    startup = known.startup.after(startups)
+    memory_seconds = min(120.0, max(20.0, spec.slo + startup.mean_seconds))
+    begun, late = _begun(sample, elapsed_seconds=elapsed_seconds, slo_seconds=spec.slo)
+    slack = known.slack + _SLACK_GAIN * (spec.eps * begun - late)
+    return replace(
+        known,
+        service=known.service.after([lease.held_seconds for lease in sample.finished]),
+        startup=startup,
+        arrivals=known.arrivals.after(sample.arrivals, elapsed_seconds=elapsed_seconds, memory_seconds=memory_seconds),
+        slack=min(_MAX_SLACK, max(_MIN_SLACK, slack)),
+        gaps=known.gaps.after(busy, at=sample.at, turn_seconds=spec.turn_seconds),
+    )
+
+
+def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
+    """The most leases held at one time since the sample before, from those that ended in between and those held.
+
+    Of many finished leases the last 1,000 are looked at: one turn of a fleet that does more is well described by
+    what it holds.
+    """
+    if not sample.finished:
+        return len(sample.running)
+    steps: list[tuple[float, int]] = []
+    for lease in sample.finished[-_PEAK_LEASES:]:
+        ended = -lease.ended_seconds_ago
+        steps.append((max(-elapsed_seconds, ended - lease.held_seconds), 1))
+        steps.append((ended, -1))
+    steps.extend((max(-elapsed_seconds, -lease.held_seconds), 1) for lease in sample.running)
+    peak = held = 0
+    for _, change in sorted(steps):
+        held += change
+        peak = max(peak, held)
+    return peak
+
+
+def _begun(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> tuple[int, int]:
+    """Leases that began since the sample before, and how many of them began later than the slo allows."""
+    waited = [r.waited_seconds for r in sample.running if r.held_seconds < elapsed_seconds]
+    waited += [f.waited_seconds for f in sample.finished if f.held_seconds + f.ended_seconds_ago < elapsed_seconds]
+    return len(waited), sum(1 for seconds in waited if seconds > slo_seconds)
+
+
+def _startup(numbers: dict[str, float]) -> Startup:
+    return Startup(int(numbers["count"]), numbers["mean_seconds"], numbers["deviation_seconds"])
+
+
+def _numbers(data: object, kind: type[Service | Startup | Arrivals]) -> dict[str, float]:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"no {kind.__name__}: {data!r}")  # noqa: TRY004  a caller meets one class of error
+    return {f.name: _number(data.get(f.name), f"{kind.__name__}.{f.name}") for f in fields(kind)}
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} must be a number, 0 or more: {value!r}")
+    return float(value)
