@@ -9,7 +9,6 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, cause_of
 from orchestrator.metrics import QueueSample
-from queue_core.units import format_bytes, format_seconds
 
 MAX_BACKOFF_SECONDS: Final = 60.0
 PROVEN_SECONDS: Final = 5.0
@@ -18,6 +17,7 @@ DRAIN_MARGIN_SECONDS: Final = 2.0
 """A worker gives back its leases when its grace ends; only after this much more is it ended."""
 KILL_REPEAT_SECONDS: Final = 10.0
 
+_MIB: Final = 2**20
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 State = Literal["starting", "idle", "busy", "draining", "killed"]
@@ -230,9 +230,9 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
     if limits.tasks is not None and worker.finished >= limits.tasks:
         return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:
-        return f"it uses {format_bytes(worker.memory_bytes)} (recycle.memory {format_bytes(limits.memory)})"
+        return f"it uses {worker.memory_bytes / _MIB:.0f} MiB (recycle.memory {limits.memory / _MIB:.0f} MiB)"
     if limits.age is not None and now - worker.spawned_at >= limits.age:
-        return f"it is {format_seconds(round(now - worker.spawned_at))} old (recycle.age {format_seconds(limits.age)})"
+        return f"it is {now - worker.spawned_at:.0f} s old (recycle.age {limits.age:.0f} s)"
     return None
 
 

@@ -12,7 +12,6 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
 from orchestrator.fleet import Fleet, Worker
 from orchestrator.metrics import QueueSample
-from queue_core.units import format_seconds
 
 STALE_TURNS: Final = 3.0
 _SPAWNS_PER_CORE: Final = 2
@@ -49,8 +48,8 @@ def crash_loop(target: int, facts: Facts) -> tuple[int, Limit] | None:
     crash = facts.fleet.crash
     said = "1 start failed" if failures == 1 else f"{failures} starts failed in a row"
     if facts.now < crash.retry_at:
-        wait = format_seconds(round(crash.retry_at - facts.now, 1))
-        return facts.current, Limit("crash_loop", f"{said}: the next in {wait}")
+        wait_seconds = crash.retry_at - facts.now
+        return facts.current, Limit("crash_loop", f"{said}: the next in {wait_seconds:.1f} s")
     if any(w.spawned_at >= crash.failed_at and w.spec_digest == crash.spec_digest for w in facts.alive):
         return facts.current, Limit("crash_loop", f"{said}: a probe is under way")
     if target == facts.current + 1:
@@ -107,7 +106,7 @@ def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
     age_seconds = facts.now - facts.sample.at
     if target == facts.current or age_seconds <= STALE_TURNS * facts.spec.turn_seconds:
         return None
-    return facts.current, Limit("stale_sample", f"the last sample is {format_seconds(round(age_seconds))} old")
+    return facts.current, Limit("stale_sample", f"the last sample is {age_seconds:.0f} s old")
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
