@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Final, get_args, get_origin
 
 from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
@@ -98,13 +98,23 @@ def _field_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> FieldInfo |
 
 
 def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The model that holds the field at the end of `loc`, when every step on the way is a model's field."""
+    """The model that holds the field at the end of `loc`, when every step on the way leads to a model.
+
+    A step into a mapping or a list of models (a name, a position) stays with what they hold.
+    """
+    inside: type[BaseModel] | None = None
     for part in loc:
+        if inside is not None:
+            model, inside = inside, None
+            continue
         field = model.model_fields.get(str(part))
-        inner = _model_in(field.annotation) if field else None
-        if inner is None:
+        found = _model_in(field.annotation) if field else None
+        if field is None or found is None:
             return None
-        model = inner
+        if get_origin(field.annotation) in {dict, tuple}:
+            inside = found
+        else:
+            model = found
     return model
 
 

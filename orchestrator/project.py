@@ -1,0 +1,169 @@
+"""The whole settings file: the queue's half, the pools, and what must hold between them; every mistake at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel
+
+from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
+from orchestrator.errors import ConfigError
+from queue_core.config import Override, QueueFile, document_error, overlay, parse_queue_file
+from queue_core.mistakes import Mistake, did_you_mean
+from queue_core.units import format_seconds
+from queue_core.yaml_text import Document, read_document, shown_path
+
+DEFAULT_FILE: Final = "towline.yaml"
+_FLEET_KEYS: Final = ("pools", "supervisor")
+
+
+class _Whole(QueueFile):
+    """The file as its JSON Schema describes it."""
+
+    pools: dict[str, PoolSpec] = {}  # noqa: RUF012  pydantic copies it
+    supervisor: SupervisorSettings = SupervisorSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A settings file that is right, with what the environment and the flags changed.
+
+    `directory` is what relative paths in it start from. `origins` says where each setting that is not a default
+    was given: `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`.
+    """
+
+    queue_file: QueueFile
+    pools: Mapping[str, PoolSpec]
+    supervisor: SupervisorSettings
+    directory: Path
+    origins: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def store(self) -> str:
+        """The store's URL with an absolute path."""
+        return absolute_store(self.queue_file.store, self.directory)
+
+
+def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override] = ()) -> Project:
+    """The project that `text` describes.
+
+    Raises `DocumentError` with a line per mistake: `towline.yaml:12:9: pools.resize.slo: ...`.
+    """
+    document = read_document(text, name=name)
+    data = overlay(document.data, overrides)
+    queue_file, mistakes = parse_queue_file(data, also=_FLEET_KEYS)
+    mapping = data if isinstance(data, Mapping) else {}
+    pools: dict[str, PoolSpec] = {}
+    supervisor = SupervisorSettings()
+    try:
+        pools = parse_pools(_or_empty(mapping.get("pools")))
+    except ConfigError as error:
+        mistakes += error.mistakes
+    try:
+        supervisor = parse_supervisor(_or_empty(mapping.get("supervisor")))
+    except ConfigError as error:
+        mistakes += error.mistakes
+    mistakes += _relations(mapping)
+    if mistakes or queue_file is None:
+        raise document_error(document, mistakes, overrides)
+    return Project(
+        queue_file,
+        pools,
+        supervisor,
+        directory,
+        origins=_origins(document, overrides),
+        notes=tuple(_notes(document, queue_file, pools)),
+    )
+
+
+def absolute_store(url: str, directory: Path) -> str:
+    """A relative `sqlite:///file.db` as seen from `directory`; any other URL as it is."""
+    prefix = "sqlite:///"
+    if not url.startswith(prefix) or url.removeprefix(prefix).startswith("/"):
+        return url
+    return f"{prefix}{(directory / url.removeprefix(prefix)).absolute()}"
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON Schema (2020-12) of the file, for editors."""
+    schema = _Whole.model_json_schema()
+    pool = schema["$defs"]["PoolSpec"]  # a pool is named by its key
+    pool["properties"].pop("name")
+    pool["required"].remove("name")
+    schema["properties"]["queues"]["additionalProperties"] = {
+        "anyOf": [{"$ref": "#/$defs/QueueSettings"}, {"type": "null"}]
+    }
+    schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "towline.yaml"}
+    schema.pop("description", None)
+    return schema
+
+
+def effective(project: Project) -> list[tuple[str, object, str]]:
+    """Every setting in force: its path, its value as the file would write it, and where it was given."""
+    rows: list[tuple[str, object, str]] = []
+    for path, value in _leaves((), project.queue_file):
+        rows.append((shown_path(path), value, project.origins.get(shown_path(path), "default")))
+    for name, pool in project.pools.items():
+        for path, value in _leaves(("pools", name), pool):
+            if path[-1] != "name":
+                rows.append((shown_path(path), value, _origin(project, path)))
+    for path, value in _leaves(("supervisor",), project.supervisor):
+        rows.append((shown_path(path), value, _origin(project, path)))
+    return rows
+
+
+def _origin(project: Project, path: tuple[str | int, ...]) -> str:
+    return project.origins.get(shown_path(path), "default")
+
+
+def _leaves(prefix: tuple[str | int, ...], value: object) -> list[tuple[tuple[str | int, ...], object]]:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if isinstance(value, Mapping) and value:
+        return [leaf for key, inner in value.items() for leaf in _leaves((*prefix, key), inner)]
+    return [(prefix, value)]
+
+
+def _origins(document: Document, overrides: Sequence[Override]) -> dict[str, str]:
+    origins = {
+        shown_path(path): f"{document.name}:{place.line}:{place.column}" for path, place in document.places.items()
+    }
+    return origins | {shown_path(override.path): override.origin for override in overrides}
+
+
+def _or_empty(value: object) -> object:
+    return {} if value is None else value
+
+
+def _relations(data: Mapping[str, object]) -> list[Mistake]:
+    """What must hold between pools and queues, however the rest of the file looks."""
+    queues, pools = data.get("queues"), data.get("pools")
+    known = [str(name) for name in queues] if isinstance(queues, Mapping) else []
+    mistakes: list[Mistake] = []
+    for name, pool in pools.items() if isinstance(pools, Mapping) else ():
+        queue = pool.get("queue") if isinstance(pool, Mapping) else None
+        if isinstance(queue, str) and queue not in known:
+            meant = did_you_mean(queue, known)
+            fix = "" if meant else f"; write it there: `queues: {{{queue}: {{}}}}`"
+            path = ("pools", str(name), "queue")
+            mistakes.append(Mistake(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
+    return mistakes
+
+
+def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec]) -> list[str]:
+    """What is allowed, but may not be meant."""
+    notes = []
+    for name, queue in queue_file.queues.items():
+        path = ("queues", name)
+        if pools and name not in {pool.queue for pool in pools.values()}:
+            notes.append(document.line_about(path, "no pool works on this queue"))
+        if queue.max_leases is None:
+            notes.append(document.line_about(path, "without max_leases a task that always fails is tried for ever"))
+    for name, pool in pools.items():
+        lease = queue_file.queues[pool.queue].lease
+        if pool.grace > lease:
+            told = f"is longer than the queue's lease, which is {format_seconds(lease)}"
+            notes.append(document.line_about(("pools", name, "grace"), f"{told}: only a renewed lease lasts that long"))
+    return notes

@@ -1,0 +1,296 @@
+"""The queue's half of the settings file as frozen models: store, server, queues; and what overrides what.
+
+Text and environment are handed in; the half that concerns pools is passed over here.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from queue_core.limits import (
+    MAX_ETA_SECONDS,
+    MAX_LEASE_SECONDS,
+    MAX_QUEUE_NAME_CHARACTERS,
+    NAME_RETENTION_SECONDS,
+)
+from queue_core.mistakes import Mistake, did_you_mean, mistakes_of
+from queue_core.task import QueueSpec
+from queue_core.units import Seconds, format_seconds, parse_seconds
+from queue_core.yaml_text import Document, DocumentError
+
+DEFAULT_STORE: Final = "sqlite:///towline.db"
+DEFAULT_LISTEN: Final = "127.0.0.1:7878"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_QUEUE_NAME: Final = re.compile(r"[a-zA-Z0-9-]{1,100}")
+_ENVIRONMENT_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
+_CONTRADICTION: Final = "contradiction"
+
+Count = Annotated[int, Field(strict=True)]
+
+
+class Model(BaseModel):
+    """A group of settings: frozen, and a key nobody knows is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RetrySettings(Model):
+    """How long a task rests after a failed lease."""
+
+    min: Seconds = Field(default=1.0, ge=0, le=MAX_ETA_SECONDS, description="After the first failure.")
+    max: Seconds = Field(default=300.0, ge=0, le=MAX_ETA_SECONDS, description="The most, doubling on the way.")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "RetrySettings":
+        if self.min > self.max:
+            raise PydanticCustomError(_CONTRADICTION, "min is above max")
+        return self
+
+
+class QueueSettings(Model):
+    """One queue under `queues:`; its name is its key."""
+
+    lease: Seconds = Field(
+        default=60.0, gt=0, le=MAX_LEASE_SECONDS, description="Length of a lease; renewed while the handler lives."
+    )
+    max_lease: Seconds = Field(
+        default=MAX_LEASE_SECONDS, gt=0, le=MAX_LEASE_SECONDS, description="The longest a lease may become by renewals."
+    )
+    max_leases: Count | None = Field(default=None, ge=1, description="Leases after which a task is dead.")
+    retry: RetrySettings = Field(default=RetrySettings(), description="Back-off after a failed lease.")
+    on_exhausted: Literal["dead", "delete"] = Field(
+        default="dead", description="What becomes of a task at max_leases: kept as dead, or deleted."
+    )
+    name_retention: Seconds = Field(
+        default=NAME_RETENTION_SECONDS,
+        ge=0,
+        le=MAX_ETA_SECONDS,
+        description="How long the name of a deleted task still refuses a second add.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "QueueSettings":
+        if self.lease > self.max_lease:
+            raise PydanticCustomError(_CONTRADICTION, "lease is above max_lease")
+        return self
+
+    def spec(self, name: str) -> QueueSpec:
+        """The same as the queue's own value."""
+        return QueueSpec(
+            name,
+            lease_seconds=self.lease,
+            max_lease_seconds=self.max_lease,
+            max_leases=self.max_leases,
+            retry_min_seconds=self.retry.min,
+            retry_max_seconds=self.retry.max,
+            on_exhausted=self.on_exhausted,
+            name_retention_seconds=self.name_retention,
+        )
+
+
+class TokenSettings(Model):
+    """A bearer token the server accepts, and what its bearer may do. The token itself is never in the file."""
+
+    role: Literal["producer", "worker", "viewer", "admin"] = Field(description="What its bearer may do.")
+    token_file: str | None = Field(default=None, min_length=1, description="A file that holds the token.")
+    token_env: str | None = Field(
+        default=None,
+        pattern=_ENVIRONMENT_NAME,
+        examples=["TOWLINE_ADMIN_TOKEN"],
+        description="An environment variable that holds the token.",
+    )
+
+
+def _listen(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: write host:port, such as {DEFAULT_LISTEN}, or unix:/path")  # noqa: TRY004
+    if value.startswith("unix:"):
+        if len(value.encode()) - len("unix:") > 100:
+            raise ValueError(f"{value}: a socket's path must be at most 100 bytes: choose a shorter folder")
+        return value
+    host, _, port = value.rpartition(":")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
+        raise ValueError(f"{value}: write host:port with a port in [0, 65535], such as {DEFAULT_LISTEN}, or unix:/path")
+    return value
+
+
+class ServerSettings(Model):
+    """Where the HTTP API listens, and whom it answers."""
+
+    listen: Annotated[str, BeforeValidator(_listen)] = Field(
+        default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket."
+    )
+    tokens: tuple[TokenSettings, ...] = Field(default=(), description="Asked for when any is given.")
+
+    @property
+    def is_private(self) -> bool:
+        """True when only this machine can reach it."""
+        return self.listen.startswith("unix:") or self.listen.rpartition(":")[0].strip("[]") in _LOOPBACK
+
+    @property
+    def url(self) -> str:
+        """What a client on this machine is to be told."""
+        if self.listen.startswith("unix:"):
+            return f"unix://{self.listen.removeprefix('unix:')}"
+        host, _, port = self.listen.rpartition(":")
+        here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+        return f"http://{here}:{port}"
+
+
+def _store(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: write a store's URL, such as {DEFAULT_STORE}")  # noqa: TRY004
+    scheme = value.partition(":")[0]
+    if scheme in {"postgresql", "postgres", "redis", "rediss"}:
+        raise ValueError(f"{scheme}: is not available in this version yet: write {DEFAULT_STORE} or memory:")
+    if value != "memory:" and not re.fullmatch(r"sqlite:///.+", value):
+        raise ValueError(f"{value}: write {DEFAULT_STORE} (relative), sqlite:////absolute/path.db, or memory:")
+    return value
+
+
+class QueueFile(Model):
+    """The settings file without its pools."""
+
+    store: Annotated[str, BeforeValidator(_store)] = Field(default=DEFAULT_STORE, description="Where tasks are kept.")
+    durability: Literal["strict", "relaxed"] = Field(
+        default="strict",
+        description="strict: an add that returned survives power loss; relaxed: only a crash of the process.",
+    )
+    server: ServerSettings = Field(default=ServerSettings())
+    lifecycle: Literal["task", "batch", "off"] = Field(
+        default="task", description="The log of changes: an event per task, per call, or none."
+    )
+    log: str | None = Field(default=None, min_length=1, description="A file for the log, besides standard error.")
+    queues: dict[str, QueueSettings] = Field(default_factory=dict, description="Queues by name.")
+
+    def specs(self) -> list[QueueSpec]:
+        """Every queue as its own value."""
+        return [settings.spec(name) for name, settings in self.queues.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A setting given outside the file: by an environment variable or a flag, which is its `origin`."""
+
+    path: tuple[str, ...]
+    value: str
+    origin: str
+
+
+OVERRIDABLE: Final[Mapping[tuple[str, ...], str]] = {
+    ("store",): "STORE",
+    ("durability",): "DURABILITY",
+    ("server", "listen"): "LISTEN",
+    ("lifecycle",): "LIFECYCLE",
+    ("log",): "LOG",
+}
+"""Settings an environment variable may set: `TOWLINE_` and this."""
+
+
+def environment_overrides(environ: Mapping[str, str]) -> list[Override]:
+    """The settings that `TOWLINE_...` variables give."""
+    names = {path: f"TOWLINE_{name}" for path, name in OVERRIDABLE.items()}
+    return [Override(path, environ[name], name) for path, name in names.items() if environ.get(name)]
+
+
+def overlay(data: object, overrides: Sequence[Override]) -> object:
+    """`data` with the overrides on top, the last one winning; what is no mapping is left for validation to refuse."""
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        return data
+    for override in overrides:
+        data = _with(data, override.path, override.value)
+    return data
+
+
+def _with(data: object, path: tuple[str, ...], value: str) -> dict[str, object]:
+    mapping = dict(data) if isinstance(data, Mapping) else {}
+    mapping[path[0]] = value if len(path) == 1 else _with(mapping.get(path[0]), path[1:], value)
+    return mapping
+
+
+def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[QueueFile | None, list[Mistake]]:
+    """The models of a document, or what is wrong with it. Keys in `also` belong to somebody else."""
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        return None, [Mistake((), "must be a mapping of settings, such as `store: sqlite:///towline.db`")]
+    known = [*QueueFile.model_fields, *also]
+    mistakes = [Mistake((key,), f"unknown setting{did_you_mean(key, known)}") for key in data if key not in known]
+    mine = {key: value for key, value in data.items() if key in QueueFile.model_fields}
+    queues = mine.get("queues")
+    if isinstance(queues, Mapping):  # `thumbs:` alone is a queue with default settings
+        mine["queues"] = {name: {} if settings is None else settings for name, settings in queues.items()}
+    relations = _relations(mine)
+    try:
+        return QueueFile.model_validate(mine), mistakes + relations
+    except ValidationError as error:
+        fields = mistakes_of(error, model=QueueFile, leave_out={_CONTRADICTION})
+        told = {mistake.path for mistake in fields}
+        return None, mistakes + fields + [mistake for mistake in relations if mistake.path not in told]
+
+
+def document_error(document: Document, mistakes: Sequence[Mistake], overrides: Sequence[Override]) -> DocumentError:
+    """Every mistake with its place: a line of the file, or the variable or flag that gave the value."""
+    origins = {override.path: override.origin for override in overrides}
+
+    def line(mistake: Mistake) -> str:
+        origin = origins.get(tuple(map(str, mistake.path)))
+        return f"{origin}: {mistake.message}" if origin else document.line_about(mistake.path, mistake.message)
+
+    ordered = sorted(mistakes, key=lambda mistake: document.place(mistake.path))
+    return DocumentError(tuple(dict.fromkeys(line(mistake) for mistake in ordered)))
+
+
+def _relations(data: Mapping[str, object]) -> list[Mistake]:
+    """What pydantic compares only when every field is right by itself."""
+    mistakes: list[Mistake] = []
+    queues = data.get("queues")
+    for name, settings in queues.items() if isinstance(queues, Mapping) else ():
+        path = ("queues", str(name))
+        if not _QUEUE_NAME.fullmatch(str(name)):
+            limit = f"1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-'"
+            mistakes.append(Mistake(path, f"a queue's name must be {limit}: it has {len(str(name))} characters"))
+        if isinstance(settings, Mapping):
+            mistakes += _out_of_order(settings, path, QueueSettings, low="lease", high="max_lease")
+            retry = settings.get("retry")
+            if isinstance(retry, Mapping):
+                mistakes += _out_of_order(retry, (*path, "retry"), RetrySettings, low="min", high="max")
+    server = data.get("server")
+    return mistakes + (_server_relations(server) if isinstance(server, Mapping) else [])
+
+
+def _out_of_order(
+    settings: Mapping[str, object], path: tuple[str, ...], model: type[Model], *, low: str, high: str
+) -> list[Mistake]:
+    seconds = {}
+    for key in (low, high):
+        try:
+            seconds[key] = parse_seconds(settings.get(key, model.model_fields[key].default))
+        except ValueError:
+            return []  # told by the field itself
+    if seconds[low] <= seconds[high]:
+        return []
+    where, other = (low, high) if low in settings else (high, low)
+    relation = "at most" if where == low else "at least"
+    given = "" if other in settings else " by default"
+    shown = f"{other}, which is {format_seconds(seconds[other])}{given}: {format_seconds(seconds[where])}"
+    return [Mistake((*path, where), f"must be {relation} {shown}")]
+
+
+def _server_relations(server: Mapping[str, object]) -> list[Mistake]:
+    mistakes: list[Mistake] = []
+    tokens = server.get("tokens", ())
+    for index, token in enumerate(tokens if isinstance(tokens, Sequence) else ()):
+        if isinstance(token, Mapping) and ("token_file" in token) == ("token_env" in token):
+            mistakes.append(Mistake(("server", "tokens", index), "give either token_file or token_env"))
+    listen = server.get("listen")
+    if not tokens and isinstance(listen, str) and not ServerSettings.model_construct(listen=listen).is_private:
+        why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
+        mistakes.append(Mistake(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
+    return mistakes

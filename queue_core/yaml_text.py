@@ -1,0 +1,244 @@
+"""Text of a settings file to plain values, and back to line and column: YAML 1.2's scalars, every mistake at once.
+
+Reads no file, and knows no setting. What a value means is for others to say; where it stands is told here.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import yaml
+
+MAX_TEXT_BYTES: Final = 256 << 10
+MAX_VALUES: Final = 20_000
+"""Values in one document, an alias counted for all it stands for."""
+MAX_DEPTH: Final = 40
+
+Path = tuple[str | int, ...]
+"""The keys and list positions that lead to a value."""
+
+_TAG: Final = "tag:yaml.org,2002:"
+_PLAIN_TAGS: Final = frozenset({f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str")})
+# YAML 1.2.2, section 10.3.2 (core schema): 12:30, yes and 010 are not what YAML 1.1 took them for.
+_CORE_SCALARS: Final = (
+    ("null", re.compile(r"~|null|Null|NULL|"), "~nN"),
+    ("bool", re.compile(r"true|True|TRUE|false|False|FALSE"), "tTfF"),
+    ("int", re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"), "-+0123456789"),
+    (
+        "float",
+        re.compile(
+            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+        ),
+        "-+0123456789.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line and a column of a text, both from 1."""
+
+    line: int
+    column: int
+
+
+class DocumentError(Exception):
+    """A document that cannot be used; `lines` tells every mistake, each beginning with its place."""
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The values of a text called `name`; `places` tells where the key of each (or the list item) stands."""
+
+    name: str
+    data: object = None
+    places: Mapping[Path, Place] = field(default_factory=dict)
+
+    def place(self, path: Path) -> Place:
+        """Where `path` stands, or the nearest thing above it that is written down."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.places:
+                return self.places[path[:end]]
+        return Place(1, 1)
+
+    def line_about(self, path: Path, message: str) -> str:
+        """`towline.yaml:12:9: pools.resize.slo: ...`"""
+        place = self.place(path)
+        return f"{self.name}:{place.line}:{place.column}: {shown_path(path)}{': ' if path else ''}{message}"
+
+
+def shown_path(path: Path) -> str:
+    """`("server", "tokens", 0)` as `server.tokens[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
+    return text
+
+
+def read_document(text: str, *, name: str) -> Document:
+    """The values of `text`; nothing at all is `None`.
+
+    Raises `DocumentError` for broken syntax (the first place), and for duplicate keys, tags of other types, aliases
+    that expand too far and the like (all of them).
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_TEXT_BYTES:
+        raise DocumentError((f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {size}; is this the right file?",))
+    try:
+        root = _Composer(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise DocumentError((_syntax_line(name, error),)) from None
+    except yaml.reader.ReaderError as error:
+        place = _place_of_offset(text, error.position)
+        found = f"a control character (U+{ord(text[error.position]):04X}) is not allowed"
+        raise DocumentError((f"{name}:{place.line}:{place.column}: {found}",)) from None
+    reading = _Reading()
+    data = reading.value(root, ()) if root is not None else None
+    if reading.mistakes:
+        told = sorted(set(reading.mistakes), key=lambda mistake: mistake[0])
+        raise DocumentError(tuple(f"{name}:{place.line}:{place.column}: {message}" for place, message in told))
+    return Document(name, data, reading.places)
+
+
+class _Composer(yaml.SafeLoader):
+    """PyYAML's nodes, with YAML 1.2's idea of which plain scalars are more than text, and a bound on nesting."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's own name
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+for _kind, _pattern, _first in _CORE_SCALARS:
+    _whole = re.compile(f"(?:{_pattern.pattern})$")
+    _Composer.add_implicit_resolver(f"{_TAG}{_kind}", _whole, [*_first, *([""] if _kind == "null" else [])])
+
+
+class _Reading:
+    """One walk over a tree of nodes."""
+
+    def __init__(self) -> None:
+        self.places: dict[Path, Place] = {}
+        self.mistakes: list[tuple[Place, str]] = []
+        self._left = MAX_VALUES
+
+    def value(self, node: yaml.Node, path: Path) -> object:
+        if self._left == 0:
+            return None
+        self._left = 0 if len(path) > MAX_DEPTH else self._left - 1
+        if self._left == 0:  # told once: whatever follows is left unread
+            self._mistake(node, path[:4], f"aliases expand to more than {MAX_VALUES} values: use fewer, or none")
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if node.tag not in {f"{_TAG}map", f"{_TAG}seq"}:
+            self._not_allowed(node, path)
+            return None
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._mapping(node, path) if isinstance(node, yaml.MappingNode) else None
+
+    def _item(self, node: yaml.Node, path: Path) -> object:
+        self.places[path] = _place_of(node)
+        return self.value(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for key, value in self._keys(node, path):
+            inner = (*path, key.value)
+            if key.value in values:
+                first = self.places[inner]
+                self._mistake(key, inner, f"is given twice; first in line {first.line}: keep one of them")
+                continue
+            self.places[inner] = _place_of(key)
+            values[key.value] = self.value(value, inner)
+        return values
+
+    def _keys(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._mistake(key, path, "a key must be text, not a list or a mapping")
+            elif key.value == "<<" and key.style is None:
+                self._mistake(key, path, "merge keys (<<) are not part of YAML 1.2: write the settings out")
+            else:
+                yield key, value
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> object:
+        if node.tag not in _PLAIN_TAGS:
+            self._not_allowed(node, path)
+            return None
+        try:
+            return _SCALARS[node.tag.removeprefix(_TAG)](node.value)
+        except (ValueError, KeyError):
+            self._mistake(node, path, f"{node.value[:60]!r} is not of the type its tag {_shown_tag(node)} says")
+            return None
+
+    def _not_allowed(self, node: yaml.Node, path: Path) -> None:
+        self._mistake(node, path, f"a value of type {_shown_tag(node)} is not allowed: use text, lists and mappings")
+
+    def _mistake(self, node: yaml.Node, path: Path, message: str) -> None:
+        self.mistakes.append((_place_of(node), f"{shown_path(path)}: {message}" if path else message))
+
+
+def _int(text: str) -> int:
+    if text.startswith(("0o", "0x")):
+        return int(text, 0)
+    return int(text) if len(text) <= 40 else int(float(text))
+
+
+def _float(text: str) -> float:
+    return float(text.replace(".", "") if text.lower().endswith(("inf", "nan")) else text)
+
+
+_SCALARS: Final[Mapping[str, Callable[[str], object]]] = {
+    "null": lambda _text: None,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "int": _int,
+    "float": _float,
+    "str": str,
+}
+
+
+def _place_of(node: yaml.Node) -> Place:
+    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _place_of_offset(text: str, offset: int) -> Place:
+    before = text[:offset]
+    return Place(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
+
+
+def _shown_tag(node: yaml.Node) -> str:
+    return str(node.tag).replace(_TAG, "!!")
+
+
+def _syntax_line(name: str, error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
+    problem = error.problem or "not YAML"
+    hint = ""
+    if "'\\t'" in problem:
+        problem, hint = "a tab is not allowed here", "; indent with spaces"
+    elif "single document" in (error.context or ""):
+        problem, hint = "a second document begins here", "; put one document in a file, without another ---"
+    elif "mapping values are not allowed" in problem:
+        problem, hint = "a second ': ' in one line", "; put the value in quotes, or indent the line like its neighbours"
+    elif "expected <block end>" in problem:
+        problem, hint = "is not indented like the lines above it", "; align it with them"
+    elif error.context and error.context_mark and error.context_mark.line != (mark.line if mark else -1):
+        hint = f" ({error.context} in line {error.context_mark.line + 1})"
+    return f"{name}:{place}: {problem}{hint}"
