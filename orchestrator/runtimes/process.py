@@ -1,0 +1,308 @@
+"""Workers as processes of this host: a session each, watched through a pidfd, found again after a restart.
+
+No thread waits for a child, and no signal goes to a bare pid: a pidfd never names another process.
+"""
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.errors import SpawnError
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtimes import procfs
+from orchestrator.runtimes.procfs import WorkerProcess
+from orchestrator.runtimes.worker_logs import WorkerLogs
+
+APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
+UPKEEP_SECONDS: Final = 10.0
+_WARDEN: Final = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.runtimes import warden; "
+# They speak to the supervisor's own parent: a worker that answered would be taken for the supervisor.
+_NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A live worker: `pid` leads a session, `start_ticks` tells it from a later process of that pid."""
+
+    handle: WorkerHandle
+    pid: int
+    start_ticks: int
+    pidfd: int
+
+
+class ProcessRuntime:
+    """A `Runtime` of child processes. All but `wake` belong to one thread.
+
+    Each worker leads a session of its own, so that a key pressed in the supervisor's terminal does not reach it;
+    whatever it leaves behind in its process group is ended when it is reaped.
+    """
+
+    def __init__(self, state_dir: Path, *, lock: Path | None = None) -> None:
+        """Args:
+        state_dir: names the supervisor; workers of another one's are never touched.
+        lock: the file that a living supervisor holds locked: with it, a warden ends orphans in the end.
+        """
+        self._state_dir = state_dir.resolve()
+        self._lock = lock
+        self.logs = WorkerLogs(self._state_dir / "workers")
+        self._processes: dict[str, _Process] = {}
+        self._selector = selectors.EpollSelector()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake_fd, selectors.EVENT_READ, "")
+        self._killed: set[str] = set()
+        self._oom_kills = procfs.out_of_memory_kills()
+        self._upkeep_at = Monotonic(float("-inf"))
+        self._warden: subprocess.Popen[bytes] | None = None
+
+    def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
+        """See `Runtime.spawn`. The environment is our own, the pool's `env`, then the request's."""
+        pool = request.pool
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        environment.update(pool.env)
+        environment.update(request.environment)
+        if self._warden is None:
+            self._start_warden()
+        output = self.logs.open(request.worker)
+        try:
+            child = subprocess.Popen(
+                pool.command or APP_COMMAND,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=pool.cwd,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise SpawnError(_reason(error, pool)) from error
+        finally:
+            os.close(output)
+        try:
+            pidfd = os.pidfd_open(child.pid)
+        except OSError as error:
+            child.kill()
+            child.wait()
+            raise SpawnError(f"can't watch a worker of pool {pool.name}: {error.strerror}") from error
+        # From here on the child is collected through its pidfd; Popen must not do it behind our back.
+        child.returncode = 0
+        stat = procfs.read_stat(child.pid)
+        start_ticks = stat.start_ticks if stat else 0
+        ref = f"pid:{child.pid}@{start_ticks}"
+        handle = WorkerHandle(request.worker, pool.name, ref, request.environment["TOWLINE_SPEC"], now)
+        self._know(_Process(handle, child.pid, start_ticks, pidfd))
+        return handle
+
+    def drain(self, worker: str) -> None:
+        """See `Runtime.drain`: SIGTERM to the worker itself; what it started is its own to end."""
+        process = self._processes.get(worker)
+        if process is not None:
+            procfs.send_signal(process.pidfd, signal.SIGTERM)
+
+    def kill(self, worker: str) -> None:
+        """See `Runtime.kill`: SIGKILL to the worker and its process group."""
+        process = self._processes.get(worker)
+        if process is None:
+            return
+        self._killed.add(worker)
+        if _is_child(process.pidfd):
+            # Not collected yet: the group's number can't belong to anybody else.
+            _kill_group(process.pid)
+        elif procfs.send_signal(process.pidfd, signal.SIGKILL):
+            self._kill_strays(worker)
+
+    def reap(self, *, now: Monotonic) -> Sequence[Exit]:
+        """See `Runtime.reap`. Logs and warden are looked after on the way, now and then."""
+        ended = [key.data for key, _ in self._selector.select(0) if key.data]
+        exits = [self._collect(self._processes[worker], now=now) for worker in ended]
+        if now >= self._upkeep_at:
+            self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
+            self.logs.trim(self._processes)
+            if self._warden is not None and self._warden.poll() is not None and self._processes:
+                self._start_warden()
+        if os.getpid() == 1:
+            self._collect_strangers()
+        return exits
+
+    def adopt(self, *, now: Monotonic) -> Sequence[WorkerHandle]:
+        """See `Runtime.adopt`. What a worker left behind when it died unseen is ended."""
+        found = procfs.worker_processes(str(self._state_dir))
+        leading = {process.worker for process in found if process.leads}
+        adopted = []
+        for process in found:
+            if process.worker not in leading:
+                procfs.signal_exactly(process, signal.SIGKILL)
+            elif process.leads and process.worker not in self._processes:
+                handle = self._adopt(process, now=now)
+                if handle is not None:
+                    adopted.append(handle)
+        if adopted and self._warden is None:
+            self._start_warden()
+        return sorted(adopted, key=lambda handle: handle.spawned_at)
+
+    def usage(self) -> Mapping[str, Usage]:
+        """See `Runtime.usage`: of the worker's own process, without what it started."""
+        used = {}
+        for worker, process in self._processes.items():
+            stat = procfs.read_stat(process.pid)
+            if stat is not None and stat.start_ticks == process.start_ticks and stat.is_alive:
+                used[worker] = Usage(stat.memory_bytes, stat.cpu_seconds)
+        return used
+
+    def wait_for_exit(self, *, timeout_seconds: float) -> bool:
+        """See `Runtime.wait_for_exit`."""
+        ready = {key.data for key, _ in self._selector.select(max(0.0, timeout_seconds))}
+        if "" in ready:
+            os.eventfd_read(self._wake_fd)
+        return bool(ready - {""})
+
+    def wake(self) -> None:
+        """See `Runtime.wake`. Fit for other threads and for signal handlers; a closed runtime has nobody to wake."""
+        if self._wake_fd >= 0:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """See `Runtime.close`. The warden stays as long as there is a worker to look after."""
+        for process in self._processes.values():
+            os.close(process.pidfd)
+        self._processes.clear()
+        self._selector.close()
+        if self._wake_fd >= 0:
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+        if self._warden is not None and self._warden.poll() is None:
+            self._warden.returncode = 0  # not ours to wait for
+
+    def _know(self, process: _Process) -> None:
+        self._processes[process.handle.worker] = process
+        self._selector.register(process.pidfd, selectors.EVENT_READ, process.handle.worker)
+
+    def _adopt(self, process: WorkerProcess, *, now: Monotonic) -> WorkerHandle | None:
+        pidfd = procfs.open_exactly(process.pid, process.start_ticks)
+        if pidfd is None:
+            return None
+        handle = WorkerHandle(
+            process.worker,
+            process.environment["TOWLINE_POOL"],
+            f"pid:{process.pid}@{process.start_ticks}",
+            process.environment["TOWLINE_SPEC"],
+            Monotonic(now - procfs.age_seconds(process.start_ticks)),
+        )
+        self._know(_Process(handle, process.pid, process.start_ticks, pidfd))
+        return handle
+
+    def _collect(self, process: _Process, *, now: Monotonic) -> Exit:
+        worker = process.handle.worker
+        if _is_child(process.pidfd):
+            # As long as its leader is not collected, the group's number can't belong to anybody else.
+            _kill_group(process.pid)
+            ended = os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOHANG)
+        else:
+            self._kill_strays(worker)
+            ended = None
+        self._selector.unregister(process.pidfd)
+        os.close(process.pidfd)
+        del self._processes[worker]
+        code, number = _code_and_signal(ended)
+        return Exit(
+            worker,
+            process.handle.pool,
+            process.handle.ref,
+            now,
+            code=code,
+            signal=number,
+            out_of_memory=self._was_out_of_memory(worker, number),
+            last_lines=self.logs.last_lines(worker),
+        )
+
+    def _was_out_of_memory(self, worker: str, number: int | None) -> bool:
+        if worker in self._killed:
+            self._killed.discard(worker)
+            return False
+        if number != signal.SIGKILL:
+            return False
+        before, self._oom_kills = self._oom_kills, procfs.out_of_memory_kills()
+        return self._oom_kills > before
+
+    def _kill_strays(self, worker: str) -> None:
+        """End what a worker that is not our child started: its group's number may be another's by now."""
+        for process in procfs.worker_processes(str(self._state_dir)):
+            if process.worker == worker:
+                procfs.signal_exactly(process, signal.SIGKILL)
+
+    def _collect_strangers(self) -> None:
+        """As the first process of a container, collect orphans that became our children."""
+        ours = {process.pid for process in self._processes.values()}
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None or ended.si_pid in ours or (self._warden and ended.si_pid == self._warden.pid):
+                return
+            os.waitid(os.P_PID, ended.si_pid, os.WEXITED | os.WNOHANG)
+
+    def _start_warden(self) -> None:
+        if self._lock is None:
+            return
+        package_root = Path(__file__).parents[2]
+        self._warden = subprocess.Popen(
+            [
+                *(sys.executable, "-S", "-E", "-P", "-c", f"{_WARDEN} warden.watch(*sys.argv[2:])"),
+                *(str(package_root), str(self._state_dir), str(self._lock)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _is_child(pidfd: int) -> bool:
+    """Whether the process is ours to collect (and not collected yet); an adopted one is not."""
+    try:
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _code_and_signal(ended: os.waitid_result | None) -> tuple[int | None, int | None]:
+    if ended is None:
+        return None, None
+    if ended.si_code == os.CLD_EXITED:
+        return ended.si_status, None
+    return None, ended.si_status
+
+
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _reason(error: Exception, pool: PoolSpec) -> str:
+    what = f"can't start a worker of pool {pool.name}"
+    program = (pool.command or APP_COMMAND)[0]
+    if not isinstance(error, OSError):
+        return f"{what}: {error}"
+    if pool.cwd is not None and error.filename == pool.cwd:
+        return f"{what}: its cwd {pool.cwd} is not a folder it may enter ({error.strerror}); mend pools.{pool.name}.cwd"
+    if isinstance(error, FileNotFoundError):
+        return f"{what}: no such command: {program}; give its full path, or put its folder on PATH"
+    if isinstance(error, PermissionError):
+        return f"{what}: {program} may not be executed ({error.strerror}); chmod +x it, or name its interpreter first"
+    if error.errno == errno.ENOEXEC:
+        return f"{what}: {program} is not a program; give it a #! line, or name its interpreter first"
+    if error.errno in {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}:
+        return f"{what}: the host has no room for another process or file ({error.strerror})"
+    return f"{what}: {program}: {error.strerror}"

@@ -1,0 +1,159 @@
+"""What /proc tells of a worker: identity, cost, environment, and how to signal exactly that process.
+
+The warden imports this too and must stay small, hence no dataclasses and no typing (2 MB) here.
+"""
+
+import os
+import signal
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_OURS = b"TOWLINE_"
+# A process without all of these was not started by a supervisor, whatever its shell exports.
+_MARKS = ("TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR")
+
+
+class ProcessStat:
+    """One process at one instant. `pid` and `start_ticks` together name it for as long as the host is up."""
+
+    __slots__ = ("cpu_seconds", "memory_bytes", "pid", "session", "start_ticks", "state")
+
+    def __init__(self, pid: int, fields: list[str]) -> None:
+        """`fields` are those of /proc/PID/stat from the third, the state, on; see proc_pid_stat(5)."""
+        self.pid = pid
+        self.state = fields[0]
+        self.session = int(fields[3])
+        self.cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        self.start_ticks = int(fields[19])
+        self.memory_bytes = int(fields[21]) * _PAGE_BYTES
+
+    @property
+    def is_alive(self) -> bool:
+        """False for a zombie: it has ended and waits to be collected."""
+        return self.state not in "ZX"
+
+
+class WorkerProcess:
+    """A process with a worker's marks in its environment; `leads` when it is the worker and not its child."""
+
+    __slots__ = ("environment", "leads", "pid", "start_ticks")
+
+    def __init__(self, stat: ProcessStat, environment: dict[str, str]) -> None:
+        self.pid = stat.pid
+        self.start_ticks = stat.start_ticks
+        self.leads = stat.session == stat.pid
+        self.environment = environment
+
+    @property
+    def worker(self) -> str:
+        """The worker's identity."""
+        return self.environment["TOWLINE_WORKER"]
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """The process as it is now, or None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123  pathlib would double the warden's imports
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the program's name in parentheses, which may hold anything.
+    return ProcessStat(pid, text[text.rindex(")") + 2 :].split())
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The TOWLINE_ variables a process was started with; empty when it is gone, or not ours to read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            entries = file.read().split(b"\0")
+    except OSError:
+        return {}
+    found = {}
+    for entry in entries:
+        if entry.startswith(_OURS):
+            name, _, value = entry.partition(b"=")
+            found[os.fsdecode(name)] = os.fsdecode(value)
+    return found
+
+
+def worker_processes(state_dir: str) -> list[WorkerProcess]:
+    """Every living process of a worker (itself and what it started) of the supervisor with this state directory."""
+    found = []
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if not entry.isdecimal():
+            continue
+        environment = environment_of(int(entry))
+        if environment.get("TOWLINE_STATE_DIR") != state_dir or not all(mark in environment for mark in _MARKS):
+            continue
+        stat = read_stat(int(entry))
+        if stat is not None and stat.is_alive:
+            found.append(WorkerProcess(stat, environment))
+    return found
+
+
+def open_exactly(pid: int, start_ticks: int) -> int | None:
+    """A pidfd of this very process, or None when it is gone, even if another process has its pid by now."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # The pidfd holds on to whoever had the pid just now; only then is the start time's answer about the same one.
+    stat = read_stat(pid)
+    if stat is None or stat.start_ticks != start_ticks:
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def send_signal(pidfd: int, number: int) -> bool:
+    """Signal the process behind a pidfd; False when it is gone."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def signal_exactly(process: WorkerProcess, number: int) -> bool:
+    """Signal this very process; False when it is gone."""
+    pidfd = open_exactly(process.pid, process.start_ticks)
+    if pidfd is None:
+        return False
+    try:
+        return send_signal(pidfd, number)
+    finally:
+        os.close(pidfd)
+
+
+def age_seconds(start_ticks: int) -> float:
+    """How long ago a process with these start ticks was started, 0 or more."""
+    with open("/proc/uptime") as file:  # noqa: PTH123
+        uptime_seconds = float(file.read().split()[0])
+    return max(0.0, uptime_seconds - start_ticks / _TICKS_PER_SECOND)
+
+
+def out_of_memory_kills() -> int:
+    """How many processes of our control group the kernel has ended for want of memory; 0 where it does not tell."""
+    try:
+        with open("/proc/self/cgroup") as file:  # noqa: PTH123
+            groups = file.read().splitlines()
+    except OSError:
+        return 0
+    kills = 0
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        path = path.rstrip("/")
+        if controllers == "":
+            kills += _counted(f"/sys/fs/cgroup{path}/memory.events")
+        elif "memory" in controllers.split(","):
+            kills += _counted(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+    return kills
+
+
+def _counted(path: str) -> int:
+    try:
+        with open(path) as file:  # noqa: PTH123
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

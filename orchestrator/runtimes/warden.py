@@ -1,0 +1,97 @@
+"""Outlives a supervisor that was killed, and ends the workers it left behind when nobody comes back for them.
+
+A process of its own, run from `process.py`; it sleeps on the supervisor's lock and imports as little as it can.
+"""
+
+import fcntl
+import os
+import signal
+import time
+
+from orchestrator.runtimes import procfs
+
+POLL_SECONDS = 1.0
+# Workers notice the loss, drain and exit by themselves first; this is how much longer they get.
+MARGIN_SECONDS = 5.0
+DUTY_SECONDS = 5.0
+DEFAULT_ORPHAN_GRACE_SECONDS = 60.0
+DEFAULT_GRACE_SECONDS = 30.0
+
+
+def watch(state_dir: str, lock_path: str) -> None:
+    """Return when the supervisor is gone and no worker of `state_dir` is left, or when another warden is on duty.
+
+    `lock_path` is the file that a living supervisor holds an exclusive lock of.
+    """
+    duty = os.open(os.path.join(state_dir, "warden.lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
+    if not _goes_on_duty(duty):
+        return
+    lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT, 0o600)
+    while True:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        if _end_orphans(state_dir, lock):
+            return
+
+
+def verdict(process: procfs.WorkerProcess, *, lost_seconds: float) -> int | None:
+    """The signal that is due to a worker whose supervisor has been gone this long, or None. Pure.
+
+    Workers of ours drain by themselves after `orphan_grace`; any other program has to be asked.
+    """
+    orphan_grace = _seconds(process, "TOWLINE_ORPHAN_GRACE_SECONDS", DEFAULT_ORPHAN_GRACE_SECONDS)
+    grace = _seconds(process, "TOWLINE_GRACE_SECONDS", DEFAULT_GRACE_SECONDS)
+    if lost_seconds >= orphan_grace + grace + MARGIN_SECONDS:
+        return signal.SIGKILL
+    if lost_seconds >= orphan_grace and process.leads and not process.environment.get("TOWLINE_APP"):
+        return signal.SIGTERM
+    return None
+
+
+def _end_orphans(state_dir: str, lock: int) -> bool:
+    """True when no worker is left; False when a supervisor came back for them."""
+    # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
+    lost_seconds = 0.0
+    asked: set[int] = set()
+    while True:
+        processes = procfs.worker_processes(state_dir)
+        if not processes:
+            return True
+        if _is_held(lock):
+            return False
+        for process in processes:
+            number = verdict(process, lost_seconds=lost_seconds)
+            if number is None or (number == signal.SIGTERM and process.pid in asked):
+                continue
+            asked.add(process.pid)
+            procfs.signal_exactly(process, number)
+        time.sleep(POLL_SECONDS)
+        lost_seconds += POLL_SECONDS
+
+
+def _goes_on_duty(duty: int) -> bool:
+    # The one before may be about to leave: it has the lock a moment longer than its supervisor.
+    for _ in range(int(DUTY_SECONDS / POLL_SECONDS)):
+        try:
+            fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(POLL_SECONDS)
+        else:
+            return True
+    return False
+
+
+def _is_held(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return False
+
+
+def _seconds(process: procfs.WorkerProcess, name: str, default: float) -> float:
+    try:
+        return float(process.environment.get(name, default))
+    except ValueError:
+        return default
