@@ -1,0 +1,48 @@
+"""Where tasks are kept: one module or package per store, and the one place that turns a URL into an opened store."""
+
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+from queue_core.errors import InvalidSettingError
+from queue_core.store import Store
+
+Durability = Literal["strict", "relaxed"]
+
+_FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or memory:"
+
+
+def open_store(url: str, *, durability: Durability = "strict") -> Store:
+    """Open the store that `url` names, creating its file when there is none. A driver is imported only when asked for.
+
+    Args:
+        url: `sqlite:///relative.db` (to the working directory), `sqlite:////absolute/path.db` or `memory:`.
+        durability: `strict`, a synced ticket survives a power cut; `relaxed`, only a crash of the process.
+
+    Raises `InvalidSettingError` for another URL or an impossible path, `StoreCorruptError` for a file that is no queue,
+    `StoreVersionError` for one made by a newer version, `StoreReadOnlyError` for one that can't be written.
+    """
+    if durability not in ("strict", "relaxed"):
+        raise InvalidSettingError(f"durability must be strict or relaxed: {durability!r}")
+    if url == "memory:":
+        from queue_core.stores.memory import MemoryStore
+
+        return MemoryStore()
+    if url.startswith("sqlite:"):
+        from queue_core.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(sqlite_path(url), durability=durability)
+    raise InvalidSettingError(f"not the URL of a store: {_without_secrets(url)!r}; give {_FORMS}")
+
+
+def sqlite_path(url: str) -> Path:
+    """The file an `sqlite:` URL names. Raises `InvalidSettingError`."""
+    rest = url.removeprefix("sqlite:///")
+    if rest == url or rest in ("", "/") or "\x00" in rest:
+        raise InvalidSettingError(f"not the URL of an SQLite store: {url!r}; give {_FORMS}")
+    return Path(unquote(rest))
+
+
+def _without_secrets(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

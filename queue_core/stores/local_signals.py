@@ -1,0 +1,86 @@
+"""Wakes waiting lease calls of the same process; for stores that no other process can open."""
+
+from collections.abc import Callable
+from itertools import count
+from threading import Condition
+
+from queue_core.task import TagFilter
+
+
+class LocalSignals:
+    """`Signals` over one condition. Waiters are served most recently active first."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._order = count(1)
+        self._waiters: list[LocalSubscription] = []
+
+    def publish(self, queue: str, tag: str | None, count: int) -> None:
+        """Wake up to `count` fitting waiters that are not awake yet."""
+        if not self._waiters:
+            return
+        with self._changed:
+            fitting = [waiter for waiter in self._waiters if not waiter.woken and waiter.fits(queue, tag)]
+            fitting.sort(key=lambda waiter: waiter.order, reverse=True)
+            for waiter in fitting[:count]:
+                waiter.woken = True
+                waiter.tag = tag
+            if fitting:
+                self._changed.notify_all()
+
+    def subscribe(self, queue: str, tags: TagFilter) -> "LocalSubscription":
+        """Begin to listen."""
+        with self._changed:
+            waiter = LocalSubscription(self._changed, queue, tags, next(self._order), self._forget)
+            self._waiters.append(waiter)
+            return waiter
+
+    def _forget(self, waiter: "LocalSubscription") -> None:
+        with self._changed:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        if waiter.woken:
+            waiter.woken = False
+            self.publish(waiter.queue, waiter.tag, 1)
+
+
+class LocalSubscription:
+    """One waiter's ear."""
+
+    def __init__(
+        self,
+        changed: Condition,
+        queue: str,
+        tags: TagFilter,
+        order: int,
+        forget: Callable[["LocalSubscription"], None],
+    ) -> None:
+        self.queue = queue
+        self.order = order
+        self.tag: str | None = None
+        self.woken = False
+        self._ended = False
+        self._tags = tags
+        self._changed = changed
+        self._forget = forget
+
+    def fits(self, queue: str, tag: str | None) -> bool:
+        """Whether a task of this tag could be leased by the waiter."""
+        return queue == self.queue and self._tags.accepts(tag)
+
+    def wait(self, *, timeout_seconds: float) -> bool:
+        """Sleep until woken (True) or the time is up (False)."""
+        with self._changed:
+            woken = self._changed.wait_for(lambda: self.woken or self._ended, timeout=timeout_seconds)
+            self.woken = self._ended = False
+            return woken
+
+    def wake(self) -> None:
+        """End a `wait` in another thread."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        self._forget(self)
