@@ -9,8 +9,10 @@ OrchestratorError
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from queue_core.mistakes import Mistake
+if TYPE_CHECKING:
+    from queue_core.mistakes import Mistake
 
 
 class OrchestratorError(Exception):
@@ -20,7 +22,7 @@ class OrchestratorError(Exception):
 class ConfigError(OrchestratorError):
     """The settings cannot be used; `mistakes` has all of them."""
 
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+    def __init__(self, mistakes: "Sequence[Mistake]") -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("; ".join(f"{'.'.join(map(str, m.path))}: {m.message}" for m in self.mistakes))
 
