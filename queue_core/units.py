@@ -19,10 +19,10 @@ _BYTES_PER: Final = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([A-Za-z]+)")
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]+)")
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 
 _WRITE_A_DURATION: Final = "write a duration such as 500ms, 30s, 5m, 6h, 2d"
 _WRITE_A_SIZE: Final = "write a size such as 64KiB, 512MiB, 1GB"
@@ -37,7 +37,8 @@ def parse_seconds(value: object) -> float:
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
             raise ValueError(f"{value}: {_WRITE_A_DURATION}")
-        return math.fsum(float(number) * _SECONDS_PER[unit] for number, unit in _DURATION_PART.findall(value))
+        seconds = math.fsum(float(number) * _SECONDS_PER[unit] for number, unit in _DURATION_PART.findall(value))
+        return _number(seconds, _WRITE_A_DURATION)
     return _number(value, _WRITE_A_DURATION)
 
 
@@ -129,7 +130,7 @@ Bytes = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "pattern": r"^\d+(?:\.\d+)?(?:B|[kKMGT]B|[KMGT]iB)$"},
+                {"type": "string", "pattern": r"^[0-9]+(?:\.[0-9]+)?(?:B|[kKMGT]B|[KMGT]iB)$"},
                 {"type": "integer", "minimum": 0},
             ],
             "examples": ["64KiB", "512MiB", "1GB"],

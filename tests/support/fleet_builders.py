@@ -1,0 +1,109 @@
+"""Values of the fleet with everything filled in, so that a test names only what it is about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.decision import Decision, Inputs, Limit
+from orchestrator.fleet import Fleet, State, Worker
+from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+
+NOW = Monotonic(10_000.0)
+INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.0, 0.8, 30.0, 21.0, 0.0)
+
+
+@dataclass(frozen=True)
+class AnExit:
+    """A worker's exit, as a runtime tells it."""
+
+    worker: str
+    at: Monotonic = NOW
+    code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+
+
+def a_pool(name: str = "resize", *, least: int = 0, most: int = 8, **settings: object) -> PoolSpec:
+    """A pool of `least` to `most` workers with an slo of 30 s; any setting of the file can be given."""
+    given: dict[str, object] = {"queue": "thumbs", "app": "tasks:app", "slo": 30.0, **settings}
+    return PoolSpec.model_validate({"workers": {"min": least, "max": most}, **given, "name": name})
+
+
+def a_sample(
+    *,
+    at: float = NOW,
+    ages: Sequence[float] = (),
+    positions: Sequence[int] = (),
+    ready: int | None = None,
+    running: Sequence[RunningLease] = (),
+    finished: Sequence[FinishedLease] = (),
+    **counts: object,
+) -> QueueSample:
+    """A look at a queue in which a task waits for each of `ages` seconds, at each of `positions` (1, 2, 3 ...)."""
+    places = positions or range(1, len(ages) + 1)
+    waiting = tuple(Waiting(position, age) for position, age in zip(places, ages, strict=True))
+    return QueueSample(
+        at=Monotonic(at),
+        ready=ready if ready is not None else (waiting[-1].position if waiting else 0),
+        delayed=0,
+        in_flight=len(running),
+        dead=0,
+        waiting=waiting,
+        running=tuple(running),
+        finished=tuple(finished),
+        **counts,  # type: ignore[arg-type]
+    )
+
+
+def a_worker(
+    worker: str = "w1",
+    state: State = "idle",
+    *,
+    spec: PoolSpec | None = None,
+    since: float = NOW - 5,
+    spawned_at: float = NOW - 100,
+    **more: object,
+) -> Worker:
+    """A worker of `spec`; one that is past its start asked for its first lease a second after it was spawned."""
+    given: dict[str, object] = {
+        "leases": 1 if state == "busy" else 0,
+        "started_at": None if state == "starting" else Monotonic(spawned_at + 1),
+        **more,
+    }
+    digest = (spec or a_pool()).digest()
+    return Worker(worker, f"pid:{worker}", digest, Monotonic(spawned_at), state, Monotonic(since), **given)  # type: ignore[arg-type]
+
+
+def a_fleet(*workers: Worker, pool: str = "resize", **more: object) -> Fleet:
+    """A fleet of these workers."""
+    return Fleet(pool, {w.worker: w for w in workers}, **more)  # type: ignore[arg-type]
+
+
+def a_fleet_of(
+    *, idle: int = 0, busy: int = 0, starting: int = 0, spec: PoolSpec | None = None, idle_seconds: float = 5.0
+) -> Fleet:
+    """So many workers of each state; the first idle one is the one that has idled longest, by a millisecond."""
+    pool = spec or a_pool()
+    return a_fleet(
+        *(a_worker(f"i{n:04}", "idle", spec=pool, since=NOW - idle_seconds + n / 1000) for n in range(idle)),
+        *(a_worker(f"b{n:04}", "busy", spec=pool) for n in range(busy)),
+        *(a_worker(f"s{n:04}", "starting", spec=pool, since=NOW - 0.5, spawned_at=NOW - 0.5) for n in range(starting)),
+    )
+
+
+def a_lease(worker: str = "w1", *, held: float = 1.0, waited: float = 0.0) -> RunningLease:
+    """A lease that is held now."""
+    return RunningLease(worker, held, waited, 1)
+
+
+def a_finished_lease(
+    worker: str = "w1", *, held: float = 1.0, waited: float = 0.0, ended_ago: float = 0.5
+) -> FinishedLease:
+    """A lease that ended well."""
+    return FinishedLease(worker, held, waited, "deleted", 1, ended_ago)
+
+
+def a_decision(*, current: int, target: int, limits: Sequence[Limit] = ()) -> Decision:
+    """A decision, for its numbers only."""
+    return Decision("resize", NOW, current, target, "hold", "as the test wishes", INPUTS, target, tuple(limits))
