@@ -13,7 +13,7 @@ from orchestrator.gaps import Gaps
 from orchestrator.metrics import QueueSample
 
 _STATE_VERSION: Final = 1
-_SERVICE_HALF_LIFE_LEASES: Final = 200.0
+_KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
 _PRIOR_SERVICE_SECONDS: Final = 2.0
 _MIN_SERVICE_SECONDS: Final = 0.001
 _SHAPE_NEEDS_LEASES: Final = 20.0
@@ -36,11 +36,14 @@ class Service:
         """Learn from leases that finished."""
         if not held_seconds:
             return self
-        keep = 0.5 ** (len(held_seconds) / _SERVICE_HALF_LIFE_LEASES)
+        known = len(held_seconds)
+        keep = _KEEP_PER_LEASE**known
+        # Decayed lease by lease, in any order: a turn with thousands of leases weighs no more than its share.
+        weight = (1.0 - keep) / (1.0 - _KEEP_PER_LEASE)
         return Service(
-            self.count * keep + len(held_seconds),
-            self.seconds * keep + math.fsum(held_seconds),
-            self.seconds_squared * keep + math.fsum(s * s for s in held_seconds),
+            self.count * keep + weight,
+            self.seconds * keep + math.fsum(held_seconds) / known * weight,
+            self.seconds_squared * keep + math.fsum(s * s for s in held_seconds) / known * weight,
         )
 
     def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
