@@ -82,8 +82,10 @@ def index_page(modules: Sequence[Module], *, python: str) -> str:
     rows = "".join(_index_row(module, imported[module.name], largest) for module in modules)
     body = [
         "<h1>The Python standard library</h1>",
-        f'<p class="lead">Every module of Python {escape(python)} on this machine, parsed and rendered by a fleet of '
-        "workers that sized itself to the work: one task to parse each module, one to render its page.</p>",
+        (
+            f'<p class="lead">Every module of Python {escape(python)} on this machine, parsed and rendered by a fleet of '
+            "workers that sized itself to the work: one task to parse each module, one to render its page.</p>"
+        ),
         _figures(
             {
                 "modules": len(modules),
@@ -97,8 +99,10 @@ def index_page(modules: Sequence[Module], *, python: str) -> str:
         "<h2>Imported most</h2>",
         _chips([f"{_linked(name, known)} {count}" for name, count in imported.most_common(24)]),
         "<h2>All modules</h2>",
-        '<div class="wide"><table><thead><tr><th>module</th><th>lines</th><th class="n">defines</th>'
-        '<th class="n">imports</th><th class="n">imported by</th></tr></thead>',
+        (
+            '<div class="wide"><table><thead><tr><th>module</th><th>lines</th><th class="n">defines</th>'
+            '<th class="n">imports</th><th class="n">imported by</th></tr></thead>'
+        ),
         f"<tbody>{rows}</tbody></table></div>",
     ]
     return _document("The Python standard library", body)

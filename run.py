@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Two commands from a bare Python 3.11: `run.py demo` and `run.py test`. Standard library only.
+
+Makes an environment in .venv (with uv when it is there, else venv and pip), then runs in it.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / ".towline-installed"
+OLDEST_PYTHON = (3, 11)
+OLDEST_PIP_WITH_GROUPS = (25, 1)
+
+# Programs that the tests use when they are there: what apt calls each, and what it is for.
+SERVICES = {
+    "strace": ("strace", "crash tests at a chosen write or fsync"),
+}
+
+CHECKS = (
+    ("ruff check", ["-m", "ruff", "check", "."]),
+    ("ruff format", ["-m", "ruff", "format", "--check", "."]),
+    ("mypy", ["-m", "mypy"]),
+    ("import-linter", ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]),
+    ("pytest", ["-m", "pytest", "-q", "-rs", "--durations=5"]),
+)
+
+
+class SetupError(Exception):
+    """The environment can't be made; the message says what to do."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test")
+    demo = commands.add_parser("demo", help="watch a fleet do real work, grow, survive a kill and shrink to nothing")
+    demo.add_argument("options", nargs=argparse.REMAINDER, help="passed on: --for 60s, --json, --dir DIR, --help")
+    test = commands.add_parser("test", help="every check and every test")
+    test.add_argument("options", nargs=argparse.REMAINDER, help="passed on to pytest, which is then all that runs")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    try:
+        check_python()
+        if arguments.command == "demo":
+            make_environment("runtime")
+            return run([str(PYTHON), "-m", "orchestrator", "demo", *arguments.options])
+        make_environment("dev")
+        return run_tests(arguments.options)
+    except SetupError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return 78
+    except KeyboardInterrupt:
+        return 130
+
+
+def check_python() -> None:
+    if sys.version_info < OLDEST_PYTHON:
+        wanted, found = (".".join(map(str, version[:2])) for version in (OLDEST_PYTHON, sys.version_info))
+        raise SetupError(f"Python {wanted} or newer is needed, this is {found}: run it with another python3")
+
+
+# -- the environment ---------------------------------------------------------------------------------------------------
+
+
+def make_environment(kind: str) -> None:
+    """Bring .venv up to date; nothing is done when it already is. `kind` "runtime" is a part of "dev"."""
+    fingerprint = fingerprint_of("pyproject.toml", "uv.lock")
+    installed = STAMP.read_text().split() if STAMP.is_file() else []
+    if PYTHON.exists() and installed in ([kind, fingerprint], ["dev", fingerprint]):
+        return
+    STAMP.unlink(missing_ok=True)
+    started = time.monotonic()
+    uv = shutil.which("uv")
+    if uv and (ROOT / "uv.lock").is_file():
+        say(f"installing with uv into {VENV.name} ({kind})")
+        group = ["--no-dev"] if kind == "runtime" else []
+        must([uv, "sync", "--locked", "--quiet", *group], environment={"VIRTUAL_ENV": "", "UV_PROJECT_ENVIRONMENT": ""})
+    else:
+        install_with_pip(kind)
+    STAMP.write_text(f"{kind} {fingerprint}\n")
+    say(f"environment ready in {time.monotonic() - started:.0f} s")
+
+
+def install_with_pip(kind: str) -> None:
+    if not has_pip():
+        ensure_venv_module()
+        say(f"making {VENV.name} with venv")
+        must([sys.executable, "-m", "venv", "--clear", str(VENV)])
+    say(f"installing with pip into {VENV.name} ({kind})")
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    must([*pip, "-e", ".", *(dev_requirements() if kind == "dev" else [])])
+
+
+def has_pip() -> bool:
+    return PYTHON.exists() and run([str(PYTHON), "-m", "pip", "--version"], quiet=True) == 0
+
+
+def ensure_venv_module() -> None:
+    """Debian ships `venv` without `ensurepip`, which is a package of its own."""
+    if importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip"):
+        return
+    package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+    if can_apt():
+        say(f"installing {package}, which this Python lacks")
+        if apt_install([package]):
+            importlib.invalidate_caches()
+            return
+    raise SetupError(f"this Python can't make environments: run `apt install {package}` as root, or install uv")
+
+
+def dev_requirements() -> list[str]:
+    """The development group, read here because a pip before 25.1 knows no groups."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return [item for item in tomllib.load(file)["dependency-groups"]["dev"] if isinstance(item, str)]
+
+
+def fingerprint_of(*names: str) -> str:
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
+    for name in names:
+        path = ROOT / name
+        digest.update(path.read_bytes() if path.is_file() else b"-")
+    return digest.hexdigest()[:16]
+
+
+# -- the tests ---------------------------------------------------------------------------------------------------------
+
+
+def run_tests(options: list[str]) -> int:
+    install_services()
+    checks = CHECKS if not options else [("pytest", ["-m", "pytest", *options])]
+    results = []
+    for name, arguments in checks:
+        say(name)
+        started = time.monotonic()
+        code = run([str(PYTHON), *arguments])
+        results.append((name, code, time.monotonic() - started))
+    print()
+    for name, code, seconds in results:
+        print(f"{'ok    ' if code == 0 else 'FAILED'}  {name:<14} {seconds:6.1f} s")
+    for program, (_, purpose) in SERVICES.items():
+        if shutil.which(program) is None:
+            print(f"absent  {program}: skipped {purpose}")
+    return max((1 for _, code, _ in results if code), default=0)
+
+
+def install_services() -> None:
+    """Install what the tests use and this machine lacks, where that is ours to do."""
+    missing = [package for program, (package, _) in SERVICES.items() if shutil.which(program) is None]
+    if missing and can_apt():
+        say(f"installing {', '.join(missing)}")
+        apt_install(missing)
+
+
+def can_apt() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def apt_install(packages: list[str]) -> bool:
+    environment = {"DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *packages]
+    if run(install, quiet=True, environment=environment) == 0:
+        return True
+    run(["apt-get", "update", "--quiet"], quiet=True)
+    return run(install, environment=environment) == 0
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def must(command: list[str], *, environment: dict[str, str] | None = None) -> None:
+    code = run(command, environment=environment)
+    if code:
+        raise SetupError(f"`{shlex.join(command)}` failed with exit code {code}; what it said is above")
+
+
+def run(command: list[str], *, quiet: bool = False, environment: dict[str, str] | None = None) -> int:
+    """Run to the end; an interrupt goes to the child too, which is given the time to clean up."""
+    output = subprocess.DEVNULL if quiet else None
+    changed = {**os.environ, **(environment or {})}
+    kept = {name: value for name, value in changed.items() if value}
+    with subprocess.Popen(command, stdout=output, stderr=output, env=kept) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+
+
+def say(text: str) -> None:
+    print(f"run.py: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
