@@ -9,7 +9,6 @@ from typing import Protocol
 
 from tests.bench.site import Site
 
-PAYLOAD_BYTES = 200
 BATCH = 100
 WORKERS = 2
 FEWEST_TASKS = 50

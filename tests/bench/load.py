@@ -3,11 +3,13 @@
 One epoll loop; a connection has one request under way. Responses are told apart by their Content-Length only.
 """
 
+import json
 import multiprocessing
 import re
 import select
 import socket
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,3 +139,22 @@ def _connect(address: Address) -> socket.socket:
         connection = socket.create_connection(address, timeout=CONNECT_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def add_request(address: tuple[str, int], queue: str, payload: bytes) -> bytes:
+    """An add of one task without a name, as bytes of HTTP."""
+    return _post(address, f"/v1/queues/{queue}/add", {"tasks": [{"payload": b64encode(payload).decode()}]})
+
+
+def lease_request(address: tuple[str, int], queue: str, *, worker: str, wait_seconds: float) -> bytes:
+    """A lease of one task that waits, as bytes of HTTP."""
+    return _post(address, f"/v1/queues/{queue}/lease", {"worker": worker, "wait_seconds": wait_seconds})
+
+
+def _post(address: tuple[str, int], path: str, body: object) -> bytes:
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content

@@ -89,7 +89,7 @@ def _drain(driver: Driver, site: Site) -> float:
         return _drain_library(cast("Library", driver), tasks, size=1)
     recording = site.new_directory("record") / "started"
     with _workers(cast("Framework", driver), recording) as check:
-        _await_records(recording, tasks, check)
+        await_records(recording, tasks, check)
     return steady_rate(recording)
 
 
@@ -110,14 +110,14 @@ def _latency(driver: Driver, site: Site) -> float:
     with _workers(cast("Framework", driver), recording) as check, closing(driver.producer()) as producer:
         for _ in range(WARM_UP_TASKS):
             producer.add(stamped_payload())
-        _await_records(recording, WARM_UP_TASKS, check)
+        await_records(recording, WARM_UP_TASKS, check)
         os.truncate(recording, 0)
         due = time.monotonic()
         for _ in range(samples):
             due += LATENCY_EVERY_SECONDS
             time.sleep(max(due - time.monotonic(), 0))
             producer.add(stamped_payload())
-        _await_records(recording, samples, check)
+        await_records(recording, samples, check)
     return statistics.median(latencies_seconds(recording))
 
 
@@ -201,17 +201,11 @@ def _workers(driver: Framework, recording: Path) -> Iterator[Callable[[], None]]
     log = recording.with_name("workers.log")
     processes: list[subprocess.Popen[bytes]] = []
 
-    def check() -> None:
-        for process in processes:
-            if process.poll() is not None:
-                said = log.read_text(errors="replace").strip().splitlines()[-8:]
-                raise MeasurementFailedError(f"{driver.name}: a worker exited: " + "\n".join(said))
-
     try:
         with log.open("wb") as output:
             for command in driver.workers():
                 processes.append(_popen(command, recording, output.fileno()))  # noqa: PERF401 - ended if one fails
-        yield check
+        yield check_alive(processes, log)
     finally:
         for process in processes:
             end_group(process)
@@ -239,7 +233,20 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _await_records(recording: Path, tasks: int, check: Callable[[], None]) -> None:
+def check_alive(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> Callable[[], None]:
+    """A check that raises, with the last lines of the log, when one of the processes has ended."""
+
+    def check() -> None:
+        for process in processes:
+            if process.poll() is not None:
+                said = log.read_text(errors="replace").strip().splitlines()[-8:]
+                raise MeasurementFailedError(f"a worker exited with {process.returncode}: " + "\n".join(said))
+
+    return check
+
+
+def await_records(recording: Path, tasks: int, check: Callable[[], None]) -> None:
+    """Wait until so many handlers have started. Raises `MeasurementFailedError`, also when `check` does."""
     deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
     while recorded(recording) < tasks:
         check()

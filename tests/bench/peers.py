@@ -43,7 +43,7 @@ class Results:
     missing: dict[str, str] = field(default_factory=dict)
     drivers: dict[str, Driver] = field(default_factory=dict)
 
-    def note(self, owner: str, figures: Mapping[str, float]) -> None:
+    def note(self, owner: str, figures: Mapping[str, float] | Mapping[Kind, float]) -> None:
         """Keep one round's figures under their owner's name."""
         for name, value in figures.items():
             self.rounds.setdefault(f"{owner}.{name}", []).append(value)

@@ -80,8 +80,8 @@ def _plain(name: str, value: float) -> str:
         return f"{value * SCALE['%']:.2f} %"
     if "rss" in name or "pss" in name:
         return f"{value * SCALE['MiB']:.1f} MiB"
-    if "round_trips" in name:
-        return f"{value:.3f}"
+    if "round_trips" in name or name.endswith("count"):
+        return f"{value:g}"
     return f"{value * SCALE['ms']:.3f} ms"
 
 

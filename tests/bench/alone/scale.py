@@ -14,8 +14,8 @@ from pathlib import Path
 from queue_core.api import QueueApi
 from queue_core.connect import open_queue
 from queue_core.task import ANY, Lease, NewTask, TagFilter
-from tests.bench.alone.served import QUEUE, resident_bytes, serving
-from tests.bench.record import stamped_payload
+from tests.bench.alone.served import resident_bytes, serving
+from tests.bench.record import QUEUE, stamped_payload
 from tests.bench.site import Site
 
 FEW, MANY, TAGS = 10_000, 1_000_000, 100_000

@@ -16,7 +16,7 @@ class BeanstalkdDriver:
     def __init__(self, *, synced: bool) -> None:
         self.name = "beanstalkd, log synced" if synced else "beanstalkd"
         self.durable = "yes" if synced else "no"
-        self.loads = Loads(add=10_000, drain=10_000)
+        self.loads = Loads(add=20_000, drain=20_000)
         self._synced = synced
         self._address = ("", 0)
 

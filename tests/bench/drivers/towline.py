@@ -13,9 +13,9 @@ from queue_core.connect import open_queue
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
 from tests.bench.driver import Consumer, Loads, Producer
+from tests.bench.record import QUEUE
 from tests.bench.site import Site
 
-QUEUE = "bench"
 Durability = Literal["strict", "relaxed"]
 
 

@@ -1,0 +1,55 @@
+"""Towline's whole path: `towline serve` over SQLite, and two `towline work` processes with a no-op handler."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from queue_core.connect import open_queue
+from queue_core.task import NewTask
+from tests.bench.alone.served import TOWLINE, serving, work_command
+from tests.bench.driver import WORKERS, Loads, Producer
+from tests.bench.record import QUEUE
+from tests.bench.site import Site
+
+
+class TowlineServedDriver:
+    """Every acknowledged change is synced; a worker holds one task at a time and fetches none ahead."""
+
+    name = "Towline, served"
+    durable = "yes"
+    loads = Loads(add=3_000, drain=8_000, add_batch=50_000)
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._url = ""
+
+    def start(self, site: Site) -> None:
+        store = f"sqlite:///{site.new_directory('towline')}/bench.db"
+        self._url = self._stack.enter_context(serving(site, store)).url
+        open_queue(self._url, QUEUE).close()
+
+    def producer(self) -> Producer:
+        return HttpProducer(self._url)
+
+    def workers(self) -> Sequence[Sequence[str]]:
+        arguments, settings = work_command(self._url)
+        environment = [f"{name}={value}" for name, value in settings.items()]
+        return [["env", *environment, *TOWLINE, *arguments]] * WORKERS
+
+    def stop(self) -> None:
+        self._stack.close()
+
+
+class HttpProducer:
+    """The client over one kept-alive connection."""
+
+    def __init__(self, url: str) -> None:
+        self._queue = open_queue(url, QUEUE)
+
+    def add(self, payload: bytes) -> None:
+        self._queue.add(payload)
+
+    def add_batch(self, payloads: Sequence[bytes]) -> None:
+        self._queue.add([NewTask(payload) for payload in payloads])
+
+    def close(self) -> None:
+        self._queue.close()
