@@ -68,7 +68,8 @@ def plan(decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) ->
         retire, drain, spawn = _replacing(fleet, spec=spec, room=room, decision=decision, now=now)
     for worker, leave in replaced:
         (retire if worker.state == "idle" else drain).append(leave)
-    return _bounded(kill, retire, drain, spawn)
+    ended = {leave.worker for leave in kill}
+    return _bounded(kill, retire, [leave for leave in drain if leave.worker not in ended], spawn)
 
 
 def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:

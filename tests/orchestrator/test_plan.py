@@ -1,0 +1,254 @@
+"""Which workers come and go for a decision, and what may never happen."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.decision import Limit
+from orchestrator.fleet import CrashLoop, Fleet, draining, joined, killed
+from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Leave, Plan, plan
+from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_fleet_of, a_pool, a_worker
+
+OLD = a_pool(cwd="/old")
+NEW = a_pool(cwd="/new")
+
+
+def planned(fleet: Fleet, target: int, *, spec: PoolSpec | None = None, now: float = NOW, limits: object = ()) -> Plan:
+    decision = a_decision(current=len(fleet.alive), target=target, limits=limits)  # type: ignore[arg-type]
+    return plan(decision, fleet=fleet, spec=spec or a_pool(), now=Monotonic(now))
+
+
+def names(leaves: Iterable[Leave]) -> list[str]:
+    return [leave.worker for leave in leaves]
+
+
+def test_a_pool_of_its_size_is_left_alone() -> None:
+    assert planned(a_fleet_of(idle=2, busy=1), 3).is_empty
+
+
+def test_a_pool_grows_by_what_it_lacks() -> None:
+    plan_ = planned(a_fleet_of(busy=1, starting=1), 5)
+    assert (len(plan_.spawn), plan_.spawn[0].replaces, plan_.spawn[0].why) == (3, None, "as the test wishes")
+
+
+def test_those_who_leave_take_up_room_until_they_are_collected() -> None:
+    fleet = a_fleet_of(busy=6)
+    for name in ("b0000", "b0001"):
+        fleet = draining(fleet, name, grace_seconds=30, now=NOW)
+    assert len(planned(fleet, 8).spawn) == 2
+
+
+def test_the_longest_idle_are_retired_first() -> None:
+    plan_ = planned(a_fleet_of(idle=4, busy=2), 4)
+    assert names(plan_.retire) == ["i0000", "i0001"]
+    assert not plan_.drain
+    assert not plan_.spawn
+
+
+def test_no_more_are_retired_than_are_idle() -> None:
+    plan_ = planned(a_fleet_of(idle=1, busy=3, starting=2), 0)
+    assert (names(plan_.retire), plan_.drain) == (["i0000"], ())
+
+
+def test_with_its_max_lowered_a_pool_asks_those_who_lose_least() -> None:
+    fleet = a_fleet(
+        a_worker("busy-with-two", "busy", leases=2),
+        a_worker("busy-with-one", "busy", leases=1),
+        a_worker("idle"),
+        a_worker("starting", "starting"),
+    )
+    plan_ = planned(fleet, 1, spec=a_pool(most=1))
+    assert names(plan_.retire) == ["idle"]
+    assert names(plan_.drain) == ["starting", "busy-with-one"]
+
+
+def test_a_held_pool_is_not_cut_to_a_lowered_max() -> None:
+    assert planned(a_fleet_of(busy=4), 4, spec=a_pool(most=1), limits=[Limit("paused", "paused")]).is_empty
+
+
+def test_a_worker_is_ended_when_its_grace_is_over() -> None:
+    fleet = draining(a_fleet_of(busy=1), "b0000", grace_seconds=30, now=NOW)
+    assert not planned(fleet, 0, now=NOW + 31.9).kill
+    assert names(planned(fleet, 0, now=NOW + 32).kill) == ["b0000"]
+
+
+def test_a_worker_that_was_ended_is_ended_again_only_later() -> None:
+    fleet = killed(a_fleet_of(busy=1), "b0000", now=NOW)
+    assert not planned(fleet, 0, now=NOW + 9.9).kill
+    assert names(planned(fleet, 0, now=NOW + 10).kill) == ["b0000"]
+
+
+def test_a_start_that_never_ends_is_ended() -> None:
+    fleet = a_fleet(a_worker("w1", "starting", since=NOW, spawned_at=NOW))
+    assert not planned(fleet, 1, now=NOW + START_LIMIT_SECONDS - 1).kill
+    assert names(planned(fleet, 1, now=NOW + START_LIMIT_SECONDS).kill) == ["w1"]
+
+
+def test_a_worker_is_asked_or_ended_but_not_both() -> None:
+    fleet = a_fleet(*(a_worker(f"w{n}", "starting", since=NOW, spawned_at=NOW) for n in range(2)))
+    plan_ = planned(fleet, 1, spec=a_pool(most=1), now=NOW + START_LIMIT_SECONDS)
+    assert (names(plan_.kill), plan_.drain) == (["w0", "w1"], ())
+
+
+def test_a_plan_has_a_bounded_number_of_actions_and_ends_come_first() -> None:
+    fleet = a_fleet_of(idle=50, busy=50)
+    for n in range(40):
+        fleet = draining(fleet, f"b{n:04}", grace_seconds=0, now=Monotonic(NOW - 10))
+    plan_ = planned(fleet, 0, spec=a_pool(most=100))
+    assert (len(plan_.kill), len(plan_.retire)) == (40, MAX_ACTIONS - 40)
+    assert len(planned(Fleet("resize"), 500, spec=a_pool(most=500)).spawn) == MAX_ACTIONS
+
+
+class TestReplacing:
+    def test_the_new_one_comes_first(self) -> None:
+        fleet = a_fleet_of(idle=1, busy=3, spec=OLD)
+        plan_ = planned(fleet, 4, spec=NEW)
+        assert [(s.replaces, s.why) for s in plan_.spawn] == [("i0000", "its settings changed")]
+        assert not plan_.retire
+        assert not plan_.drain
+
+    def test_the_old_one_goes_when_the_new_one_is_up(self) -> None:
+        fleet = a_fleet(a_worker("old", "busy", spec=OLD))
+        digest = NEW.digest()
+        fleet = joined(fleet, worker="new", ref="r", spec_digest=digest, spawned_at=NOW, replaces="old")
+        assert planned(fleet, 1, spec=NEW).is_empty
+        up = a_fleet(fleet.workers["old"], a_worker("new", "idle", spec=NEW))
+        assert planned(up, 1, spec=NEW).drain == (Leave("old", "its settings changed"),)
+
+    def test_an_old_one_that_idles_is_retired(self) -> None:
+        up = a_fleet(a_worker("old", spec=OLD, replaced_by="new"), a_worker("new", spec=NEW))
+        assert names(planned(up, 1, spec=NEW).retire) == ["old"]
+
+    def test_a_few_are_replaced_at_a_time(self) -> None:
+        fleet = a_fleet_of(busy=12, spec=OLD)
+        assert len(planned(fleet, 12, spec=a_pool(cwd="/new", most=40)).spawn) == 3
+        assert len(planned(a_fleet_of(busy=2, spec=OLD), 2, spec=NEW).spawn) == 1
+
+    def test_no_more_while_some_are_under_way(self) -> None:
+        fleet = a_fleet(
+            *(a_worker(f"old{n}", "busy", spec=OLD) for n in range(3)),
+            a_worker("old3", "busy", spec=OLD, replaced_by="new3"),
+            a_worker("new3", "starting", spec=NEW, since=NOW),
+        )
+        assert planned(fleet, 4, spec=NEW).is_empty
+
+    def test_without_room_an_old_one_goes_first(self) -> None:
+        spec = a_pool(cwd="/new", most=4)
+        plan_ = planned(a_fleet_of(busy=3, idle=1, spec=OLD), 4, spec=spec)
+        assert (names(plan_.retire), plan_.spawn) == (["i0000"], ())
+        assert names(planned(a_fleet_of(busy=4, spec=OLD), 4, spec=spec).drain) == ["b0000"]
+
+    @pytest.mark.parametrize("why", ["crash_loop", "stale_sample"])
+    def test_nobody_is_replaced_while_starts_fail_or_nothing_is_known(self, why: str) -> None:
+        fleet = a_fleet_of(busy=4, spec=OLD)
+        limits: list[Limit] = []
+        if why == "crash_loop":
+            fleet = Fleet(fleet.pool, fleet.workers, CrashLoop(1, NOW, NOW, NEW.digest()))
+        else:
+            limits = [Limit("stale_sample", "")]
+        assert planned(fleet, 4, spec=NEW, limits=limits).is_empty
+
+    def test_a_worker_that_has_done_its_share_is_replaced_as_well(self) -> None:
+        spec = a_pool(recycle={"tasks": 100})
+        fleet = a_fleet(a_worker("tired", "busy", spec=spec, finished=100), a_worker("fresh", "busy", spec=spec))
+        assert [s.replaces for s in planned(fleet, 2, spec=spec).spawn] == ["tired"]
+
+    def test_a_whole_pool_is_replaced_in_the_end_without_leaving_its_bounds(self) -> None:
+        for most in (4, 5, 9):
+            spec = a_pool(cwd="/new", least=1, most=most)
+            fleet = a_fleet_of(busy=4, spec=OLD)
+            for turn in range(60):
+                plan_ = planned(fleet, max(len(fleet.alive), 4), spec=spec, now=NOW + turn)
+                fleet = _applied(plan_, fleet, spec, now=NOW + turn)
+                assert 1 <= len(fleet.workers) <= most
+                fleet = _everyone_moves_on(fleet, spec, now=NOW + turn)
+            assert {w.spec_digest for w in fleet.workers.values()} == {spec.digest()}
+            assert len(fleet.alive) == 4
+
+
+def _applied(plan_: Plan, fleet: Fleet, spec: PoolSpec, *, now: float) -> Fleet:
+    at = Monotonic(now)
+    for leave in (*plan_.retire, *plan_.drain):
+        fleet = draining(fleet, leave.worker, grace_seconds=spec.grace, now=at)
+    for leave in plan_.kill:
+        fleet = killed(fleet, leave.worker, now=at)
+    for n, spawn in enumerate(plan_.spawn):
+        name = f"n{now}-{n}"
+        fleet = joined(fleet, worker=name, ref="r", spec_digest=spec.digest(), spawned_at=at, replaces=spawn.replaces)
+    return fleet
+
+
+def _everyone_moves_on(fleet: Fleet, spec: PoolSpec, *, now: float) -> Fleet:
+    """Those asked to finish have, and those starting are busy."""
+    return a_fleet(
+        *(
+            w if w.state != "starting" else a_worker(w.worker, "busy", spec=spec, spawned_at=now)
+            for w in fleet.workers.values()
+            if not w.is_leaving
+        )
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    """Workers of every state, old and new, some under replacement."""
+    fleet = a_fleet_of(
+        idle=draw(st.integers(0, 6)),
+        busy=draw(st.integers(0, 6)),
+        starting=draw(st.integers(0, 4)),
+        spec=draw(st.sampled_from([OLD, NEW])),
+    )
+    everyone = sorted(fleet.workers)
+    for name in draw(st.lists(st.sampled_from(everyone), unique=True)) if everyone else []:
+        what = draw(st.sampled_from(["drain", "kill", "replace"]))
+        if what == "drain":
+            fleet = draining(fleet, name, grace_seconds=draw(st.floats(0, 60)), now=Monotonic(NOW - 30))
+        elif what == "kill":
+            fleet = killed(fleet, name, now=Monotonic(NOW - draw(st.floats(0, 30))))
+        elif not fleet.workers[name].is_leaving:
+            fleet = joined(
+                fleet, worker=f"new-{name}", ref="r", spec_digest=NEW.digest(), spawned_at=NOW, replaces=name
+            )
+    return fleet
+
+
+@given(fleet=fleets(), target=st.integers(0, 20), least=st.integers(0, 5), most=st.integers(5, 20))
+@settings(max_examples=400, deadline=None)
+def test_no_plan_breaks_the_bounds_or_touches_a_lease(fleet: Fleet, target: int, least: int, most: int) -> None:
+    spec = a_pool(cwd="/new", least=least, most=most)
+    target = min(most, max(least, target))
+    plan_ = planned(fleet, target, spec=spec)
+    after = _applied(plan_, fleet, spec, now=NOW)
+
+    assert len(after.workers) <= max(most, len(fleet.workers)), "never above max"
+    floor = min(least, len(fleet.alive))
+    outdated_without_room = 1 if len(fleet.workers) >= most else 0
+    assert len(after.alive) >= floor - max(outdated_without_room, target // 4), "never below min, but to replace"
+    for leave in plan_.retire:
+        assert fleet.workers[leave.worker].state == "idle", "never a victim with a lease"
+    for leave in plan_.drain:
+        drained = fleet.workers[leave.worker]
+        is_old = drained.spec_digest != spec.digest() or drained.replaced_by is not None
+        assert is_old or len(fleet.alive) > most, "asked to finish only when outdated or above max"
+    for leave in plan_.kill:
+        assert fleet.workers[leave.worker].is_leaving, "ended only after it was asked"
+    gone = [*names(plan_.retire), *names(plan_.drain), *names(plan_.kill)]
+    assert len(gone) == len(set(gone)), "each worker at most once"
+    assert len(gone) + len(plan_.spawn) <= MAX_ACTIONS
+    assert not (plan_.spawn and plan_.retire and target != len(fleet.alive)), "never both ways at once"
+    assert planned(fleet, target, spec=spec) == plan_, "the same input gives the same plan"
+
+
+@given(fleet=fleets(), target=st.integers(0, 20), more=st.integers(0, 10))
+@settings(max_examples=200, deadline=None)
+def test_a_higher_target_never_starts_fewer_or_retires_more(fleet: Fleet, target: int, more: int) -> None:
+    current = a_fleet(*(w for w in fleet.workers.values() if not w.replaced_by))
+    spec = a_pool(most=40)
+    fresh = a_fleet(*(a_worker(w.worker, w.state, spec=spec) for w in current.workers.values()))
+    low, high = planned(fresh, target, spec=spec), planned(fresh, target + more, spec=spec)
+    assert len(high.spawn) >= len(low.spawn)
+    assert len(high.retire) <= len(low.retire)
