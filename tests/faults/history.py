@@ -1,0 +1,272 @@
+"""What each caller asked and was told, written down before and after every call so that a kill can't erase it."""
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from queue_core.task import Lease, NewTask, TagFilter
+
+Verb = Literal["add", "lease", "renew", "release", "delete", "delete_by_name", "release_worker"]
+Outcome = Literal["ok", "fail", "unknown"]
+"""`fail`: the caller was told that nothing changed. `unknown`: killed before the answer, or the answer left it open."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAdd:
+    """One task of an add. `uid` is known before the call: its given name, or what its payload begins with."""
+
+    uid: str
+    digest: str
+    queue: str
+    name: str | None = None
+    tag: str | None = None
+    eta: int | None = None
+    delay_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskedEnd:
+    """One token given to renew, release or delete, and what a delete adds in the same step."""
+
+    token: str
+    then: tuple[AskedAdd, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call of one verb. A lease with `ends` is an exchange: it deletes them first."""
+
+    verb: Verb
+    queue: str = ""
+    adds: tuple[AskedAdd, ...] = ()
+    ends: tuple[AskedEnd, ...] = ()
+    count: int = 0
+    seconds: float = 0.0
+    delay_seconds: float | None = None
+    charge: Literal["counted", "uncounted"] = "counted"
+    filter_kind: Literal["any", "tags", "untagged", "oldest"] = "any"
+    tags: tuple[str, ...] = ()
+    worker: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def filter(self) -> TagFilter:
+        """Which tasks a lease may take."""
+        return TagFilter(self.filter_kind, self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLease:
+    """A lease as its worker got it."""
+
+    uid: str
+    name: str
+    digest: str
+    token: str
+    number: int
+    leased_at: int
+    expires_at: int
+    ready_at: int
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAdd:
+    """What an add said of one task."""
+
+    name: str
+    status: Literal["added", "exists", "tombstoned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call returned; `lost` are the tokens it refused, `ends` maps renewed tokens to their new ends."""
+
+    added: tuple[SeenAdd, ...] = ()
+    leases: tuple[SeenLease, ...] = ()
+    lost: tuple[str, ...] = ()
+    ends: dict[str, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+
+NO_ANSWER = Answer()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The wall clock in microseconds, comparable with instants of the queue, and CLOCK_MONOTONIC in nanoseconds."""
+
+    at: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Invoked:
+    """Written before a call."""
+
+    call: int
+    moment: Moment
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Written after a call returned or raised."""
+
+    call: int
+    moment: Moment
+    outcome: Outcome
+    error: str = ""
+    answer: Answer = NO_ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An invocation and its answer, if any came; one that never came is `unknown`."""
+
+    asked: Asked
+    invoked: Moment
+    outcome: Outcome = "unknown"
+    answered: Moment | None = None
+    answer: Answer = NO_ANSWER
+    error: str = ""
+    process: str = ""
+
+
+class History(Protocol):
+    """Where a recording caller writes."""
+
+    def write(self, line: Invoked | Answered) -> None:
+        """Keep the line, whatever happens to the process next."""
+
+
+_LINES: TypeAdapter[Invoked | Answered] = TypeAdapter(Invoked | Answered)
+
+
+class FileHistory:
+    """One process's file. Each line is one unbuffered append, so it outlives the process by SIGKILL."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def write(self, line: Invoked | Answered) -> None:
+        """See `History.write`."""
+        os.write(self._fd, _LINES.dump_json(line) + b"\n")
+
+
+class MemoryHistory:
+    """One process's lines in memory, for faults that the process itself survives; usable from several threads."""
+
+    def __init__(self) -> None:
+        self._lines: list[Invoked | Answered] = []
+        self._lock = threading.Lock()
+
+    def write(self, line: Invoked | Answered) -> None:
+        """See `History.write`."""
+        with self._lock:
+            self._lines.append(line)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def calls(self, *, first_lines: int | None = None) -> list[Call]:
+        """The calls; with `first_lines`, as they stood when the history was that long."""
+        return pair(self._lines[:first_lines])
+
+
+def moment() -> Moment:
+    """This moment on both clocks."""
+    return Moment(time.time_ns() // 1000, time.monotonic_ns())
+
+
+def read_histories(directory: Path) -> list[Call]:
+    """All calls of all processes that wrote into `directory`. A last line cut short by a kill counts as unwritten."""
+    calls: list[Call] = []
+    for path in sorted(directory.glob("*.jsonl")):
+        calls.extend(pair(_lines_of(path), process=path.stem))
+    return calls
+
+
+def _lines_of(path: Path) -> Iterator[Invoked | Answered]:
+    raw = path.read_bytes().split(b"\n")
+    for number, text in enumerate(raw):
+        if not text:
+            continue
+        try:
+            yield _LINES.validate_json(text)
+        except ValidationError:
+            if number != len(raw) - 1:
+                raise
+
+
+def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[Call]:
+    """Put invocations and answers together, in order of invocation."""
+    calls: dict[int, Call] = {}
+    for line in lines:
+        if isinstance(line, Invoked):
+            calls[line.call] = Call(line.asked, line.moment, process=process)
+        else:
+            call = calls[line.call]
+            calls[line.call] = Call(
+                call.asked, call.invoked, line.outcome, line.moment, line.answer, line.error, process
+            )
+    return list(calls.values())
+
+
+def digest_of(payload: bytes) -> str:
+    """Stands for the payload's bytes."""
+    return f"{len(payload)}:{blake2b(payload, digest_size=8).hexdigest()}"
+
+
+def uid_of(name: str | None, payload: bytes) -> str:
+    """What tells a task from all others: its given name, or, for one without, its payload up to the first `;`."""
+    if name is not None and not name.startswith("_"):
+        return name
+    return payload[:80].partition(b";")[0].decode("utf-8", "replace")
+
+
+def asked_adds(tasks: Sequence[NewTask], queue: str) -> tuple[AskedAdd, ...]:
+    """New tasks as the history has them."""
+    return tuple(
+        AskedAdd(
+            uid_of(task.name, task.payload),
+            digest_of(task.payload),
+            task.queue or queue,
+            task.name,
+            task.tag,
+            task.eta,
+            task.delay_seconds,
+        )
+        for task in tasks
+    )
+
+
+def seen_lease(lease: Lease) -> SeenLease:
+    """A lease as the history has it."""
+    return SeenLease(
+        uid_of(lease.name, lease.payload),
+        lease.name,
+        digest_of(lease.payload),
+        lease.token,
+        lease.lease_number,
+        lease.leased_at,
+        lease.expires_at,
+        lease.ready_at,
+        lease.tag,
+    )

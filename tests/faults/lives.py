@@ -1,0 +1,195 @@
+"""Every task's life, put together from the histories of all callers and from what the store holds in the end. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from queue_core.stats import QueueStats
+from tests.faults.history import AskedAdd, AskedEnd, Call, SeenLease
+
+FOREVER = 1 << 62
+"""Later than every instant."""
+
+Effect = Literal["done", "refused", "open"]
+"""What became of one token or name of a call: it took effect, it did not, or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """A task as the store has it after everything, settled as of then."""
+
+    uid: str
+    name: str
+    queue: str
+    digest: str
+    state: Literal["READY", "DELAYED", "LEASED", "DEAD"]
+    leases: int
+    token: str
+    leased_at: int
+    eta: int
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The store after everything: its tasks, its statistics by queue, and what its own check complained of."""
+
+    tasks: tuple[StoredTask, ...] = ()
+    problems: tuple[str, ...] = ()
+    stats: dict[str, QueueStats] = field(default_factory=dict)
+    max_leases: dict[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Adding:
+    """One task of one add, or of one `then`; `status` is empty where the answer did not tell it."""
+
+    call: Call
+    asked: AskedAdd
+    effect: Effect
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One token of a renew, release or delete. `new_end`: of a renewal that took effect and said so."""
+
+    call: Call
+    verb: Literal["renew", "release", "delete"]
+    end: AskedEnd
+    effect: Effect
+    new_end: int | None = None
+
+    @property
+    def ends_lease(self) -> bool:
+        """Whether it would leave the token without a lease."""
+        return self.verb != "renew"
+
+
+@dataclass(slots=True)
+class Grant:
+    """One lease of a task, and everything that was asked with its token.
+
+    `given_back` are release_worker calls for its worker. `call` is None when nobody lived to see the lease, and only
+    the store knows of it.
+    """
+
+    lease: SeenLease
+    call: Call | None
+    operations: list[Operation] = field(default_factory=list)
+    given_back: list[Call] = field(default_factory=list)
+
+    @property
+    def leased_at(self) -> int:
+        """The instant of the grant, microseconds."""
+        return self.lease.leased_at
+
+
+@dataclass(slots=True)
+class Life:
+    """All that is known of one task; `grants` by instant."""
+
+    uid: str
+    addings: list[Adding] = field(default_factory=list)
+    grants: list[Grant] = field(default_factory=list)
+    named_deletions: list[tuple[Call, Effect]] = field(default_factory=list)
+    stored: list[StoredTask] = field(default_factory=list)
+
+    @property
+    def operations(self) -> Iterable[Operation]:
+        """Of all its tokens."""
+        return (operation for grant in self.grants for operation in grant.operations)
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether some caller was told that the task is in the queue (or had been)."""
+        return any(adding.effect == "done" for adding in self.addings)
+
+    @property
+    def may_be_deleted(self) -> bool:
+        """Whether some deletion of it may have taken effect."""
+        return any(effect != "refused" for _, effect in self.named_deletions) or any(
+            operation.verb == "delete" and operation.effect != "refused" for operation in self.operations
+        )
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it was ever leased or is in the store: it exists, whatever was acknowledged."""
+        return bool(self.stored or self.grants)
+
+
+def lives_of(calls: Sequence[Call], contents: Contents) -> dict[str, Life]:
+    """Every task that was asked for, leased or found, by its uid."""
+    lives: dict[str, Life] = {}
+
+    def life(uid: str) -> Life:
+        return lives.setdefault(uid, Life(uid))
+
+    for call in calls:
+        for adding in _addings(call):
+            life(adding.asked.uid).addings.append(adding)
+        for lease in call.answer.leases:
+            life(lease.uid).grants.append(Grant(lease, call))
+    for task in contents.tasks:
+        life(task.uid).stored.append(task)
+        _note_unseen_lease(life(task.uid), task)
+    _attach_operations(calls, lives)
+    for one in lives.values():
+        one.grants.sort(key=lambda grant: grant.leased_at)
+    return lives
+
+
+def _attach_operations(calls: Sequence[Call], lives: dict[str, Life]) -> None:
+    grants = {grant.lease.token: grant for life in lives.values() for grant in life.grants}
+    by_worker: dict[str, list[Grant]] = {}
+    for grant in grants.values():
+        if grant.call is not None and grant.call.asked.worker:
+            by_worker.setdefault(grant.call.asked.worker, []).append(grant)
+    for call in calls:
+        for operation in _operations(call):
+            if operation.end.token in grants:
+                grants[operation.end.token].operations.append(operation)
+        if call.asked.verb == "release_worker" and call.outcome != "fail":
+            for grant in by_worker.get(call.asked.worker, ()):
+                grant.given_back.append(call)
+        for name, effect in _named_deletions(call):
+            if name in lives:
+                lives[name].named_deletions.append((call, effect))
+
+
+def _note_unseen_lease(life: Life, task: StoredTask) -> None:
+    """The store may know of a last lease whose caller was killed before the answer."""
+    if task.leases and task.leased_at and all(grant.lease.token != task.token for grant in life.grants):
+        end = task.eta if task.state == "LEASED" else task.leased_at
+        unseen = SeenLease(task.uid, task.name, task.digest, task.token, task.leases, task.leased_at, end, 0, task.tag)
+        life.grants.append(Grant(unseen, None))
+
+
+def _addings(call: Call) -> Iterable[Adding]:
+    for index, asked in enumerate(call.asked.adds):
+        status = call.answer.added[index].status if call.outcome == "ok" else ""
+        yield Adding(call, asked, _effect(call), status)
+    for operation in _operations(call):
+        for asked in operation.end.then:
+            yield Adding(call, asked, operation.effect)
+
+
+def _operations(call: Call) -> Iterable[Operation]:
+    verb = "delete" if call.asked.verb == "lease" else call.asked.verb
+    if verb not in ("renew", "release", "delete"):
+        return
+    for end in call.asked.ends:
+        effect = "refused" if end.token in call.answer.lost else _effect(call)
+        yield Operation(call, verb, end, effect, call.answer.ends.get(end.token))
+
+
+def _named_deletions(call: Call) -> Iterable[tuple[str, Effect]]:
+    for index, name in enumerate(call.asked.names):
+        if call.outcome != "ok":
+            yield name, _effect(call)
+        else:
+            yield name, "done" if call.answer.names[index] == "deleted" else "refused"
+
+
+def _effect(call: Call) -> Effect:
+    return {"ok": "done", "fail": "refused", "unknown": "open"}[call.outcome]  # type: ignore[return-value]

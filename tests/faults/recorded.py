@@ -1,0 +1,160 @@
+"""A QueueApi's verbs with every call written down before it is made and after it is answered."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+from queue_core.api import QueueApi, QueuesApi
+from queue_core.errors import LeaseLostError, QueueError, StoreError, StoreFullError, StoreReadOnlyError
+from queue_core.stats import FinishedLease
+from queue_core.store import Added, Deletion, Renewed
+from queue_core.task import ANY, Lease, NewTask, TagFilter
+from tests.faults.history import (
+    Answer,
+    Answered,
+    Asked,
+    AskedEnd,
+    History,
+    Invoked,
+    Outcome,
+    SeenAdd,
+    asked_adds,
+    moment,
+    seen_lease,
+)
+
+T = TypeVar("T")
+
+
+class RecordedQueue:
+    """The verbs of one queue as the workloads call them; errors are recorded, then raised as they are."""
+
+    def __init__(self, queue: QueueApi, history: History, numbers: "itertools.count[int]") -> None:
+        self._queue = queue
+        self._history = history
+        self._numbers = numbers
+        self.name = queue.name
+
+    def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        """See `QueueApi.add`."""
+        asked = Asked("add", self.name, adds=asked_adds(tasks, self.name))
+        return self._call(asked, lambda: self._queue.add(tasks), lambda added: Answer(added=_seen_adds(added)))
+
+    def lease(
+        self,
+        count: int = 1,
+        *,
+        seconds: float,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        deletions: Sequence[Deletion] = (),
+        wait_seconds: float = 0.0,
+    ) -> list[Lease]:
+        """A lease, or an exchange when there are `deletions`; see `QueueApi.exchange`."""
+        asked = Asked(
+            "lease",
+            self.name,
+            ends=_asked_ends(deletions, self.name),
+            count=count,
+            seconds=seconds,
+            filter_kind=tags.kind,
+            tags=tags.tags,
+            worker=worker,
+        )
+        leases, _ = self._call(
+            asked,
+            lambda: self._queue.exchange(
+                deletions, count=count, seconds=seconds, tags=tags, worker=worker, wait_seconds=wait_seconds
+            ),
+            lambda answer: Answer(leases=tuple(seen_lease(lease) for lease in answer[0]), lost=answer[1]),
+        )
+        return leases
+
+    def renew(self, tokens: Sequence[str], *, seconds: float) -> list[Renewed]:
+        """See `QueueApi.renew`."""
+        asked = Asked("renew", self.name, ends=tuple(AskedEnd(token) for token in tokens), seconds=seconds)
+        return self._call(
+            asked,
+            lambda: self._queue.renew(tokens, seconds=seconds),
+            lambda renewed: Answer(ends={lease.token: lease.expires_at for lease in renewed}),
+        )
+
+    def release(
+        self,
+        tokens: Sequence[str],
+        *,
+        delay_seconds: float | None = None,
+        charge: Literal["counted", "uncounted"] = "counted",
+        dead_reason: str = "",
+    ) -> list[FinishedLease]:
+        """See `QueueApi.release`."""
+        asked = Asked(
+            "release",
+            self.name,
+            ends=tuple(AskedEnd(token) for token in tokens),
+            delay_seconds=None if dead_reason else delay_seconds,
+            charge=charge,
+        )
+        return self._call(
+            asked,
+            lambda: self._queue.release(tokens, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason),
+            lambda _: Answer(),
+        )
+
+    def delete(self, deletions: Sequence[Deletion]) -> list[Added]:
+        """See `QueueApi.delete`."""
+        asked = Asked("delete", self.name, ends=_asked_ends(deletions, self.name))
+        return self._call(asked, lambda: self._queue.delete(deletions), lambda added: Answer(added=_seen_adds(added)))
+
+    def delete_by_name(self, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        """See `QueueApi.delete_by_name`."""
+        asked = Asked("delete_by_name", self.name, names=tuple(names))
+        return self._call(
+            asked, lambda: self._queue.delete_by_name(names), lambda outcomes: Answer(names=tuple(outcomes))
+        )
+
+    def _call(self, asked: Asked, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
+        return recorded(self._history, next(self._numbers), asked, call, told)
+
+
+def release_worker(
+    queues: QueuesApi, worker: str, *, history: History, numbers: "itertools.count[int]"
+) -> list[FinishedLease]:
+    """Give back what a dead worker holds, written down. See `QueuesApi.release_worker`."""
+    asked = Asked("release_worker", worker=worker)
+    return recorded(history, next(numbers), asked, lambda: queues.release_worker(worker), lambda _: Answer())
+
+
+def recorded(history: History, number: int, asked: Asked, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
+    """Make one call between its two lines of history."""
+    history.write(Invoked(number, moment(), asked))
+    try:
+        result = call()
+    except LeaseLostError as error:
+        # The tokens that it does not name took effect.
+        history.write(Answered(number, moment(), "ok", type(error).__name__, Answer(lost=error.tokens)))
+        raise
+    except QueueError as error:
+        history.write(Answered(number, moment(), outcome_of(error, asked), type(error).__name__))
+        raise
+    history.write(Answered(number, moment(), "ok", answer=told(result)))
+    return result
+
+
+def outcome_of(error: QueueError, asked: Asked) -> Outcome:
+    """What the error's class promises: a refusal and a full store changed nothing; other failures leave it open.
+
+    An exchange of a retired worker is refused its lease after its deletions took effect: that leaves it open, too.
+    """
+    if isinstance(error, StoreFullError | StoreReadOnlyError):
+        return "fail"
+    exchange = asked.verb == "lease" and asked.ends
+    return "unknown" if isinstance(error, StoreError) or exchange else "fail"
+
+
+def _seen_adds(added: Sequence[Added]) -> tuple[SeenAdd, ...]:
+    return tuple(SeenAdd(one.name, one.status) for one in added)
+
+
+def _asked_ends(deletions: Sequence[Deletion], queue: str) -> tuple[AskedEnd, ...]:
+    return tuple(AskedEnd(deletion.token, asked_adds(deletion.then, queue)) for deletion in deletions)

@@ -1,0 +1,126 @@
+"""Hand-made histories for the checker's own tests: what callers asked and were told, one call a second."""
+
+from dataclasses import dataclass, field
+
+from queue_core.stats import QueueStats
+from tests.faults.checker import check
+from tests.faults.history import NO_ANSWER, Answer, Asked, AskedAdd, AskedEnd, Call, Moment, Outcome, SeenAdd, SeenLease
+from tests.faults.lives import Contents, StoredTask
+
+SECOND = 1_000_000
+QUEUE = "q"
+
+
+def at(seconds: float) -> Moment:
+    return Moment(round(seconds * SECOND), round(seconds * SECOND) * 1000)
+
+
+@dataclass
+class Story:
+    """A history being told, one call a second unless said otherwise."""
+
+    calls: list[Call] = field(default_factory=list)
+    stored: list[StoredTask] = field(default_factory=list)
+    max_leases: int | None = None
+    problems: tuple[str, ...] = ()
+    stats: QueueStats | None = None
+    seconds: float = 0.0
+
+    def call(self, asked: Asked, answer: Answer = NO_ANSWER, outcome: Outcome = "ok", *, lasts: float = 0.1) -> "Story":
+        self.seconds += 1
+        answered = None if outcome == "unknown" else at(self.seconds + lasts)
+        self.calls.append(Call(asked, at(self.seconds), outcome, answered, answer))
+        return self
+
+    def add(
+        self,
+        uid: str = "a",
+        outcome: Outcome = "ok",
+        *,
+        status: str = "added",
+        tag: str | None = None,
+        eta: float | None = None,
+        delay: float | None = None,
+    ) -> "Story":
+        asked = an_add(uid, tag=tag, eta=None if eta is None else round(eta * SECOND), delay_seconds=delay)
+        answer = Answer(added=(SeenAdd(uid, status),)) if outcome == "ok" else NO_ANSWER  # type: ignore[arg-type]
+        return self.call(Asked("add", QUEUE, adds=(asked,)), answer, outcome)
+
+    def lease(self, *leases: SeenLease, worker: str = "", kind: str = "any", tags: tuple[str, ...] = ()) -> "Story":
+        asked = Asked("lease", QUEUE, count=9, seconds=60.0, worker=worker, filter_kind=kind, tags=tags)  # type: ignore[arg-type]
+        return self.call(asked, Answer(leases=leases))
+
+    def end(
+        self,
+        verb: str,
+        token: str,
+        outcome: Outcome = "ok",
+        *,
+        lost: bool = False,
+        new_end: float | None = None,
+        seconds: float = 0.0,
+        then: tuple[AskedAdd, ...] = (),
+        delay: float | None = None,
+        charge: str = "counted",
+    ) -> "Story":
+        asked = Asked(
+            verb,  # type: ignore[arg-type]
+            QUEUE,
+            ends=(AskedEnd(token, then),),
+            seconds=seconds,
+            delay_seconds=delay,
+            charge=charge,  # type: ignore[arg-type]
+        )
+        ends = {} if new_end is None else {token: round(new_end * SECOND)}
+        return self.call(asked, Answer(lost=(token,) if lost else (), ends=ends), outcome)
+
+    def by_name(self, uid: str, outcome: str = "deleted") -> "Story":
+        return self.call(Asked("delete_by_name", QUEUE, names=(uid,)), Answer(names=(outcome,)))
+
+    def keeps(self, *tasks: StoredTask) -> "Story":
+        self.stored.extend(tasks)
+        return self
+
+    def violations(self) -> list[str]:
+        contents = Contents(
+            tuple(self.stored),
+            self.problems,
+            {} if self.stats is None else {QUEUE: self.stats},
+            {QUEUE: self.max_leases},
+        )
+        return [violation.invariant for violation in check(self.calls, contents)]
+
+
+def an_add(uid: str, **fields: object) -> AskedAdd:
+    return AskedAdd(uid, f"digest of {uid}", QUEUE, uid, **fields)  # type: ignore[arg-type]
+
+
+def a_lease(
+    uid: str = "a", *, since: float, until: float = 100.0, number: int = 1, tag: str | None = None, ready: float = 0.0
+) -> SeenLease:
+    leased_at = round(since * SECOND)
+    return SeenLease(
+        uid,
+        uid,
+        f"digest of {uid}",
+        f"{uid}.{leased_at}",
+        number,
+        leased_at,
+        round(until * SECOND),
+        round(ready * SECOND),
+        tag,
+    )
+
+
+def a_stored(uid: str = "a", *, lease: SeenLease | None = None, state: str = "READY", leases: int = 0) -> StoredTask:
+    return StoredTask(
+        uid,
+        uid,
+        QUEUE,
+        f"digest of {uid}",
+        state,  # type: ignore[arg-type]
+        leases if lease is None else lease.number,
+        "" if lease is None else lease.token,
+        0 if lease is None else lease.leased_at,
+        0 if lease is None else lease.expires_at,
+    )
