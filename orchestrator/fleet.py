@@ -157,10 +157,16 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
     workers: dict[str, Worker] = {}
     started: list[Started] = []
     for name, before in fleet.workers.items():
-        worker = _seen(before, sample, leases=held[name], finished=done[name], began=began.get(name))
+        worker = workers[name] = _seen(
+            before,
+            sample,
+            leases=held[name],
+            finished=done[name],
+            began=began.get(name),
+            ended=ended.get(name),
+        )
         if before.started_at is None and worker.started_at is not None and not before.adopted:
             started.append(Started(name, worker.started_at - worker.spawned_at))
-        workers[name] = _settled(worker, before, sample.at, began=began.get(name), ended=ended.get(name))
     return _proven(replace(fleet, workers=workers, started=tuple(started)), sample.at)
 
 
@@ -246,28 +252,37 @@ def _is_failed_start(worker: Worker, cause: Cause) -> bool:
     return unused and cause in WRONG_BY_ITSELF
 
 
-def _seen(worker: Worker, sample: QueueSample, *, leases: int, finished: int, began: float | None) -> Worker:
+def _seen(
+    worker: Worker, sample: QueueSample, *, leases: int, finished: int, began: float | None, ended: float | None
+) -> Worker:
+    """The worker after a sample in which its leases began and its last one ended so many seconds ago."""
     started_at = worker.started_at
     if started_at is None:
         ago = sample.first_seen_seconds_ago.get(worker.worker)
-        if ago is None and (leases or finished):
+        if ago is None and (leases or finished):  # its first call was missed, so its first lease stands for it
             ago = began or 0.0
         if ago is not None:
             started_at = Monotonic(max(worker.spawned_at, sample.at - ago))
-    return replace(worker, leases=leases, finished=worker.finished + finished, started_at=started_at)
-
-
-def _settled(worker: Worker, before: Worker, at: Monotonic, *, began: float | None, ended: float | None) -> Worker:
-    if worker.is_leaving or worker.started_at is None:
+    state, since = worker.state, worker.since
+    if not worker.is_leaving and started_at is not None:
+        state, since = _use(worker, sample.at, started_at=started_at, began=began, ended=ended)
+    known = (worker.state, worker.since, worker.leases, worker.started_at)
+    if not finished and known == (state, since, leases, started_at):
         return worker
+    done = worker.finished + finished
+    return replace(worker, state=state, since=since, leases=leases, finished=done, started_at=started_at)
+
+
+def _use(
+    worker: Worker, at: Monotonic, *, started_at: Monotonic, began: float | None, ended: float | None
+) -> tuple[State, Monotonic]:
     if began is not None:
-        since = before.since if before.state == "busy" else Monotonic(at - began)
-        return replace(worker, state="busy", since=since)
+        return "busy", worker.since if worker.state == "busy" else Monotonic(at - began)
     if ended is not None:
-        return replace(worker, state="idle", since=Monotonic(at - ended))
-    if before.state == "idle":
-        return worker
-    return replace(worker, state="idle", since=at if before.state == "busy" else worker.started_at)
+        return "idle", Monotonic(at - ended)
+    if worker.state == "idle":
+        return "idle", worker.since
+    return "idle", at if worker.state == "busy" else started_at
 
 
 def _proven(fleet: Fleet, at: Monotonic) -> Fleet:
