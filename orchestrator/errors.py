@@ -5,7 +5,9 @@ OrchestratorError
 ├── SpawnError               a worker could not be started; back off, then try again
 ├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
 ├── RuntimeUnavailableError  the engine did not answer; hold, and try again next turn
-└── NotLeaderError           another supervisor leads this store
+├── NotLeaderError           another supervisor leads this store
+├── AlreadySupervisedError   another supervisor works with this state directory
+└── ReloadRefusedError       mend the file; the supervisor goes on with the settings it has
 """
 
 from collections.abc import Sequence
@@ -41,3 +43,15 @@ class RuntimeUnavailableError(OrchestratorError):
 
 class NotLeaderError(OrchestratorError):
     """Another supervisor leads this store."""
+
+
+class AlreadySupervisedError(OrchestratorError):
+    """Another supervisor holds the lock of this state directory."""
+
+
+class ReloadRefusedError(OrchestratorError):
+    """The settings file was read again and can't be used; `lines` tells every mistake with its place."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))

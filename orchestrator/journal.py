@@ -1,0 +1,50 @@
+"""What the supervisor remembers for people: a line of JSON per decision and per death, in files that stay small."""
+
+import json
+from collections.abc import Mapping
+from itertools import chain, islice
+from pathlib import Path
+from typing import Final
+
+MAX_JOURNAL_BYTES: Final = 2 * 1024 * 1024
+
+
+class Journal:
+    """One file of JSON lines. At 2 MiB it becomes `NAME.1`, in place of the one before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Add one line. It survives a crash of this process, not of the host."""
+        line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
+        with self._path.open("a", encoding="utf-8") as file:
+            is_full = file.tell() >= MAX_JOURNAL_BYTES
+            file.write(line)
+        if is_full:
+            self._path.replace(_older(self._path))
+
+
+def read_journal(path: Path, *, limit: int) -> list[dict[str, object]]:
+    """The newest `limit` records, newest first; a line that was cut by a crash is passed over."""
+    newest_first = chain.from_iterable(_lines(p) for p in (path, _older(path)))
+    return list(islice((r for line in newest_first if (r := _record(line)) is not None), limit))
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(f"{path.name}.1")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()[::-1]
+    except FileNotFoundError:
+        return []
+
+
+def _record(line: str) -> dict[str, object] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,58 @@
+"""What a worker is told when it starts: who it is, what it works on, and how to know its supervisor. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.config import PoolSpec
+
+BACKSTOP: Final = 1.25
+"""The supervisor recycles a worker at its pool's limits, replacement first; the worker itself only this much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What all workers of one supervisor have in common.
+
+    `url` is the server or store they lease from; `lock` the file a living supervisor holds locked. Both are absolute.
+    """
+
+    url: str
+    state_dir: str
+    lock: str
+    orphan_grace_seconds: float
+    token: str | None = None
+
+    def environment(self, worker: str, pool: PoolSpec) -> Mapping[str, str]:
+        """The variables of one worker. An empty list of tags means any task."""
+        environment = {
+            "TOWLINE_WORKER": worker,
+            "TOWLINE_POOL": pool.name,
+            "TOWLINE_SPEC": pool.digest(),
+            "TOWLINE_URL": self.url,
+            "TOWLINE_QUEUE": pool.queue,
+            "TOWLINE_TAGS": json.dumps("untagged" if pool.untagged else list(pool.tags or ())),
+            "TOWLINE_APP": pool.app or "",
+            "TOWLINE_CONCURRENCY": str(pool.concurrency),
+            "TOWLINE_GRACE_SECONDS": f"{pool.grace:g}",
+            "TOWLINE_RECYCLE": json.dumps(_backstops(pool)),
+            "TOWLINE_SUPERVISOR_LOCK": self.lock,
+            "TOWLINE_ORPHAN_GRACE_SECONDS": f"{self.orphan_grace_seconds:g}",
+            "TOWLINE_STATE_DIR": self.state_dir,
+        }
+        if self.token is not None:
+            environment["TOWLINE_TOKEN"] = self.token
+        return environment
+
+
+def _backstops(pool: PoolSpec) -> dict[str, float]:
+    limits = pool.recycle
+    backstops: dict[str, float] = {}
+    if limits.tasks is not None:
+        backstops["tasks"] = int(limits.tasks * BACKSTOP) + 1
+    if limits.memory is not None:
+        backstops["memory_bytes"] = int(limits.memory * BACKSTOP)
+    if limits.age is not None:
+        backstops["age_seconds"] = limits.age * BACKSTOP
+    return backstops

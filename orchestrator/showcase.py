@@ -1,0 +1,83 @@
+"""Shows the fleet to other processes, and keeps what was learned: both on disk, neither often."""
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Clock, Monotonic
+from orchestrator.reconcile import ManagedPool
+from orchestrator.snapshot import WallTime, snapshot_of
+from orchestrator.state import StateDir
+
+log = structlog.get_logger(__name__)
+
+SHOW_SECONDS: Final = 1.0
+SHOW_IDLE_SECONDS: Final = 10.0
+LEARNED_SECONDS: Final = 60.0
+
+_AT_ONCE: Final = Monotonic(float("-inf"))
+
+
+class Showcase:
+    """Writes the supervisor's snapshot and its learned state, each at a bounded rate."""
+
+    def __init__(self, files: StateDir, *, clock: Clock, url: str) -> None:
+        self._files = files
+        self._clock = clock
+        self._started_at = round(clock.wall_seconds(), 3)
+        self._url = url
+        self._show_at = _AT_ONCE
+        self._keep_at = Monotonic(clock.monotonic() + LEARNED_SECONDS)
+        self._shown: tuple[str, Collection[str]] = ("", ())
+        self.snapshot: Mapping[str, object] = {}
+
+    def update(self, pools: Collection[ManagedPool], *, phase: str) -> None:
+        """Show a change of phase or of workers at once, other changes once a second, an idle fleet less often."""
+        now = self._clock.monotonic()
+        workers = {worker for pool in pools for worker in pool.fleet.workers}
+        if now >= self._show_at or self._shown != (phase, workers):
+            is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
+            self._show_at = Monotonic(now + (SHOW_IDLE_SECONDS if is_idle else SHOW_SECONDS))
+            self._shown = (phase, workers)
+            self._show(pools, phase)
+        if now >= self._keep_at:
+            self._keep_at = Monotonic(now + LEARNED_SECONDS)
+            self.keep_learned(pools)
+
+    def keep_learned(self, pools: Collection[ManagedPool]) -> None:
+        """Keep now what was learned of each pool."""
+        self._files.write_learned({pool.name: pool.state.to_json() for pool in pools if pool.spec})
+
+    def learned(self) -> Mapping[str, object]:
+        """What an earlier supervisor learned; nothing, with a warning, when that can't be read."""
+        try:
+            return self._files.read_learned()
+        except ValueError as error:
+            log.warning(events.STATE_DISCARDED, error=str(error))
+            return {}
+
+    def roster(self) -> Mapping[str, str]:
+        """Worker and pool of each worker that an earlier supervisor showed last."""
+        shown = self._files.read_snapshot() or {}
+        workers = shown.get("workers")
+        found = {}
+        for worker in workers if isinstance(workers, list) else ():
+            if isinstance(worker, dict) and isinstance(worker.get("worker"), str):
+                found[worker["worker"]] = str(worker.get("pool"))
+        return found
+
+    def _show(self, pools: Collection[ManagedPool], phase: str) -> None:
+        wall = WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
+        self.snapshot = {
+            "version": 1,
+            "pid": os.getpid(),
+            "phase": phase,
+            "url": self._url,
+            "started_at": self._started_at,
+            "shown_at": round(self._clock.wall_seconds(), 3),
+            **snapshot_of(pools, wall=wall),
+        }
+        self._files.write_snapshot(self.snapshot)

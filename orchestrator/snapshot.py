@@ -1,0 +1,95 @@
+"""The supervisor's view of its fleet as plain values, for other commands and for people. Pure."""
+
+from collections.abc import Iterable
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.fleet import Worker
+from orchestrator.metrics import QueueSample
+from orchestrator.reconcile import ManagedPool
+
+
+class WallTime:
+    """Turns instants of the monotonic clock into seconds since the epoch, for one snapshot."""
+
+    def __init__(self, *, wall_seconds: float, monotonic: Monotonic) -> None:
+        self._offset_seconds = wall_seconds - monotonic
+
+    def of(self, at: Monotonic) -> float:
+        """Seconds since the epoch, to the tenth."""
+        return round(at + self._offset_seconds, 1)
+
+
+def snapshot_of(pools: Iterable[ManagedPool], *, wall: WallTime) -> dict[str, object]:
+    """`pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
+    known = list(pools)
+    workers = [(w, pool) for pool in known for w in pool.fleet.workers.values()]
+    workers.sort(key=lambda pair: (pair[0].spawned_at, pair[0].worker))
+    return {
+        "pools": {pool.name: _pool(pool, wall) for pool in known},
+        "workers": [_worker(w, pool, wall) for w, pool in workers],
+    }
+
+
+def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:
+    decision = pool.decision
+    crash = pool.fleet.crash
+    return {
+        "settings": _settings(pool.spec) if pool.spec else None,
+        "current": len(pool.fleet.alive),
+        "target": decision.target if decision else None,
+        "leaving": len(pool.fleet.leaving),
+        "is_stale": pool.is_stale,
+        "sample": _sample(pool.sample, wall) if pool.sample else None,
+        "decision": {"at": wall.of(decision.at), **decision.record()} if decision else None,
+        "failed_starts": crash.failures,
+        "next_start_at": wall.of(crash.retry_at) if crash.failures else None,
+    }
+
+
+def _settings(spec: PoolSpec) -> dict[str, object]:
+    return {
+        "queue": spec.queue,
+        "tags": "untagged" if spec.untagged else list(spec.tags or ()),
+        "app": spec.app,
+        "command": list(spec.command) if spec.command else None,
+        "slo_seconds": spec.slo,
+        "min": spec.workers.min,
+        "max": spec.workers.max,
+        "grace_seconds": spec.grace,
+        "concurrency": spec.concurrency,
+        "digest": spec.digest(),
+    }
+
+
+def _sample(sample: QueueSample, wall: WallTime) -> dict[str, object]:
+    return {
+        "at": wall.of(sample.at),
+        "ready": sample.ready,
+        "delayed": sample.delayed,
+        "in_flight": sample.in_flight,
+        "dead": sample.dead,
+        "paused": sample.paused,
+        "oldest_seconds": round(max((w.age_seconds for w in sample.waiting), default=0.0), 3),
+    }
+
+
+def _worker(worker: Worker, pool: ManagedPool, wall: WallTime) -> dict[str, object]:
+    kind, _, rest = worker.ref.partition(":")
+    return {
+        "worker": worker.worker,
+        "pool": pool.name,
+        "state": worker.state,
+        "ref": worker.ref,
+        "pid": int(rest.partition("@")[0]) if kind == "pid" else None,
+        "since": wall.of(worker.since),
+        "spawned_at": wall.of(worker.spawned_at),
+        "started_at": wall.of(worker.started_at) if worker.started_at is not None else None,
+        "holding": worker.leases,
+        "finished": worker.finished,
+        "memory_bytes": worker.memory_bytes,
+        "ends_at": wall.of(worker.deadline_at) if worker.deadline_at is not None else None,
+        "replaced_by": worker.replaced_by,
+        "adopted": worker.adopted,
+        "spec_digest": worker.spec_digest,
+    }

@@ -1,0 +1,156 @@
+"""The queue as a source of work: one look per pool and turn, told in the fleet's own words."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.errors import SourceUnavailableError
+from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.source import ReleasedTask
+from queue_core.api import Observation, QueuesApi
+from queue_core.clock import Instant, seconds_between
+from queue_core.errors import QueueError
+from queue_core.stats import FinishedLease as QueueFinishedLease
+from queue_core.stats import QueueStats
+from queue_core.task import ANY, UNTAGGED, TagFilter
+from queue_core.verbs import MAX_SAMPLES_PER_OBSERVATION
+
+MAX_LOOKS: Final = 12
+"""Looks of one sample: enough to page through all the finished leases that a queue keeps."""
+_LEAD: Final = "supervisor"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the look before this one left: where its finished leases ended, and its counts."""
+
+    cursor: int
+    stats: QueueStats
+
+
+class PullQueueSource:
+    """A `WorkSource` over all queues of one store. `sample` belongs to one thread; the waiting may be in another."""
+
+    def __init__(self, queues: QueuesApi, *, waiting: QueuesApi | None = None) -> None:
+        """`waiting` is what `wait_for_arrival` uses, when calls over `queues` must not be held up by a long one."""
+        self._queues = queues
+        self._waiting = waiting or queues
+        self._seen: dict[str, _Seen] = {}
+
+    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+        """See `WorkSource.sample`."""
+        tags = tags_of(pool)
+        before = self._seen.get(pool.name)
+        with _told_as_unavailable(f"sample queue {pool.queue}"):
+            look, finished = self._look(pool, tags, after=before.cursor if before else 0, workers=sorted(workers))
+        self._seen[pool.name] = _Seen(look.samples.cursor, look.stats)
+        stats = look.stats
+        return QueueSample(
+            at=now,
+            ready=stats.ready,
+            delayed=stats.delayed,
+            in_flight=stats.in_flight,
+            dead=stats.dead,
+            paused=stats.paused,
+            arrivals=_arrivals(before.stats, stats) if before else 0,
+            waiting=tuple(Waiting(w.position, _ago(w.ready_at, look.now)) for w in look.waiting),
+            running=tuple(
+                RunningLease(
+                    lease.worker,
+                    held_seconds=_ago(lease.leased_at, look.now),
+                    waited_seconds=_ago(lease.ready_at, lease.leased_at),
+                    lease_number=lease.lease_number,
+                )
+                for lease in look.live
+            ),
+            # What finished before the first look is history.
+            finished=tuple(_finished(lease, look.now) for lease in finished) if before else (),
+            first_seen_seconds_ago={worker: _ago(seen_at, look.now) for worker, seen_at in look.seen.items()},
+        )
+
+    def retire(self, worker: str) -> bool:
+        """See `WorkSource.retire`."""
+        with _told_as_unavailable(f"retire worker {worker}"):
+            return self._queues.retire_worker(worker)
+
+    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+        """See `WorkSource.release_held_by`."""
+        with _told_as_unavailable(f"release the leases of worker {worker}"):
+            released = self._queues.release_worker(worker)
+        return [ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds) for lease in released]
+
+    def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
+        """See `WorkSource.wait_for_arrival`."""
+        asked = [(pool.queue, tags_of(pool)) for pool in pools]
+        with _told_as_unavailable("wait for arrivals"):
+            queue = self._waiting.wait_ready(asked, wait_seconds=timeout_seconds)
+            if queue is None:
+                return None
+            # Several pools may share the queue: the one whose tags have a ready task is meant.
+            for pool in (p for p in pools if p.queue == queue):
+                if self._waiting.queue(queue).stats(tags=tags_of(pool)).ready:
+                    return pool.name
+        return None
+
+    def lead(self, supervisor: str, *, seconds: float) -> bool:
+        """See `WorkSource.lead`."""
+        with _told_as_unavailable("take the lead"):
+            return self._queues.lead(_LEAD, supervisor, seconds=seconds)
+
+    def _look(
+        self, pool: PoolSpec, tags: TagFilter, *, after: int, workers: Sequence[str]
+    ) -> tuple[Observation, list[QueueFinishedLease]]:
+        """The pool's work as of the last look, and what finished since the cursor, page by page."""
+        finished: list[QueueFinishedLease] = []
+        for _ in range(MAX_LOOKS):
+            look = self._queues.observe(pool.queue, tags=tags, after=after, workers=workers)
+            finished += (lease for lease in look.samples.finished if tags.accepts(lease.tag))
+            after = look.samples.cursor
+            if len(look.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
+                break
+        return look, finished
+
+
+def tags_of(pool: PoolSpec) -> TagFilter:
+    """The tasks a pool works on."""
+    if pool.untagged:
+        return UNTAGGED
+    return TagFilter.of(*pool.tags) if pool.tags else ANY
+
+
+@contextmanager
+def _told_as_unavailable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except QueueError as error:
+        raise SourceUnavailableError(f"can't {what}: {error}") from error
+
+
+def _arrivals(before: QueueStats, after: QueueStats) -> int:
+    """Tasks that became leasable in between, however: added, released, expired, or their eta came.
+
+    What is ready grew by them and shrank by the leases. Tasks that were purged while ready are not counted, and a
+    tag's totals that began anew count from 0.
+    """
+    leased = after.leased_total - before.leased_total
+    if leased < 0:
+        leased = after.leased_total
+    return max(0, after.ready - before.ready + leased)
+
+
+def _finished(lease: QueueFinishedLease, now: Instant) -> FinishedLease:
+    return FinishedLease(
+        lease.worker,
+        held_seconds=lease.held_seconds,
+        waited_seconds=lease.waited_seconds,
+        outcome="died" if lease.died else lease.outcome,
+        lease_number=lease.lease_number,
+        ended_seconds_ago=_ago(lease.ended_at, now),
+    )
+
+
+def _ago(instant: Instant, now: Instant) -> float:
+    return max(0.0, seconds_between(instant, now))

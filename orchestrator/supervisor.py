@@ -1,0 +1,218 @@
+"""Keeps pools at their size: turns at a cadence, and at once when a worker ends or a task meets an empty pool.
+
+Owns the order of things: adoption at the start, signals, lead, reload, stop. What a turn does is `reconcile`'s.
+"""
+
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import structlog
+
+from orchestrator import events
+from orchestrator.arrivals import ArrivalWatch
+from orchestrator.clock import Clock, Monotonic, SystemClock
+from orchestrator.config import PoolSpec, SupervisorSettings
+from orchestrator.launch import Launch
+from orchestrator.lead import Lead, holder_of
+from orchestrator.reconcile import Reconciler
+from orchestrator.reload import Reloads
+from orchestrator.runtime import Runtime
+from orchestrator.sd_notify import ServiceManager
+from orchestrator.showcase import Showcase
+from orchestrator.signals import handling_signals
+from orchestrator.source import WorkSource
+from orchestrator.state import StateDir
+
+log = structlog.get_logger(__name__)
+
+PASS_SECONDS: Final = 1.0
+"""The longest sleep between two passes: how late a changed file or a lost lead is noticed."""
+KILLED_SECONDS: Final = 10.0
+"""How long a stop waits for workers that were ended: one in an uninterruptible wait must not hold it for ever."""
+
+_IDENTITY_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+_IDENTITY_CHARS: Final = 6
+
+Phase = Literal["leading", "standby", "stopping", "stopped"]
+
+
+class Supervisor:
+    """One supervisor of one state directory. `run` belongs to one thread; requests may come from any."""
+
+    def __init__(
+        self,
+        settings: SupervisorSettings,
+        pools: Mapping[str, PoolSpec],
+        *,
+        source: WorkSource,
+        runtime: Runtime,
+        files: StateDir,
+        url: str,
+        token: str | None = None,
+        load: Callable[[], Mapping[str, PoolSpec]] | None = None,
+        watched: Path | None = None,
+        clock: Clock | None = None,
+        environment: Mapping[str, str] | None = None,
+        identify: Callable[[str], str] | None = None,
+    ) -> None:
+        """Args:
+        files: the folder of `settings.state_dir`.
+        url: the server or store that workers lease from; `token` is what they present there.
+        load: reads the pools anew for a reload; raises `ReloadRefusedError` for a file that can't be used.
+        watched: the file whose change is a reload.
+        environment: where a service manager told its socket; the process's own by default.
+        identify: makes a fresh worker identity from its pool's name.
+        """
+        self._files = files
+        self._runtime = runtime
+        self._clock = clock or SystemClock()
+        self._first_pools = dict(pools)
+        self._manager = ServiceManager(os.environ if environment is None else environment)
+        self._reconciler = Reconciler(
+            source=source,
+            runtime=runtime,
+            clock=self._clock,
+            files=files,
+            launch=Launch(url, str(files.path), str(files.lock_path), settings.orphan_grace, token=token),
+            identify=identify or fresh_identity,
+        )
+        self._lead = Lead(source, holder=holder_of(files.path))
+        self._reloads = Reloads(load=load, watched=watched)
+        self._showcase = Showcase(files, clock=self._clock, url=url)
+        self._arrivals = ArrivalWatch(source, on_arrival=self._arrive)
+        self._arrived: deque[str] = deque()
+        self._stops_asked = 0
+        self._phase: Phase = "standby"
+        self._is_standby_told = False
+        self._feed_at = Monotonic(float("-inf"))
+
+    # -- asked from any thread, or from a signal's handler --------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Stop gracefully: workers finish what they hold, within their grace. Asked twice: now."""
+        self._stops_asked += 1
+        self._runtime.wake()
+
+    def request_reload(self, pools: Mapping[str, PoolSpec] | None = None) -> None:
+        """Go on with these pools, or with those of the file as it is now."""
+        self._reloads.ask(pools)
+        self._runtime.wake()
+
+    def snapshot(self) -> Mapping[str, object]:
+        """The fleet as last shown (`snapshot.snapshot_of`), and how this supervisor is; also in `supervisor.json`."""
+        return self._showcase.snapshot
+
+    def _arrive(self, pool: str) -> None:
+        self._arrived.append(pool)
+        self._runtime.wake()
+
+    # -- the life of it -------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Supervise until asked to stop; returns the exit code.
+
+        Signals are handled when this is the main thread. Raises `AlreadySupervisedError`.
+        """
+        with self._files.locked(), handling_signals(stop=self.request_stop, reload=self.request_reload):
+            self._start()
+            try:
+                while not self._stops_asked:
+                    self._pass()
+                self._stop()
+            finally:
+                self._arrivals.stop()
+        return 0
+
+    def _start(self) -> None:
+        self._reconciler.set_pools(self._first_pools, learned=self._showcase.learned())
+        self._reconciler.adopt(self._showcase.roster())
+        self._arrivals.start()
+        log.info(
+            events.SUPERVISOR_STARTED,
+            pools=sorted(self._first_pools),
+            adopted=len(self._reconciler.workers),
+            state_dir=str(self._files.path),
+        )
+        self._manager.tell("READY=1", f"MAINPID={os.getpid()}")
+
+    def _pass(self) -> None:
+        """Once round: what was asked, who ended, whose turn it is; then sleep until there is more."""
+        self._reconciler.reap()
+        self._take_the_lead()
+        self._reload()
+        while self._arrived:
+            self._reconciler.arrived(self._arrived.popleft())
+        if self._phase == "leading":
+            is_well = self._reconciler.turns()
+            self._arrivals.wait_for(self._reconciler.waiting_pools())
+        else:
+            is_well = True
+            self._arrivals.wait_for(())
+            self._reconciler.end_overdue()
+        self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
+        if is_well:
+            self._feed_watchdog()
+        self._runtime.wait_for_exit(timeout_seconds=self._seconds_to_sleep())
+
+    def _seconds_to_sleep(self) -> float:
+        if self._stops_asked or self._reloads.is_asked or self._arrived:
+            return 0.0
+        next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
+        if next_turn_at is None:
+            return PASS_SECONDS
+        return min(PASS_SECONDS, max(0.0, next_turn_at - self._clock.monotonic()))
+
+    def _take_the_lead(self) -> None:
+        """Act only as the leader of the store; where another one leads, its workers count, and ours go."""
+        before = self._phase
+        self._phase = "leading" if self._lead.hold(now=self._clock.monotonic()) else "standby"
+        if self._lead.is_anothers:
+            if before == "leading" or not self._is_standby_told:
+                log.warning(events.SUPERVISOR_STANDBY, why="another supervisor leads this store")
+            self._is_standby_told = True
+            self._reconciler.drain_all(why="another supervisor leads this store")
+
+    def _reload(self) -> None:
+        pools = self._reloads.next(now=self._clock.monotonic())
+        if pools is not None:
+            self._reconciler.set_pools(pools)
+            log.info(events.SUPERVISOR_RELOADED, pools=sorted(pools))
+
+    def _feed_watchdog(self) -> None:
+        now = self._clock.monotonic()
+        if self._manager.watchdog_seconds is not None and now >= self._feed_at:
+            self._feed_at = Monotonic(now + self._manager.watchdog_seconds)
+            self._manager.tell("WATCHDOG=1")
+
+    def _stop(self) -> None:
+        self._phase = "stopping"
+        self._manager.tell("STOPPING=1")
+        self._arrivals.wait_for(())
+        self._showcase.keep_learned(self._reconciler.pools.values())
+        self._reconciler.drain_all(why="the supervisor stops")
+        give_up_at: Monotonic | None = None
+        while self._reconciler.workers:
+            now = self._clock.monotonic()
+            if self._stops_asked > 1 and give_up_at is None:
+                give_up_at = Monotonic(now + KILLED_SECONDS)
+                self._reconciler.kill_all(why="asked twice to stop")
+            elif give_up_at is not None and now >= give_up_at:
+                break
+            self._reconciler.end_overdue()
+            self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
+            self._feed_watchdog()
+            self._runtime.wait_for_exit(timeout_seconds=PASS_SECONDS)
+            self._reconciler.reap()
+        self._phase = "stopped"
+        self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
+        self._lead.give_up()
+        log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
+
+
+def fresh_identity(pool: str) -> str:
+    """A name for a worker that no worker had before: `resize-7f3k2q`."""
+    return f"{pool}-{''.join(secrets.choice(_IDENTITY_ALPHABET) for _ in range(_IDENTITY_CHARS))}"
