@@ -8,6 +8,8 @@ QueueError
 ├── UnknownQueueError                name a queue that exists; the message lists some
 ├── LeaseLostError                   the token is not current: stop the work, its task has moved on
 ├── WorkerRetiredError               this worker is to finish: it gets no more leases
+├── AppError                         mend the handlers, or what the worker was told to serve
+│   └── AppImportError               mend the module that holds them
 ├── PermissionDeniedError            use a token of another role
 │   └── UnauthenticatedError         no token, or not one this server knows
 └── StoreError
@@ -90,6 +92,20 @@ class LeaseLostError(QueueError):
 
 class WorkerRetiredError(QueueError):
     """The supervisor retired this worker: it gets no lease any more and should exit."""
+
+
+class AppError(QueueError):
+    """A worker's handlers contradict each other, or do not cover what the worker is to serve."""
+
+
+class AppImportError(AppError):
+    """The module that holds a worker's handlers can't be used."""
+
+    def __init__(self, *, module: str, reason: str, hint: str) -> None:
+        super().__init__(f"can't import {module}: {reason}; {hint}")
+        self.module = module
+        self.reason = reason
+        self.hint = hint
 
 
 class PermissionDeniedError(QueueError):

@@ -1,0 +1,1 @@
+"""Workers: handlers collected in an `App`, and the runner that leases for them, renews, deletes and drains."""

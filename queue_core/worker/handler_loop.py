@@ -1,0 +1,87 @@
+"""HandlerLoop: the one event loop, in a thread of its own, that async handlers run in."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from threading import Thread
+
+from queue_core.worker.call import Call, Failed, Outcome
+from queue_core.worker.shift import Shift
+
+Then = Callable[[Call, Outcome], None]
+
+
+class HandlerLoop:
+    """Starts async handlers from any thread; a call whose leases are lost is cancelled."""
+
+    def __init__(self, shift: Shift) -> None:
+        self._shift = shift
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="towline-handlers", daemon=True)
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._thread.start()
+
+    def call(self, call: Call, then: Then) -> None:
+        """Run the handler; `then` is called in the loop's thread with what came of it, and must not block."""
+        self._loop.call_soon_threadsafe(self._begin, call, then)
+
+    def result(self, call: Call) -> Outcome:
+        """Run the handler and wait for what comes of it, in a thread that has nothing else to do."""
+        future: Future[Outcome] = Future()
+        self.call(call, lambda _, outcome: future.set_result(outcome))
+        return future.result()
+
+    def close(self, *, timeout_seconds: float) -> None:
+        """Cancel what still runs, let it unwind within the time, and end the loop."""
+        try:
+            unwound = asyncio.run_coroutine_threadsafe(self._cancel_all(timeout_seconds), self._loop)
+            unwound.result(timeout=timeout_seconds + 0.5)
+        except TimeoutError:
+            return  # a handler blocks the loop: it goes down with the process
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=timeout_seconds)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _begin(self, call: Call, then: Then) -> None:
+        if not call.held():  # lost before it began
+            then(call, Failed(()))
+            return
+        task = self._loop.create_task(self._run(call, then))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        call.where = lambda: _line_of(task)
+        call.cancel = lambda: self._cancel(task)
+
+    def _cancel(self, task: "asyncio.Task[None]") -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(task.cancel)
+
+    async def _run(self, call: Call, then: Then) -> None:
+        outcome: Outcome
+        try:
+            returned = call.handler.function(call.argument())
+            if isinstance(returned, Coroutine):
+                returned = await returned
+            outcome = call.returned(returned)
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the loop lives on
+            outcome = call.raised(error, now=self._shift.clock.monotonic(), log=self._shift.log)
+        then(call, outcome)
+
+    async def _cancel_all(self, timeout_seconds: float) -> None:
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=timeout_seconds)
+
+
+def _line_of(task: "asyncio.Task[None]") -> str:
+    awaiting = task.get_coro()
+    while (inner := getattr(awaiting, "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
+        awaiting = inner
+    frame = getattr(awaiting, "cr_frame", None)
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"

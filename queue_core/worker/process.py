@@ -1,0 +1,81 @@
+"""run_worker(): a whole worker process, from its settings to its exit code."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import structlog
+
+from queue_core.api import QueuesApi
+from queue_core.connect import open_queues
+from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.worker import events
+from queue_core.worker.loading import load_app
+from queue_core.worker.runner import Runner
+from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.shift import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_UNREACHABLE
+
+
+def run_worker(settings: WorkerSettings) -> int:
+    """Import the app, work until the end of the shift, and return the exit code; every error is logged.
+
+    0: finished, drained, retired or recycled. 70: an internal error, or a handler that never returns. 75: the queue was
+    out of reach for too long. 78: the app or the settings can't be used.
+
+    Ends the process by itself, with that code, when a handler still runs that could not be waited for. Must be called
+    from the main thread, for its signals: SIGTERM and SIGINT drain, a second one of a kind releases at once.
+    """
+    log = structlog.get_logger().bind(worker=settings.worker)
+    queues: QueuesApi | None = None
+    try:
+        app = load_app(settings.app)
+        queues = open_queues(settings.url, token=settings.token)
+        runner = Runner(app, settings, open_queue=queues.queue)
+    except QueueError as error:
+        told = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
+        log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=told)  # noqa: TRY400
+        if queues is not None:
+            queues.close()
+        return EXIT_UNREACHABLE if isinstance(error, StoreUnavailableError) else EXIT_MISCONFIGURED
+    try:
+        with _signals(runner):
+            code = runner.run()
+    except Exception:  # noqa: BLE001  the top of the process
+        log.error(events.WORKER_FAILED, thread="main", traceback=traceback.format_exc())  # noqa: TRY400
+        code = EXIT_INTERNAL
+    if runner.is_abandoned:
+        # A thread can't be ended, and its tasks may be running elsewhere by now.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    queues.close()
+    return code
+
+
+@contextmanager
+def _signals(runner: Runner) -> Iterator[None]:
+    """SIGTERM and SIGINT ask the runner to drain; the second of a kind, to let go at once.
+
+    Of a kind: Ctrl-C reaches a whole group of processes, and their supervisor's SIGTERM right after it is no
+    impatience.
+    """
+    seen: set[int] = set()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if number in seen:
+            runner.release_now(f"{name} again")
+        else:
+            seen.add(number)
+            runner.drain(name)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

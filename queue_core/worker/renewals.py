@@ -1,0 +1,225 @@
+"""Renews the leases of running handlers, tells handlers of leases that are lost, and notices those that are stuck."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Final
+
+from queue_core.api import QueueApi
+from queue_core.clock import seconds_between
+from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
+from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.task import Lease
+from queue_core.worker import events
+from queue_core.worker.call import Call
+from queue_core.worker.held import HeldTask
+from queue_core.worker.shift import EXIT_INTERNAL, Ending, Shift
+
+RENEWED_AFTER: Final = 1 / 3
+"""Share of a lease after which it is renewed: two more tries fit into the rest."""
+RETRIED_AFTER: Final = 1 / 10
+"""Share of a lease after which a renewal that was not answered is repeated."""
+LONGEST_RETRY_SECONDS: Final = 5.0
+SHORTEST_LEASE_SECONDS: Final = 0.001
+
+EXPIRED: Final = "it could not be renewed in time"
+REFUSED: Final = "the queue refused to renew it"
+OUTGROWN: Final = "it reached the queue's max_lease"
+GIVEN_BACK: Final = "the worker gave it back"
+
+
+@dataclass(slots=True)
+class Kept:
+    """A lease under renewal. Instants are monotonic seconds of this process, so a stepped clock loses no lease."""
+
+    task: HeldTask
+    call: Call
+    lease_seconds: float
+    ends_at: float
+    due_at: float
+    is_final: bool = False
+
+
+class Renewals:
+    """One thread for all slots of a worker. Handlers that block cannot hold it up."""
+
+    def __init__(
+        self, open_queue: Callable[[], QueueApi], shift: Shift, *, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._open_queue = open_queue
+        self._shift = shift
+        self._jitter = jitter
+        self._changed = Condition()
+        self._kept: dict[str, Kept] = {}
+        self._lost_at: dict[Call, float] = {}
+        self._next_look_at = float("inf")
+        self._closed = False
+        self._thread = Thread(target=self._run, name="towline-renewals", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Renew nothing any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(timeout=1.0)
+
+    def hold(self, call: Call) -> None:
+        """Keep the call's leases alive until `drop`."""
+        now = call.started_at
+        with self._changed:
+            for task in call.tasks:
+                seconds = _length_seconds(task.lease, wall=self._shift.clock.now)
+                self._kept[task.lease.token] = Kept(task, call, seconds, now + seconds, now + seconds * RENEWED_AFTER)
+                soonest = now + seconds * RENEWED_AFTER
+                if soonest < self._next_look_at:
+                    self._next_look_at = soonest
+                    self._changed.notify()
+
+    def drop(self, call: Call) -> None:
+        """The call's handler has ended: its leases are the caller's to delete or release."""
+        with self._changed:
+            for task in call.tasks:
+                self._kept.pop(task.lease.token, None)
+            self._lost_at.pop(call, None)
+
+    def abandon(self) -> list[Lease]:
+        """Lose every lease that is still held, telling the handlers; the caller releases them."""
+        with self._changed:
+            kept = list(self._kept.values())
+        self._lose(kept, GIVEN_BACK)
+        return [entry.task.lease for entry in kept]
+
+    def _run(self) -> None:
+        queue: QueueApi | None = None
+        try:
+            while True:
+                due = self._wait_for_due()
+                if due is None:
+                    return
+                if due and queue is None:
+                    queue = self._open_queue()
+                if due and queue is not None:
+                    self._renew_all(queue, due)
+                self._look_for_stuck()
+        except Exception:  # noqa: BLE001  the top of a thread: without it handlers would lose their leases unnoticed
+            self._shift.fail(thread="renewals")
+
+    def _wait_for_due(self) -> list[Kept] | None:
+        """Sleep until something is to be looked at; the leases due for renewal, None when closed."""
+        with self._changed:
+            while not self._closed:
+                now = self._shift.clock.monotonic()
+                if self._next_look_at <= now:
+                    due = [kept for kept in self._kept.values() if kept.due_at <= now + kept.lease_seconds / 20]
+                    self._next_look_at = float("inf")  # set anew by `_look_for_stuck`, once these have been seen to
+                    return due
+                self._next_look_at = self._soonest()
+                left = self._next_look_at - self._shift.clock.monotonic()
+                self._changed.wait(timeout=None if left == float("inf") else max(0.0, left))
+            return None
+
+    def _soonest(self) -> float:
+        grace_seconds = self._shift.settings.grace_seconds
+        soonest = min((kept.due_at for kept in self._kept.values()), default=float("inf"))
+        return min(soonest, min(self._lost_at.values(), default=float("inf")) + grace_seconds)
+
+    def _renew_all(self, queue: QueueApi, due: Sequence[Kept]) -> None:
+        now = self._shift.clock.monotonic()
+        self._lose([kept for kept in due if kept.ends_at <= now and not kept.is_final], EXPIRED)
+        self._lose([kept for kept in due if kept.ends_at <= now and kept.is_final], OUTGROWN)
+        by_length: dict[float, list[Kept]] = {}
+        for kept in due:
+            if kept.ends_at > now and not kept.is_final:
+                by_length.setdefault(kept.lease_seconds, []).append(kept)
+        for seconds, group in by_length.items():
+            for start in range(0, len(group), MAX_TOKENS_PER_CALL):
+                self._renew(queue, group[start : start + MAX_TOKENS_PER_CALL], seconds)
+
+    def _renew(self, queue: QueueApi, group: Sequence[Kept], seconds: float) -> None:
+        asked_at = self._shift.clock.monotonic()
+        refused: Sequence[str] = ()
+        try:
+            queue.renew([kept.task.lease.token for kept in group], seconds=seconds)
+        except LeaseLostError as error:
+            refused = error.tokens
+        except InvalidLeaseTimeError:
+            self._outgrow(queue, group, seconds)
+            return
+        except StoreUnavailableError as error:
+            self._shift.unreached(error)
+            self._try_later(group, now=asked_at)
+            return
+        except QueueError as error:
+            self._shift.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="renew")
+            self._try_later(group, now=asked_at)
+            return
+        self._shift.reached()
+        gone = set(refused)
+        self._lose([kept for kept in group if kept.task.lease.token in gone], REFUSED)
+        for kept in group:
+            kept.ends_at = asked_at + seconds  # from the asking, as the queue counts from a later instant
+            kept.due_at = asked_at + seconds * RENEWED_AFTER
+
+    def _outgrow(self, queue: QueueApi, group: Sequence[Kept], seconds: float) -> None:
+        """One of these would outgrow `max_lease` and failed the call for all: tell it from the others."""
+        if len(group) > 1:
+            for kept in group:
+                self._renew(queue, [kept], seconds)
+            return
+        group[0].is_final = True
+        group[0].due_at = group[0].ends_at
+
+    def _try_later(self, group: Iterable[Kept], *, now: float) -> None:
+        for kept in group:
+            pause = min(LONGEST_RETRY_SECONDS, kept.lease_seconds * RETRIED_AFTER) * (1.0 - 0.5 * self._jitter())
+            kept.due_at = min(kept.ends_at, now + pause)
+
+    def _lose(self, lost: Iterable[Kept], reason: str) -> None:
+        now = self._shift.clock.monotonic()
+        calls: dict[Call, None] = {}
+        with self._changed:
+            for kept in lost:
+                # Whoever dropped it in the meantime has deleted or released it: nothing was lost.
+                if self._kept.pop(kept.task.lease.token, None) is not None:
+                    kept.task.mark_lost(reason)
+                    calls[kept.call] = None
+            ended = [call for call in calls if not call.held()]
+            self._lost_at.update(dict.fromkeys(ended, now))
+        for call in calls:
+            self._shift.log.warning(events.LEASE_LOST, reason=reason, **call.told(now=now))
+        for call in ended:
+            call.cancel()
+
+    def _look_for_stuck(self) -> None:
+        now = self._shift.clock.monotonic()
+        grace_seconds = self._shift.settings.grace_seconds
+        with self._changed:
+            stuck = [call for call, lost_at in self._lost_at.items() if now >= lost_at + grace_seconds]
+            for call in stuck:
+                del self._lost_at[call]
+            self._next_look_at = self._soonest()
+        for call in stuck:
+            self._shift.log.warning(events.HANDLER_STUCK, where=call.where(), **call.told(now=now))
+            self._shift.end(
+                Ending(
+                    events.HANDLER_STUCK,
+                    f"{call.handler.shown_name} did not return within {grace_seconds:g} s of losing its lease",
+                    EXIT_INTERNAL,
+                )
+            )
+
+
+def _length_seconds(lease: Lease, *, wall: Callable[[], int]) -> float:
+    """How long the lease was given for, to the millisecond.
+
+    A store whose clock was stepped back may put the grant after the end; then what is left by our own clock.
+    """
+    seconds = seconds_between(lease.leased_at, lease.expires_at)
+    if seconds <= 0:
+        seconds = (lease.expires_at - wall()) / 1_000_000
+    return max(SHORTEST_LEASE_SECONDS, round(seconds, 3))

@@ -1,0 +1,170 @@
+"""Runner: one worker from its first lease to its last. Watches over its slots, and drains them when it must end."""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from queue_core.api import QueueApi
+from queue_core.clock import Clock, SystemClock
+from queue_core.errors import AppError, QueueError
+from queue_core.task import Lease
+from queue_core.worker import events
+from queue_core.worker.app import App
+from queue_core.worker.handler_loop import HandlerLoop
+from queue_core.worker.link import Link
+from queue_core.worker.loop_slots import LoopSlots
+from queue_core.worker.orphan import OrphanWatch
+from queue_core.worker.recycle import resident_bytes
+from queue_core.worker.renewals import Renewals
+from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.shift import EXIT_UNREACHABLE, Ending, Shift
+from queue_core.worker.slots import Slots, ThreadSlots, Workbench
+
+WATCH_SECONDS: Final = 1.0
+"""How often the worker looks at its age, its memory, its supervisor and its queue's reach."""
+DRAIN_WATCH_SECONDS: Final = 0.5
+UNWIND_SECONDS: Final = 1.0
+"""How long cancelled async handlers may take to clean up once their tasks are given back."""
+
+
+class Runner:
+    """Leases, handles, deletes and renews with `settings.concurrency` slots, until something ends the shift.
+
+    `run` may be called once. `drain` may be called from any thread and from a signal handler.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: WorkerSettings,
+        *,
+        open_queue: Callable[[str], QueueApi],
+        clock: Clock | None = None,
+        watch_seconds: float = WATCH_SECONDS,
+    ) -> None:
+        """Args:
+        open_queue: a new line to the queue of that name for one more thread; called once per slot.
+        watch_seconds: how often to look whether the worker is to end by itself.
+
+        Raises `AppError` when the app's handlers do not cover what the settings ask for.
+        """
+        queue = _queue_of(app, settings)
+        offer = app.offer(queue, settings.tags)
+        log = structlog.get_logger().bind(worker=settings.worker, queue=queue)
+        self._shift = Shift(settings, queue=queue, clock=clock or SystemClock(), log=log)
+        self._open_queue = lambda: open_queue(queue)
+        self._renewals = Renewals(self._open_queue, self._shift)
+        self._bench = Workbench(app, offer, self._shift, self._renewals, self._open_queue)
+        handlers = app.serving(queue, settings.tags)
+        self._loop = HandlerLoop(self._shift) if any(handler.is_async for handler in handlers) else None
+        self._slots = self._make_slots(all_async=all(handler.is_async for handler in handlers))
+        lock = settings.supervisor_lock
+        self._orphan_watch = OrphanWatch(lock) if lock is not None else None
+        self._watch_seconds = watch_seconds
+        self._is_abandoned = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether handlers still run that the drain could not wait for: their process must not live on."""
+        return self._is_abandoned
+
+    def drain(self, reason: str) -> None:
+        """Lease no more, let running handlers finish within the grace, give back the rest, and have `run` return."""
+        self._shift.ask(Ending(events.WORKER_DRAINING, reason))
+
+    def release_now(self, reason: str) -> None:
+        """As `drain`, with no grace left."""
+        self._shift.ask(Ending(events.WORKER_DRAINING, reason, urgency="release"))
+
+    def run(self) -> int:
+        """Work until the shift ends; returns the exit code."""
+        shift = self._shift
+        settings = shift.settings
+        shift.log.info(
+            events.WORKER_STARTED,
+            pool=settings.pool,
+            tags=list(self._bench.offer.tags.tags) or self._bench.offer.tags.kind,
+            concurrency=settings.concurrency,
+        )
+        self._renewals.start()
+        if self._loop is not None:
+            self._loop.start()
+        self._slots.start()
+        ending = self._watch()
+        shift.ending.set()
+        shift.log.info(ending.event, reason=ending.reason, tasks=shift.tasks_done)
+        self._slots.interrupt()
+        self._drain(ending)
+        shift.log.info(
+            events.WORKER_DRAINED,
+            reason=ending.reason,
+            code=ending.code,
+            tasks=shift.tasks_done,
+            seconds=round(shift.clock.monotonic() - shift.started_at, 3),
+        )
+        return ending.code
+
+    def _make_slots(self, *, all_async: bool) -> Slots:
+        count = self._shift.settings.concurrency
+        if all_async and self._loop is not None:
+            return LoopSlots(self._bench, count=count, loop=self._loop)
+        return ThreadSlots(self._bench, count=count, loop=self._loop)
+
+    def _watch(self) -> Ending:
+        """Sleep until somebody asks for the end, or there is a reason for it."""
+        while True:
+            ending = self._shift.next_ending(timeout_seconds=self._watch_seconds)
+            if ending is not None:
+                return ending
+            self._look_for_reason()
+
+    def _look_for_reason(self) -> None:
+        shift, settings = self._shift, self._shift.settings
+        bounds = settings.recycle
+        if bounds.age_seconds is not None or bounds.memory_bytes is not None:
+            shift.recycle(memory_bytes=resident_bytes() if bounds.memory_bytes is not None else 0)
+        if self._orphan_watch is not None:
+            absent_seconds = self._orphan_watch.absent_seconds(now=shift.clock.monotonic())
+            if absent_seconds > settings.orphan_grace_seconds:
+                shift.end(Ending(events.WORKER_ORPHANED, f"no supervisor for {absent_seconds:.1f} s"))
+        unreached_seconds = shift.unreached_seconds()
+        if unreached_seconds > settings.unreachable_seconds:
+            reason = f"no answer from the queue for {unreached_seconds:.1f} s"
+            shift.end(Ending(events.WORKER_DRAINING, reason, EXIT_UNREACHABLE))
+
+    def _drain(self, ending: Ending) -> None:
+        shift = self._shift
+        seconds = shift.settings.grace_seconds if ending.urgency == "drain" else 0.0
+        deadline = shift.clock.monotonic() + seconds
+        while self._slots.running() and (left := deadline - shift.clock.monotonic()) > 0:
+            asked = shift.next_ending(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
+            if asked is not None and asked.urgency == "release":
+                break
+        shift.over.set()
+        self._release(self._renewals.abandon())
+        self._renewals.close()
+        if self._loop is not None:
+            self._loop.close(timeout_seconds=UNWIND_SECONDS)
+        self._is_abandoned = self._slots.running() > 0
+
+    def _release(self, rest: list[Lease]) -> None:
+        """Give back what no handler finished in time: leasable at once by somebody else, and not counted."""
+        if not rest:
+            return
+        try:
+            link = Link(self._open_queue(), self._shift, tags=self._bench.offer.tags)
+            link.give_back(rest)
+        except QueueError as error:
+            self._shift.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))
+
+
+def _queue_of(app: App, settings: WorkerSettings) -> str:
+    if settings.queue:
+        return settings.queue
+    if len(app.queues) != 1:
+        found = ", ".join(app.queues) or "none"
+        raise AppError(
+            f"the app has handlers for several queues or none ({found}); name one: TOWLINE_QUEUE, or --queue"
+        )
+    return app.queues[0]

@@ -1,0 +1,138 @@
+"""Shift: what all threads of one worker share: whether it is ending and why, what it has done, what it can reach."""
+
+import traceback
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Lock
+from typing import Final, Literal
+
+from structlog.typing import FilteringBoundLogger
+
+from queue_core.clock import Clock
+from queue_core.worker import events
+from queue_core.worker.recycle import recycle_reason
+from queue_core.worker.settings import WorkerSettings
+
+EXIT_OK: Final = 0
+EXIT_INTERNAL: Final = 70
+EXIT_UNREACHABLE: Final = 75
+EXIT_MISCONFIGURED: Final = 78
+
+FIRST_RETRY_SECONDS: Final = 0.1
+LONGEST_RETRY_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a worker ends, how it logs it, and with which exit code."""
+
+    event: str
+    reason: str
+    code: int = EXIT_OK
+    urgency: Literal["drain", "release"] = "drain"
+
+
+class Shift:
+    """One worker's time of service. Every method may be called from any thread; `ask` also from a signal handler."""
+
+    def __init__(self, settings: WorkerSettings, *, queue: str, clock: Clock, log: FilteringBoundLogger) -> None:
+        self.settings = settings
+        self.queue = queue
+        self.clock = clock
+        self.log = log
+        self.started_at = clock.monotonic()
+        self.ending = Event()
+        """Set: lease no more, finish what runs."""
+        self.over = Event()
+        """Set: even what is unfinished is let go."""
+        self._inbox: SimpleQueue[Ending | None] = SimpleQueue()
+        self._lock = Lock()
+        self._tasks_done = 0
+        self._unreached_since: float | None = None
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    def end(self, ending: Ending) -> None:
+        """Lease no more from now on, and have the worker drained."""
+        self._inbox.put(ending)
+        self.ending.set()
+
+    def ask(self, ending: Ending) -> None:
+        """The same from a signal handler, which must not wait for a lock: the main thread ends the shift."""
+        self._inbox.put(ending)
+
+    def fail(self, *, thread: str) -> None:
+        """End the shift because of the exception that is being handled, an error of our own.
+
+        Told as text: a log that renders exceptions itself may show local variables, and payloads and tokens in them.
+        """
+        self.log.error(events.WORKER_FAILED, thread=thread, traceback=traceback.format_exc())
+        self.end(Ending(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
+
+    def nudge(self) -> None:
+        """Have the main thread look again: something finished."""
+        self._inbox.put(None)
+
+    def next_ending(self, *, timeout_seconds: float) -> Ending | None:
+        """What was asked next; None after a nudge, or when the time is up."""
+        try:
+            return self._inbox.get(timeout=max(0.0, timeout_seconds))
+        except Empty:
+            return None
+
+    # -- recycling ------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks_done(self) -> int:
+        """Tasks whose handler came to an end, whichever."""
+        return self._tasks_done
+
+    def count_tasks(self, count: int) -> None:
+        """Note finished tasks; ends the shift when they are as many as it may do."""
+        with self._lock:
+            before = self._tasks_done
+            self._tasks_done += count
+        bound = self.settings.recycle.tasks
+        if bound is not None and before < bound <= before + count:
+            self.recycle(memory_bytes=0)
+
+    def recycle(self, *, memory_bytes: int) -> None:
+        """End the shift when one of its bounds is reached."""
+        age_seconds = self.clock.monotonic() - self.started_at
+        reason = recycle_reason(
+            self.settings.recycle, tasks=self._tasks_done, memory_bytes=memory_bytes, age_seconds=age_seconds
+        )
+        if reason is not None:
+            self.end(Ending(events.WORKER_RECYCLED, reason))
+
+    # -- reach ----------------------------------------------------------------------------------------------------
+
+    def reached(self) -> None:
+        """The queue answered."""
+        if self._unreached_since is None:
+            return
+        with self._lock:
+            since, self._unreached_since = self._unreached_since, None
+        if since is not None:
+            self.log.info(events.QUEUE_REACHED, seconds=round(self.clock.monotonic() - since, 3))
+
+    def unreached(self, error: Exception) -> None:
+        """The queue did not answer."""
+        with self._lock:
+            first = self._unreached_since is None
+            if first:
+                self._unreached_since = self.clock.monotonic()
+        if first:
+            self.log.warning(events.QUEUE_UNREACHED, error=str(error))
+
+    def unreached_seconds(self) -> float:
+        """For how long no thread has had an answer."""
+        since = self._unreached_since
+        return 0.0 if since is None else self.clock.monotonic() - since
+
+
+def retry_seconds(attempt: int, *, jitter: float) -> float:
+    """How long to wait before the `attempt`-th repeat, from 1: doubling up to 5 s, of which `jitter` in [0, 1) takes
+    off up to a half, so that workers which lost a server together do not come back together."""
+    longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(attempt - 1, 10))
+    return longest * (1.0 - 0.5 * jitter)

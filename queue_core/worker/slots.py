@@ -1,0 +1,129 @@
+"""ThreadSlots: each slot is a thread that leases, handles and deletes over a line of its own. For plain handlers."""
+
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Protocol
+
+from queue_core.api import QueueApi
+from queue_core.task import UNTAGGED, Lease, TagFilter
+from queue_core.worker import events
+from queue_core.worker.app import App, Handler, Offer
+from queue_core.worker.call import Call, Failed, Outcome
+from queue_core.worker.handler_loop import HandlerLoop
+from queue_core.worker.link import Link
+from queue_core.worker.renewals import Renewals
+from queue_core.worker.shift import Shift
+
+
+class Slots(Protocol):
+    """As many places for running handlers as the worker's concurrency."""
+
+    def start(self) -> None:
+        """Begin to lease."""
+
+    def interrupt(self) -> None:
+        """The shift is ending: cut waits for work short."""
+
+    def running(self) -> int:
+        """Slots that have not come to an end."""
+
+
+class Workbench:
+    """What slots share: which handler takes which task, and the renewals that keep it theirs."""
+
+    def __init__(
+        self, app: App, offer: Offer, shift: Shift, renewals: Renewals, open_queue: Callable[[], QueueApi]
+    ) -> None:
+        self.offer = offer
+        self.shift = shift
+        self.renewals = renewals
+        self._app = app
+        self._open_queue = open_queue
+
+    def link(self) -> Link:
+        """A line to the queue for one more thread."""
+        return Link(self._open_queue(), self.shift, tags=self.offer.tags)
+
+    def begin(self, leases: Sequence[Lease], link: Link) -> Call:
+        """Put leases of one tag into the hands of their handler; a batch that was leased short is filled up."""
+        handler = self._handler(leases[0])
+        leases = list(leases)
+        if self.offer.tops_up and handler.batch is not None and handler.batch > 1:
+            tag = leases[0].tag
+            tags = UNTAGGED if tag is None else TagFilter.of(tag)
+            leases += link.top_up(count=handler.batch - 1, tags=tags)
+        call = Call(handler, leases, started_at=self.shift.clock.monotonic())
+        self.renewals.hold(call)
+        return call
+
+    def end(self, call: Call) -> None:
+        """Its handler has come to an end."""
+        self.renewals.drop(call)
+        self.shift.log.debug(events.HANDLER_FINISHED, **call.told(now=self.shift.clock.monotonic()))
+
+    def _handler(self, lease: Lease) -> Handler:
+        handler = self._app.handler(lease.queue, lease.tag)
+        if handler is None:
+            raise LookupError(f"leased a task of tag {lease.tag!r}, for which {lease.queue!r} has no handler")
+        return handler
+
+
+class ThreadSlots:
+    """Plain handlers run in their slot's thread; an async one among them runs in the loop while its slot waits."""
+
+    def __init__(self, bench: Workbench, *, count: int, loop: HandlerLoop | None) -> None:
+        self._bench = bench
+        self._loop = loop
+        self._links: list[Link] = []
+        self._ended: list[None] = []
+        self._threads = [Thread(target=self._run, name=f"towline-slot-{slot}", daemon=True) for slot in range(count)]
+
+    def start(self) -> None:
+        """See `Slots.start`."""
+        for thread in self._threads:
+            thread.start()
+
+    def interrupt(self) -> None:
+        """See `Slots.interrupt`."""
+        for link in tuple(self._links):
+            link.interrupt()
+
+    def running(self) -> int:
+        """See `Slots.running`."""
+        return len(self._threads) - len(self._ended)
+
+    def _run(self) -> None:
+        shift = self._bench.shift
+        try:
+            link = self._bench.link()
+            self._links.append(link)
+            while not shift.ending.is_set():
+                leases = link.next(count=self._bench.offer.count)
+                if leases and shift.ending.is_set():
+                    link.give_back(leases)
+                elif leases:
+                    self._work(link, leases)
+            link.flush()
+        except Exception:  # noqa: BLE001  the top of a thread: a worker with a dead slot would look alive and do nothing
+            shift.fail(thread="slot")
+        finally:
+            self._ended.append(None)
+            shift.nudge()
+
+    def _work(self, link: Link, leases: Sequence[Lease]) -> None:
+        call = self._bench.begin(leases, link)
+        outcome = self._outcome(call)
+        self._bench.end(call)
+        if isinstance(outcome, Failed):
+            link.fail(outcome)
+        else:
+            link.finish(outcome)
+        self._bench.shift.count_tasks(len(call.tasks))
+
+    def _outcome(self, call: Call) -> Outcome:
+        if call.handler.is_async and self._loop is not None:
+            return self._loop.result(call)
+        try:
+            return call.returned(call.run())
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the slot lives on
+            return call.raised(error, now=self._bench.shift.clock.monotonic(), log=self._bench.shift.log)
