@@ -342,13 +342,7 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
         return
     numbers = decision.inputs
     pace = Pace(numbers.slo_seconds, numbers.usable_slo_seconds, numbers.startup_seconds, a_pool().turn_seconds)
-    starting = tuple(max(0.0, numbers.startup_seconds - 0.5) for _ in range(numbers.starting))
-    crew = Crew(numbers.busy, numbers.idle, starting, 1, numbers.service_seconds)
-    fewer = Crew(
-        crew.busy_slots,
-        crew.idle_slots,
-        (*starting, *[numbers.startup_seconds] * (decision.target - decision.current - 1)),
-        1,
-        numbers.service_seconds,
-    )
+    starting = [max(0.0, numbers.startup_seconds - 0.5)] * numbers.starting
+    added = [numbers.startup_seconds] * (decision.target - decision.current - 1)
+    fewer = Crew(numbers.busy, numbers.idle, (*starting, *added), 1, numbers.service_seconds)
     assert workers_needed(sample.waiting, crew=fewer, pace=pace).workers >= 1
