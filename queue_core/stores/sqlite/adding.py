@@ -1,0 +1,80 @@
+"""The add verb: rows, names and counters of new tasks."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.store import Added
+from queue_core.stores.sqlite import names
+from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY
+from queue_core.stores.sqlite.driver import Cell
+from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
+from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.task import NewTask, chosen_name
+
+_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?)"
+
+
+def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
+    """Raise for an unknown queue or an eta out of range."""
+    step.queue(queue)
+    for new in tasks:
+        if new.queue is not None:
+            step.queue(new.queue)
+        if new.eta is not None:
+            semantics.effective_eta(new, now=now)
+
+
+def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+    """Add checked tasks, in order; runs of one queue are written together."""
+    outcomes: list[Added] = []
+    start = 0
+    for end in range(1, len(tasks) + 1):
+        if end == len(tasks) or tasks[end].queue != tasks[start].queue:
+            row = step.queue(tasks[start].queue or queue)
+            outcomes += _add_run(step, row, tasks[start:end], now=now)
+            start = end
+    return outcomes
+
+
+def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+    outcomes: list[Added] = []
+    rows: list[tuple[Cell, ...]] = []
+    long: list[tuple[int, bytes]] = []
+    named: dict[str, int] = {}
+    ready: Counter[int] = Counter()
+    delayed: Counter[int] = Counter()
+    first = task_id = step.take_ids(len(tasks))
+    for new in tasks:
+        name = new.name
+        if name is not None:
+            refusal = "exists" if name in named else names.taken(step.connection, queue, name, now=now)
+            if refusal is not None:
+                outcomes.append(Added(name, refusal))  # type: ignore[arg-type]
+                continue
+            named[name] = task_id
+        eta = now if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
+        is_ready = eta <= now
+        tag = step.tag_id(queue, new.tag)
+        (ready if is_ready else delayed)[tag] += 1
+        payload: bytes | None = new.payload
+        if len(new.payload) > LONG_PAYLOAD_BYTES:
+            long.append((task_id, new.payload))
+            payload = None
+        rows.append((task_id, queue.id, tag, 0 if is_ready else 1, eta, eta, now, name, payload))
+        outcomes.append(Added(chosen_name(task_id) if name is None else name, "added", is_ready))
+        task_id += 1
+    step.give_back_ids(first + len(tasks) - task_id)
+    step.told = True
+    if rows:
+        step.connection.executemany(_INSERT, rows)
+    if long:
+        step.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
+    if named:
+        names.give(step.connection, queue, list(named.items()), now=now)
+    for tag, number in ready.items():
+        step.counts.change(queue.whole, tag, ((READY, number), (ADDED, number)))
+    for tag, number in delayed.items():
+        step.counts.change(queue.whole, tag, ((DELAYED, number), (ADDED, number)))
+    return outcomes

@@ -1,0 +1,84 @@
+"""Verifies the file and recounts everything the counters, indexes and names promise."""
+
+from queue_core.store import Check
+from queue_core.stores.sqlite.driver import Connection
+
+MAX_PROBLEMS = 50
+
+# Each finds rows that break a promise; the first column is shown.
+_PROMISES = (
+    (
+        "the counters of tag row {} of its queue differ from a recount",
+        (
+            "SELECT c.id FROM counts c LEFT JOIN ("
+            "  SELECT tag, sum(state = 0) AS ready, sum(state = 1) AS delayed, sum(state = 2) AS leased,"
+            "  sum(state = 3) AS dead FROM tasks GROUP BY tag) t ON t.tag = c.id"
+            " WHERE c.tag IS NOT NULL AND (c.ready, c.delayed, c.leased, c.dead)"
+            " IS NOT (coalesce(t.ready, 0), coalesce(t.delayed, 0), coalesce(t.leased, 0), coalesce(t.dead, 0))"
+        ),
+    ),
+    (
+        "the counters of queue {} differ from a recount",
+        (
+            "SELECT q.name FROM queues q JOIN counts c ON c.queue = q.id AND c.tag IS NULL LEFT JOIN ("
+            "  SELECT queue, sum(state = 0) AS ready, sum(state = 1) AS delayed, sum(state = 2) AS leased,"
+            "  sum(state = 3) AS dead FROM tasks GROUP BY queue) t ON t.queue = q.id"
+            " WHERE (c.ready, c.delayed, c.leased, c.dead)"
+            " IS NOT (coalesce(t.ready, 0), coalesce(t.delayed, 0), coalesce(t.leased, 0), coalesce(t.dead, 0))"
+        ),
+    ),
+    (
+        "queue {} has no counters",
+        "SELECT name FROM queues WHERE id NOT IN (SELECT queue FROM counts WHERE tag IS NULL)",
+    ),
+    (
+        "task {} has a tag that is not of its queue",
+        "SELECT t.id FROM tasks t LEFT JOIN counts c ON c.id = t.tag WHERE c.tag IS NULL OR c.queue IS NOT t.queue",
+    ),
+    ("task {} is of no queue", "SELECT id FROM tasks WHERE queue NOT IN (SELECT id FROM queues)"),
+    ("task {} is in no known state", "SELECT id FROM tasks WHERE state NOT IN (0, 1, 2, 3)"),
+    (
+        "task {} has an id that was never given out",
+        "SELECT id FROM tasks WHERE id > (SELECT added FROM counts WHERE id = 0)",
+    ),
+    (
+        "task {} has no payload",
+        "SELECT id FROM tasks WHERE payload IS NULL AND id NOT IN (SELECT id FROM payloads)",
+    ),
+    (
+        "payload {} has no task",
+        "SELECT id FROM payloads WHERE id NOT IN (SELECT id FROM tasks WHERE payload IS NULL)",
+    ),
+    (
+        "task {} does not hold its name",
+        (
+            "SELECT t.id FROM tasks t LEFT JOIN names n ON n.queue = t.queue AND n.name = t.name"
+            " WHERE t.name IS NOT NULL AND n.task IS NOT t.id"
+        ),
+    ),
+    (
+        "name {} stands for a task that is not there",
+        (
+            "SELECT n.name FROM names n LEFT JOIN tasks t ON t.id = n.task"
+            " WHERE n.task IS NOT NULL AND (t.queue IS NOT n.queue OR t.name IS NOT n.name)"
+        ),
+    ),
+    ("name {} is taken for ever", "SELECT name FROM names WHERE task IS NULL AND until IS NULL"),
+    (
+        "task {} is leased but was never granted",
+        "SELECT id FROM tasks WHERE state = 2 AND (leased_at = 0 OR leases = 0)",
+    ),
+)
+
+
+def check(connection: Connection) -> Check:
+    """What is wrong with the file; reads all of it."""
+    problems = [
+        str(row[0])
+        for row in connection.execute(f"PRAGMA integrity_check({MAX_PROBLEMS})").fetchall()
+        if row[0] != "ok"
+    ]
+    for text, sql in _PROMISES:
+        problems += [text.format(row[0]) for row in connection.execute(f"{sql} LIMIT {MAX_PROBLEMS}").fetchall()]
+    row = connection.execute("SELECT count(*) FROM tasks").fetchone()
+    return Check(tuple(problems), 0 if row is None else int(row[0]))

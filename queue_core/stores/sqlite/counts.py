@@ -1,0 +1,49 @@
+"""The counters of queues and tags: changes are gathered during a transaction and written once, at its end."""
+
+from collections.abc import Iterable
+
+from queue_core.clock import Instant
+from queue_core.stores.sqlite.driver import Connection
+from queue_core.task import TaskState
+
+READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED = range(10)
+COLUMNS = ("ready", "delayed", "leased", "dead", "added", "leases", "deleted", "released", "expired", "died")
+GAUGE_OF_STATE = {
+    TaskState.READY: READY,
+    TaskState.DELAYED: DELAYED,
+    TaskState.LEASED: LEASED,
+    TaskState.DEAD: DEAD,
+}
+TOTAL_OF_OUTCOME = {"deleted": DELETED, "released": RELEASED, "expired": EXPIRED}
+
+_WRITE = f"UPDATE counts SET {', '.join(f'{name} = {name} + ?' for name in COLUMNS)}, changed_at = ? WHERE id = ?"  # noqa: S608
+
+
+class Counts:
+    """Changes of counters that are not written yet: one row of numbers for each tag and each whole queue."""
+
+    def __init__(self) -> None:
+        self._changes: dict[int, list[int]] = {}
+
+    def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
+        """Add to a tag's counters, and to its queue's: pairs of a counter and a number."""
+        of_tag = self._changes.get(tag)
+        if of_tag is None:
+            of_tag = self._changes[tag] = [0] * len(COLUMNS)
+        of_whole = self._changes.get(whole)
+        if of_whole is None:
+            of_whole = self._changes[whole] = [0] * len(COLUMNS)
+        for counter, number in changes:
+            of_tag[counter] += number
+            of_whole[counter] += number
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Drop changes of rows that are deleted."""
+        for count_id in ids:
+            self._changes.pop(count_id, None)
+
+    def write(self, connection: Connection, *, now: Instant) -> None:
+        """Write what was gathered."""
+        if self._changes:
+            connection.executemany(_WRITE, [(*numbers, now, count_id) for count_id, numbers in self._changes.items()])
+            self._changes = {}

@@ -1,0 +1,156 @@
+"""The one place that knows which SQLite is underneath: apsw, or the standard library's when apsw is missing.
+
+Both connections execute alike; what differs is gathered in a `Driver`.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from queue_core.errors import (
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+
+Cell = int | str | bytes | float | None
+Row: TypeAlias = tuple[Any, ...]  # what its columns are is known only to the statement
+
+BUSY_SECONDS = 10.0
+STATEMENTS_KEPT = 256
+WAL_RESET_FIXED = (3, 51, 3)
+
+
+class Rows(Protocol):
+    """What a statement answered; rows are tuples, as the statement's columns say."""
+
+    def fetchone(self) -> Row | None: ...
+
+    def fetchall(self) -> list[Row]: ...
+
+    def __iter__(self) -> Iterator[Row]: ...
+
+
+class Connection(Protocol):
+    """What the store uses of a connection; autocommit, transactions are statements."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    def execute(self, sql: str, cells: Sequence[Cell] = ...) -> Rows: ...
+
+    def executemany(self, sql: str, cells: Iterable[Sequence[Cell]]) -> object: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """One SQLite library.
+
+    Args:
+        name: for people: `apsw 3.54.1`, or what is wrong with the one that is used instead.
+        connect: opens a file, with a VFS by name ("" is the usual one).
+        error: the class of everything the library raises.
+        watch: calls back with the number of pages in the log after each commit; False when the library can't.
+    """
+
+    name: str
+    connect: Callable[[str, str], Connection]
+    error: type[Exception]
+    watch: Callable[[Connection, Callable[[int], None]], bool]
+    translate: Callable[[Exception, str], StoreError]
+
+
+def best_driver() -> Driver:
+    """Apsw when it is installed, else the standard library's."""
+    try:
+        return apsw_driver()
+    except ImportError:
+        return stdlib_driver()
+
+
+def apsw_driver() -> Driver:
+    """Apsw: brings its own SQLite, without the bug that loses commits when the log is reset. Raises `ImportError`."""
+    import apsw
+
+    def connect(path: str, vfs: str) -> Connection:
+        connection = apsw.Connection(path, vfs=vfs or None, statementcachesize=STATEMENTS_KEPT)
+        connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        opened: Connection = connection
+        return opened
+
+    def watch(connection: Connection, told: Callable[[int], None]) -> bool:
+        def hook(_connection: object, _schema: str, pages: int) -> int:
+            told(pages)
+            return 0
+
+        connection.set_wal_hook(hook)  # type: ignore[attr-defined]
+        return True
+
+    kinds: tuple[tuple[type[Exception], str], ...] = (
+        (apsw.FullError, "full"),
+        (apsw.ReadOnlyError, "readonly"),
+        (apsw.CantOpenError, "readonly"),
+        (apsw.PermissionsError, "readonly"),
+        (apsw.NotADBError, "notadb"),
+        (apsw.CorruptError, "corrupt"),
+    )
+
+    def translate(error: Exception, path: str) -> StoreError:
+        kind = next((kind for cls, kind in kinds if isinstance(error, cls)), "unavailable")
+        return store_error(kind, error, path)
+
+    return Driver(f"apsw {apsw.sqlite_lib_version()}", connect, apsw.Error, watch, translate)
+
+
+def stdlib_driver() -> Driver:
+    """The standard library's sqlite3, whatever SQLite the system has."""
+    version = sqlite3.sqlite_version
+    affected = sqlite3.sqlite_version_info < WAL_RESET_FIXED
+
+    def connect(path: str, vfs: str) -> Connection:
+        uri = bool(vfs)
+        from urllib.parse import quote
+
+        name = f"file:{quote(path)}?vfs={vfs}" if uri else path
+        return sqlite3.connect(
+            name,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS_KEPT,
+            uri=uri,
+        )
+
+    kinds = {
+        sqlite3.SQLITE_FULL: "full",
+        sqlite3.SQLITE_READONLY: "readonly",
+        sqlite3.SQLITE_CANTOPEN: "readonly",
+        sqlite3.SQLITE_PERM: "readonly",
+        sqlite3.SQLITE_NOTADB: "notadb",
+        sqlite3.SQLITE_CORRUPT: "corrupt",
+    }
+
+    def translate(error: Exception, path: str) -> StoreError:
+        code = getattr(error, "sqlite_errorcode", 0)
+        return store_error(kinds.get(code & 0xFF, "unavailable"), error, path)
+
+    name = f"sqlite3 {version}" + (" (affected by the WAL-reset bug; install apsw)" if affected else "")
+    return Driver(name, connect, sqlite3.Error, lambda _connection, _told: False, translate)
+
+
+def store_error(kind: str, error: Exception, path: str) -> StoreError:
+    """Our error for a kind of failure of the file at `path`."""
+    if kind == "full":
+        return StoreFullError(f"no room left for {path}; nothing was changed: free disk space and try again")
+    if kind == "readonly":
+        return StoreReadOnlyError(f"can't write {path} ({error}): make the file and its folder writable")
+    if kind == "notadb":
+        return StoreCorruptError(f"{path} is not an SQLite file; nothing was changed: name another file")
+    if kind == "corrupt":
+        return StoreCorruptError(f"{path} is damaged ({error}): restore a copy, or move it away and start anew")
+    return StoreUnavailableError(f"{path} is unavailable: {error}")

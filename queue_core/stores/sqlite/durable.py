@@ -1,0 +1,147 @@
+"""Makes commits survive a power cut, many with one sync, and locks writers of other processes out meanwhile.
+
+After a failed sync nobody is told that anything is durable again: the kernel may have dropped what it could not write.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Condition
+from typing import Protocol
+
+from queue_core.errors import StoreReadOnlyError, StoreUnavailableError
+from queue_core.store import Ticket
+
+
+class Syncer(Protocol):
+    """Makes a file's present content durable."""
+
+    def sync(self) -> None:
+        """Return when everything written before the call survives a power cut. Raises `OSError`."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class FileSyncer:
+    """Syncs a file through a descriptor of its own: SQLite's lock need not be held meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class NoSyncer:
+    """For `relaxed`: leaves it to the kernel when to write."""
+
+    def __init__(self, path: Path) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class GroupSync:
+    """Numbers commits and makes them durable; one sync serves every commit that ended before it began."""
+
+    def __init__(self, syncer: Syncer, path: Path) -> None:
+        self._syncer = syncer
+        self._path = path
+        self._turn = Condition()
+        self._committed = 0
+        self._durable = 0
+        self._busy = False
+        self._failure: OSError | None = None
+
+    def note_commit(self) -> Ticket:
+        """Number a commit that has just ended."""
+        with self._turn:
+            self._committed += 1
+            return Ticket(self._committed)
+
+    def last(self) -> Ticket:
+        """The number of the last commit."""
+        return Ticket(self._committed)
+
+    def check(self) -> None:
+        """Raise `StoreUnavailableError` once a sync has failed: what follows could not be kept either."""
+        if self._failure is not None:
+            raise StoreUnavailableError(
+                f"{self._path} could not be synced ({self._failure}): changes since are in doubt; "
+                "mend the disk and open the store again"
+            )
+
+    def wait(self, ticket: Ticket) -> None:
+        """Return when the commit is durable: by a sync of one's own, or of another thread."""
+        while True:
+            with self._turn:
+                while self._busy and self._durable < ticket:
+                    self._turn.wait()
+                if self._durable >= ticket:
+                    return
+                self.check()
+                self._busy = True
+                covered = self._committed
+            self._lead(covered)
+
+    def _lead(self, covered: int) -> None:
+        durable = 0
+        failure: OSError | None = None
+        try:
+            self._syncer.sync()
+            durable = covered
+        except OSError as error:
+            failure = error
+        finally:
+            with self._turn:
+                self._busy = False
+                self._durable = max(self._durable, durable)
+                self._failure = self._failure or failure
+                self._turn.notify_all()
+
+    def close(self) -> None:
+        """Release the file."""
+        self._syncer.close()
+
+
+class FileLock:
+    """A kernel lock between processes: fair enough, free of polling, and gone with its holder."""
+
+    def __init__(self, path: Path, *, mode: int) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        except OSError as error:
+            raise StoreReadOnlyError(f"can't write {path} ({error.strerror}): make the folder writable") from error
+
+    def acquire(self) -> None:
+        """Wait for the lock."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Let the next process in."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names of new files in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+OpenSyncer = Callable[[Path], Syncer]

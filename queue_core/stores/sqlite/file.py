@@ -1,0 +1,179 @@
+"""Opens the file: makes a new one, recognises ours, refuses any other, and brings its schema up to date."""
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from queue_core.errors import (
+    InvalidSettingError,
+    StoreCorruptError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    StoreVersionError,
+)
+from queue_core.stores.sqlite.driver import Connection, Driver
+from queue_core.stores.sqlite.durable import FileLock, sync_folder
+
+APPLICATION_ID = 0x546F776C  # "Towl"
+PAGE_BYTES = 4096
+CACHE_KIBIBYTES = 32_768
+WAL_KEPT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema; forward only, and never changed once it has been released."""
+
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        """Tells whether what was applied is what this program has."""
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def migrations() -> list[Migration]:
+    """The steps this program knows, in order."""
+    folder = files("queue_core.stores.sqlite").joinpath("migrations")
+    found = [
+        Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
+        for entry in folder.iterdir()
+        if entry.name.endswith(".sql")
+    ]
+    return sorted(found, key=lambda migration: migration.number)
+
+
+def check_path(path: Path) -> None:
+    """Raise for a path where no file can be, or one that is marked read-only."""
+    if path.is_dir():
+        raise InvalidSettingError(f"{path} is a folder: name a file in it, such as {path / 'towline.db'}")
+    if not path.parent.is_dir():
+        raise InvalidSettingError(f"the folder {path.parent} does not exist: create it, or name another file")
+    if not path.exists():
+        return
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise InvalidSettingError(f"{path} is not a regular file: name another")
+    if not mode & 0o222 or not os.access(path, os.W_OK):
+        raise StoreReadOnlyError(
+            f"{path} is read-only (mode {mode & 0o777:04o}): make the file and its folder writable"
+        )
+
+
+def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACHE_KIBIBYTES) -> Connection:
+    """A connection set up for this store; its file must have been prepared, or be about to be."""
+    try:
+        connection = driver.connect(str(path), vfs)
+    except driver.error as error:
+        raise driver.translate(error, str(path)) from error
+    connection.execute(f"PRAGMA cache_size = -{cache_kibibytes}").fetchall()
+    connection.execute("PRAGMA synchronous = NORMAL").fetchall()
+    connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}").fetchall()
+    connection.execute("PRAGMA temp_store = MEMORY").fetchall()
+    return connection
+
+
+def prepare(driver: Driver, path: Path, lock: FileLock, vfs: str) -> Connection:
+    """Create or bring up to date the file, while other processes that would do so wait; a connection to it."""
+    lock.acquire()
+    connection = connect(driver, path, vfs)
+    try:
+        try:
+            version = recognise(connection, path)
+            _migrate(connection, path, version)
+            connection.execute("SELECT count(*) FROM catalog").fetchall()  # opens the log for the syncer
+        except driver.error as error:
+            raise driver.translate(error, str(path)) from error
+        sync_folder(path.parent)
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        lock.release()
+    return connection
+
+
+def inspect(driver: Driver, path: Path, vfs: str) -> None:
+    """Raise for an existing file that is not ours, before anything is written beside it."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    try:
+        connection = driver.connect(str(path), vfs)
+        try:
+            recognise(connection, path)
+        finally:
+            connection.close()
+    except driver.error as error:
+        raise driver.translate(error, str(path)) from error
+
+
+def recognise(connection: Connection, path: Path) -> int:
+    """The schema's number; 0 for an empty file. Raises for another program's database and for a newer version."""
+    owner = _number(connection, "PRAGMA application_id")
+    tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
+    version = _number(connection, "PRAGMA user_version")
+    if owner == 0 and tables == 0 and version == 0:
+        return 0
+    if owner != APPLICATION_ID:
+        raise StoreCorruptError(
+            f"{path} is an SQLite database of another program ({tables} tables and indexes); "
+            "nothing was changed: name another file"
+        )
+    newest = migrations()[-1].number
+    if version > newest:
+        raise StoreVersionError(f"{path} has schema {version}, this program knows {newest}: upgrade towline")
+    return version
+
+
+def _migrate(connection: Connection, path: Path, version: int) -> None:
+    if version == 0:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode is None or mode[0] != "wal":
+        raise StoreUnavailableError(f"{path} can't be used with a write-ahead log: is it on a network file system?")
+    known = migrations()
+    if version:
+        rows = connection.execute("SELECT number, checksum FROM migrations").fetchall()
+        applied: dict[int, str] = {row[0]: row[1] for row in rows}
+        for migration in known[:version]:
+            if applied.get(migration.number) != migration.checksum:
+                raise StoreVersionError(f"{path}: migration {migration.name} is not the one this program has")
+    if version == known[-1].number:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations"
+            " (number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL)"
+        )
+        for migration in known[version:]:
+            for statement in _statements(migration.sql):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO migrations VALUES (?, ?, ?)", (migration.number, migration.name, migration.checksum)
+            )
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {known[-1].number}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _statements(sql: str) -> list[str]:
+    """The statements of a file in which each ends with a semicolon at the end of a line."""
+    return [part for part in (piece.strip() for piece in f"{sql}\n".split(";\n")) if part]
+
+
+def _number(connection: Connection, sql: str) -> int:
+    row = connection.execute(sql).fetchone()
+    assert row is not None, "a pragma or count answers one row"
+    return int(row[0])

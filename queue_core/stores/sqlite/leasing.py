@@ -1,0 +1,123 @@
+"""The lease verb: settle, find the tasks in order, take them, all in the caller's transaction."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+from queue_core.clock import Instant, after
+from queue_core.errors import InvalidLeaseTimeError
+from queue_core.semantics import unspent_end
+from queue_core.store import Granted, LeaseRequest
+from queue_core.stores.sqlite.counts import LEASED, LEASES, READY
+from queue_core.stores.sqlite.driver import Cell, Row
+from queue_core.stores.sqlite.rows import payload_of, spent_of, spent_text
+from queue_core.stores.sqlite.settling import settle
+from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.stores.sqlite.supervision import greet
+from queue_core.task import Lease, QueueSpec, TagFilter
+
+_COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
+_ANY = f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta, id LIMIT ?"  # noqa: S608
+_TAG = (
+    f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"  # noqa: S608
+)
+_ONE = f"SELECT {_COLUMNS} FROM tasks WHERE id = ?"  # noqa: S608
+_HEAD = "SELECT eta, id FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"
+_TAKE = (
+    "UPDATE tasks SET state = 2, ready_at = eta, eta = ?, leases = leases + 1, leased_at = ?, worker = ?, spent = ?"
+    " WHERE id = ?"
+)
+
+
+def check_lease_time(spec: QueueSpec, seconds: float) -> None:
+    """Raise `InvalidLeaseTimeError` for more than the queue's `max_lease_seconds`."""
+    if seconds > spec.max_lease_seconds:
+        raise InvalidLeaseTimeError(
+            f"a lease of {spec.name} may last at most max_lease, {spec.max_lease_seconds} s: {seconds}"
+        )
+
+
+def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
+    """See `Transaction.lease`."""
+    queue = step.queue(name)
+    check_lease_time(queue.spec, request.seconds)
+    greet(step, request.worker, now=now)
+    settled = settle(step, queue, now=now)
+    unsettled = settled.horizon is not None
+    if queue.spec.paused:
+        return Granted((), settled.expired)
+    rows = _candidates(step, queue, request.tags, count=request.count)
+    if settled.horizon is not None:
+        rows = [row for row in rows if (row[0], row[1]) < settled.horizon]
+    if not rows:
+        return Granted((), settled.expired, unsettled)
+    return Granted(_take(step, queue, rows, request, now=now), settled.expired, unsettled)
+
+
+def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> list[Row]:
+    tag_ids = step.tag_ids(queue, tags)
+    if tags.kind == "oldest":
+        tag_ids = _oldest_tag(step, queue, tag_ids)
+    if tag_ids is None:
+        return step.connection.execute(_ANY, (queue.id, count)).fetchall()
+    if not tag_ids:
+        return []
+    if len(tag_ids) == 1:
+        return step.connection.execute(_TAG, (tag_ids[0], count)).fetchall()
+    first = islice(in_order(step, tag_ids, limit=count), count)
+    rows = (step.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
+    return [row for row in rows if row is not None]
+
+
+def in_order(step: Step, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:
+    """(eta, id) of ready tasks of several tags in lease order, read as far as they are asked for."""
+    return heapq.merge(*(iter(step.connection.execute(_HEAD, (tag_id, limit))) for tag_id in tag_ids))
+
+
+def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[int]:
+    """The tag of the first ready task, of these tags or of all."""
+    if tag_ids is None:
+        row = step.connection.execute(
+            "SELECT tag FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta, id LIMIT 1",
+            (queue.id,),
+        ).fetchone()
+        return [] if row is None else [row[0]]
+    heads = ((step.connection.execute(_HEAD, (tag_id, 1)).fetchone(), tag_id) for tag_id in tag_ids)
+    return [tag_id for _head, tag_id in sorted((head, tag_id) for head, tag_id in heads if head is not None)[:1]]
+
+
+def _take(step: Step, queue: QueueRow, rows: list[Row], request: LeaseRequest, *, now: Instant) -> tuple[Lease, ...]:
+    connection = step.connection
+    name, worker = queue.spec.name, request.worker
+    end = after(now, request.seconds)
+    tags = {tag_id: step.tag(tag_id) for tag_id in {row[2] for row in rows}}
+    leases: list[Lease] = []
+    changes: list[tuple[Cell, ...]] = []
+    for eta, task_id, tag_id, added_at, number, last_leased_at, given, spent, payload in rows:
+        leased_at = now if now > last_leased_at else last_leased_at + 1
+        expires_at, kept = end, None
+        if spent is not None:
+            expires_at, still = unspent_end(end, spent_of(spent), now=now)
+            kept = spent_text(still)
+        changes.append((expires_at, leased_at, worker, kept, task_id))
+        leases.append(
+            Lease(
+                name,
+                f"_{task_id}" if given is None else given,
+                tags[tag_id],
+                payload if payload is not None else payload_of(connection, task_id, payload),
+                f"{task_id}.{leased_at}",
+                worker,
+                number + 1,
+                leased_at,
+                expires_at,
+                eta,
+                added_at,
+            )
+        )
+    connection.executemany(_TAKE, changes)
+    for tag_id, taken in Counter([row[2] for row in rows]).items():
+        step.counts.change(queue.whole, tag_id, ((READY, -taken), (LEASED, taken), (LEASES, taken)))
+    step.told = True
+    return tuple(leases)

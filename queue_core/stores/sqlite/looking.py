@@ -1,0 +1,177 @@
+"""The verbs that only look: statistics, waiting times, live leases. Exact as of `now`, though nothing is settled."""
+
+import json
+from heapq import merge
+from itertools import islice
+
+from queue_core.clock import Instant
+from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, spread
+from queue_core.stores.sqlite.counts import COLUMNS as COUNTERS
+from queue_core.stores.sqlite.leasing import in_order
+from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.task import TagFilter, TaskState, chosen_name
+
+HEAD = 1000  # etas of the ready queue that are read for `waiting`
+
+_SUMS = ", ".join(f"sum({counter})" for counter in COUNTERS)
+_OF_TAGS = " AND tag IN (SELECT value FROM json_each(?))"
+_READY_FIRST = "SELECT eta FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta LIMIT ?"
+_READY_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta DESC LIMIT 1"
+_TAG_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta DESC LIMIT 1"
+
+
+def stats(step: Step, name: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+    """See `Transaction.stats`."""
+    queue = step.queue(name)
+    step.counts.write(step.connection, now=step.now)
+    return _stats(step, queue, step.tag_ids(queue, tags), now=now)
+
+
+def _stats(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> QueueStats:
+    name, paused = queue.spec.name, queue.spec.paused
+    if tag_ids == []:
+        return QueueStats(name, paused=paused)
+    ids = [queue.whole] if tag_ids is None else tag_ids
+    of_tags, cells = _narrowed(tag_ids)
+    counted = step.connection.execute(
+        f"SELECT {_SUMS} FROM counts WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608
+        (json.dumps(ids),),
+    ).fetchone()
+    assert counted is not None, "an aggregate answers one row"
+    ready, delayed, leased, dead, added, leases, deleted, released, expired, died = (count or 0 for count in counted)
+    etas = [_first_ready(step, queue, tag_ids)]
+    if delayed:
+        due, first = _due(step, f"tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?{of_tags}", queue, now, cells)
+        ready, delayed = ready + due, delayed - due
+        etas.append(first)
+    if leased:
+        lapsed = f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags}"
+        due, first = _due(step, lapsed, queue, now, cells)
+        if due:
+            gone = 0
+            if queue.spec.max_leases is not None:
+                limit = queue.spec.max_leases
+                gone, _ = _due(step, f"{lapsed} AND leases >= {limit}", queue, now, cells)
+                _, first = _due(step, f"{lapsed} AND leases < {limit}", queue, now, cells)
+            ready, leased, expired, died = ready + due - gone, leased - due, expired + due, died + gone
+            dead += gone if queue.spec.on_exhausted == "dead" else 0
+            etas.append(first)
+    oldest = min((eta for eta in etas if eta is not None), default=None)
+    return QueueStats(
+        name, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died, paused
+    )
+
+
+def _narrowed(tag_ids: list[int] | None) -> tuple[str, tuple[str, ...]]:
+    """The condition that keeps to these tags, and what it needs."""
+    return ("", ()) if tag_ids is None else (_OF_TAGS, (json.dumps(tag_ids),))
+
+
+def _due(step: Step, chosen: str, queue: QueueRow, now: Instant, cells: tuple[str, ...]) -> tuple[int, Instant | None]:
+    """How many rows, and the first eta of them."""
+    sql = f"SELECT count(*), min(eta) FROM tasks INDEXED BY {chosen}"  # noqa: S608
+    row = step.connection.execute(sql, (queue.id, now, *cells)).fetchone()
+    assert row is not None, "an aggregate answers one row"
+    return row[0], row[1]
+
+
+def _first_ready(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> Instant | None:
+    if tag_ids is None:
+        row = step.connection.execute(_READY_FIRST, (queue.id, 1)).fetchone()
+        return None if row is None else row[0]
+    return next((Instant(eta) for eta, _ in in_order(step, tag_ids, limit=1)), None)
+
+
+def tag_stats(step: Step, name: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+    """See `Transaction.tag_stats`."""
+    queue = step.queue(name)
+    step.counts.write(step.connection, now=step.now)
+    rows = step.connection.execute(
+        "SELECT id, tag FROM counts WHERE queue = ? AND tag > ? ORDER BY tag LIMIT ?",
+        (queue.id, after or "", limit),
+    ).fetchall()
+    if after is None:
+        untagged = step.known_tag_id(queue, None)
+        if untagged is not None:
+            rows = [(untagged, None), *rows][:limit]
+    return [TagStats(tag, _stats(step, queue, [tag_id], now=now)) for tag_id, tag in rows]
+
+
+def waiting(step: Step, name: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+    """See `Transaction.waiting`."""
+    queue = step.queue(name)
+    tag_ids = step.tag_ids(queue, tags)
+    if tags.kind == "oldest":
+        tag_ids = _tag_of_oldest(step, queue, tag_ids, now=now)
+    ready = _stats(step, queue, tag_ids, now=now).ready
+    if not ready:
+        return ()
+    if tag_ids is None:
+        stored = (row[0] for row in step.connection.execute(_READY_FIRST, (queue.id, HEAD)))
+        lasts = [step.connection.execute(_READY_LAST, (queue.id,)).fetchone()]
+    else:
+        stored = (eta for eta, _ in in_order(step, tag_ids, limit=HEAD))
+        lasts = [step.connection.execute(_TAG_LAST, (tag_id,)).fetchone() for tag_id in tag_ids]
+    due = _due_etas(step, queue, tag_ids, now=now)
+    etas = list(islice(merge(stored, due), HEAD))
+    newest = max([row[0] for row in lasts if row is not None] + due[-1:], default=now)
+    return spread(etas, ready=ready, newest=newest) if etas else ()
+
+
+def _due_etas(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[Instant]:
+    """Etas, in order, of the first tasks that are stored as delayed or leased but are ready by now."""
+    of_tags, cells = _narrowed(tag_ids)
+    bound = queue.spec.max_leases
+    alive = "" if bound is None else f" AND leases < {bound}"
+    etas: list[Instant] = []
+    for chosen in (
+        f"tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?{of_tags}",
+        f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags}{alive}",
+    ):
+        sql = f"SELECT eta FROM tasks INDEXED BY {chosen} ORDER BY eta LIMIT ?"  # noqa: S608
+        etas.extend(row[0] for row in step.connection.execute(sql, (queue.id, now, *cells, HEAD)))
+    return sorted(etas)
+
+
+def _tag_of_oldest(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[int]:
+    """The tag of the first leasable task, whether it is settled or not."""
+    of_tags, cells = _narrowed(tag_ids)
+    bound = queue.spec.max_leases
+    alive = "" if bound is None else f" AND leases < {bound}"
+    heads: list[tuple[int, int, int]] = []
+    for chosen in (
+        f"tasks_ready WHERE queue = ? AND state = 0 AND eta <= ?{of_tags}",
+        f"tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?{of_tags}",
+        f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags}{alive}",
+    ):
+        until = now if "state = 0" not in chosen else (1 << 62)
+        sql = f"SELECT eta, id, tag FROM tasks INDEXED BY {chosen} ORDER BY eta, id LIMIT 1"  # noqa: S608
+        heads.extend(step.connection.execute(sql, (queue.id, until, *cells)))
+    return [min(heads)[2]] if heads else []
+
+
+def live_leases(step: Step, name: str, *, limit: int, now: Instant) -> list[LiveLease]:
+    """See `Transaction.live_leases`."""
+    queue = step.queue(name)
+    rows = step.connection.execute(
+        "SELECT id, name, tag, worker, leases, leased_at, eta, ready_at FROM tasks INDEXED BY tasks_leased"
+        " WHERE queue = ? AND state = 2 AND eta > ? ORDER BY eta, id LIMIT ?",
+        (queue.id, now, limit),
+    ).fetchall()
+    return [LiveLease(chosen_name(row[0]) if row[1] is None else row[1], step.tag(row[2]), *row[3:]) for row in rows]
+
+
+def next_eta(step: Step, name: str) -> Instant | None:
+    """See `Transaction.next_eta`."""
+    queue = step.queue(name)
+    etas: list[Instant] = []
+    for state, index in ((TaskState.DELAYED, "tasks_delayed"), (TaskState.LEASED, "tasks_leased")):
+        etas.extend(
+            row[0]
+            for row in step.connection.execute(
+                f"SELECT eta FROM tasks INDEXED BY {index} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+                " ORDER BY eta LIMIT 1",
+                (queue.id,),
+            )
+        )
+    return min(etas, default=None)

@@ -1,0 +1,126 @@
+"""Between a task's row and its `Task`; the verbs that are not hot run the pure semantics over these."""
+
+from collections.abc import Iterable, Sequence
+
+from queue_core.clock import Instant
+from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.semantics import Ending
+from queue_core.stats import FinishedLease
+from queue_core.stores.sqlite.counts import DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
+from queue_core.stores.sqlite.driver import Connection, Row
+from queue_core.stores.sqlite.names import take_back
+from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.task import Task, TaskState
+
+LONG_PAYLOAD_BYTES = 2048
+
+# Everything but the payload, of which only is told whether it is a long one.
+COLUMNS = (
+    "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
+    " payload IS NULL AS is_long"
+)
+_BY_ID = f"SELECT {COLUMNS} FROM tasks WHERE id = ? AND queue = ?"  # noqa: S608
+_BY_IDS = (
+    f"SELECT {COLUMNS} FROM (SELECT value AS wanted FROM json_each(?)) CROSS JOIN tasks ON id = wanted"  # noqa: S608
+    " AND queue = ?"
+)
+_WRITE = (
+    "UPDATE tasks SET state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
+    " WHERE id = ?"
+)
+
+
+def load(connection: Connection, queue: QueueRow, ids: Sequence[int]) -> list[Row]:
+    """The rows of those ids that are tasks of this queue, without their payloads."""
+    if len(ids) == 1:
+        row = connection.execute(_BY_ID, (ids[0], queue.id)).fetchone()
+        return [] if row is None else [row]
+    assert len(ids) <= max(MAX_TOKENS_PER_CALL, 1000), "the limits of a call bound it"
+    return connection.execute(_BY_IDS, (f"[{','.join(map(str, ids))}]", queue.id)).fetchall()
+
+
+def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> Task:
+    """The task of a row that was selected as `COLUMNS`."""
+    return Task(
+        row[0],
+        queue.spec.name,
+        payload,
+        row[3],
+        row[5],
+        row[10],
+        step.tag(row[1]),
+        TaskState(row[2]),
+        row[6],
+        row[7],
+        row[4],
+        row[8],
+        row[9],
+        spent_of(row[11]),
+    )
+
+
+def payload_of(connection: Connection, task_id: int, payload: bytes | None) -> bytes:
+    """A task's payload, from where the long ones are when it is not in the row."""
+    if payload is not None:
+        return payload
+    row = connection.execute("SELECT payload FROM payloads WHERE id = ?", (task_id,)).fetchone()
+    assert row is not None, "it is written and deleted with its task"
+    return bytes(row[0])
+
+
+def write(connection: Connection, tasks: Iterable[Task]) -> None:
+    """Write what may change of tasks."""
+    connection.executemany(
+        _WRITE,
+        [
+            (
+                int(task.state),
+                task.eta,
+                task.ready_at,
+                task.leases,
+                task.leased_at,
+                task.worker,
+                task.reason,
+                spent_text(task.spent),
+                task.id,
+            )
+            for task in tasks
+        ],
+    )
+
+
+def remove(step: Step, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> None:
+    """Delete tasks, their long payloads, and hold back their given names. Counts nothing."""
+    step.connection.executemany("DELETE FROM tasks WHERE id = ?", [(row[0],) for row in rows])
+    long = [(row[0],) for row in rows if row[12]]
+    if long:
+        step.connection.executemany("DELETE FROM payloads WHERE id = ?", long)
+    named = [row[10] for row in rows if row[10] is not None]
+    if named:
+        take_back(step.connection, queue, named, at=at)
+
+
+def end(step: Step, queue: QueueRow, row: Row, ending: Ending) -> FinishedLease:
+    """Carry out the end of a lease: the task, its counters, the sample."""
+    finished = ending.finished
+    changes = [(LEASED, -1), (TOTAL_OF_OUTCOME[finished.outcome], 1)]
+    if finished.died:
+        changes.append((DIED, 1))
+    if ending.task is None:
+        remove(step, queue, [row], at=finished.ended_at)
+    else:
+        write(step.connection, [ending.task])
+        changes.append((GAUGE_OF_STATE[ending.task.state], 1))
+    step.counts.change(queue.whole, row[1], changes)
+    step.note(queue, finished)
+    return finished
+
+
+def spent_of(text: str | None) -> tuple[Instant, ...]:
+    """Ends of leases that were cut short, as they are kept: decimal, by commas; nothing is the rule."""
+    return tuple(Instant(int(part)) for part in text.split(",")) if text else ()
+
+
+def spent_text(spent: Sequence[Instant]) -> str | None:
+    """How `spent` is kept."""
+    return ",".join(map(str, spent)) if spent else None

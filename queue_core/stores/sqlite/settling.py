@@ -1,0 +1,60 @@
+"""Lets time act: due tasks become ready (or dead), a bounded number at a time, inside the verb that looks next."""
+
+from dataclasses import dataclass
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.semantics import Ending
+from queue_core.stats import FinishedLease
+from queue_core.stores.sqlite.counts import DELAYED, READY
+from queue_core.stores.sqlite.driver import Row
+from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
+from queue_core.stores.sqlite.step import QueueRow, Step
+
+SETTLED_PER_CALL = 500
+
+_DUE_DELAYED = (
+    "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
+    " ORDER BY eta, id LIMIT ?"
+)
+_DUE_LEASED = (
+    f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?"  # noqa: S608
+    " ORDER BY eta, id LIMIT ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Leases found expired, and the (eta, id) of the first due task left; those before it may be leased in order."""
+
+    expired: tuple[FinishedLease, ...] = ()
+    horizon: tuple[int, int] | None = None
+
+
+NOTHING_DUE = Settled()
+
+
+def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
+    """Settle the first `limit` due tasks by eta."""
+    delayed = step.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
+    leased = step.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()
+    if not delayed and not leased:
+        return NOTHING_DUE
+    step.told = True
+    horizon = None
+    if len(delayed) + len(leased) > limit:
+        horizon = sorted([(row[2], row[0]) for row in delayed] + [(row[3], row[0]) for row in leased])[limit]
+        delayed = [row for row in delayed if (row[2], row[0]) < horizon]
+        leased = [row for row in leased if (row[3], row[0]) < horizon]
+    if delayed:
+        step.connection.executemany("UPDATE tasks SET state = 0 WHERE id = ?", [(row[0],) for row in delayed])
+        for row in delayed:
+            step.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
+    return Settled(tuple([expire(step, queue, row, now=now) for row in leased]), horizon)
+
+
+def expire(step: Step, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
+    """End the expired lease of a row selected as `rows.COLUMNS`."""
+    ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+    assert isinstance(ending, Ending), "a due LEASED task ends its lease"
+    return end(step, queue, row, ending)

@@ -1,0 +1,217 @@
+"""What the verbs of one transaction share: the connection, what is known of queues and tags, and what is to be written.
+
+A `Known` outlives transactions; `catalog.version` tells when another process made it stale.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+
+from queue_core.clock import Instant
+from queue_core.errors import UnknownQueueError
+from queue_core.stats import FinishedLease
+from queue_core.stores.sqlite.counts import Counts
+from queue_core.stores.sqlite.driver import Connection
+from queue_core.stores.sqlite.samples import write_samples
+from queue_core.task import QueueSpec, TagFilter
+
+MAX_KNOWN_TAGS = 50_000
+TAG_IDLE_MICROSECONDS = 86_400 * 1_000_000
+TAGS_EXAMINED_PER_NEW_TAG = 8
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue as the file has it: its row, its settings, and the row that counts the whole of it."""
+
+    id: int
+    whole: int
+    spec: QueueSpec
+
+
+class Known:
+    """What one connection remembers of queues and tags between transactions; bounded."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.queues: dict[str, QueueRow] = {}
+        self.tag_ids: dict[tuple[int, str], int] = {}
+        self.tags: dict[int, str | None] = {}
+        self.examined = 0
+
+    def forget(self) -> None:
+        """Know nothing: after a rollback, or when the catalog has changed."""
+        self.version = -1
+        self.queues.clear()
+        self.tag_ids.clear()
+        self.tags.clear()
+
+
+class Step:
+    """One transaction under way on one connection."""
+
+    def __init__(self, connection: Connection, known: Known) -> None:
+        self.connection = connection
+        self.known = known
+        self.counts = Counts()
+        self.told = False
+        self._finished: dict[int, list[FinishedLease]] = {}
+        self._last_id: int | None = None
+        self._first_new_id = 0
+        self.now = Instant(0)
+        self._new_tags = 0
+        version = connection.execute("SELECT version FROM catalog").fetchone()
+        assert version is not None, "the migration wrote it"
+        if version[0] != known.version:
+            known.forget()
+            known.version = version[0]
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueRow:
+        """The queue of that name. Raises `UnknownQueueError`."""
+        row = self.known.queues.get(name)
+        return row if row is not None else self._find_queue(name)
+
+    def _find_queue(self, name: str) -> QueueRow:
+        found = self.connection.execute(
+            "SELECT q.id, c.id, q.settings, q.paused FROM queues q JOIN counts c ON c.queue = q.id AND c.tag IS NULL"
+            " WHERE q.name = ?",
+            (name,),
+        ).fetchone()
+        if found is None:
+            some = self.connection.execute("SELECT name FROM queues ORDER BY name LIMIT 5").fetchall()
+            raise UnknownQueueError(f"no queue {name!r}; queues: {', '.join(row[0] for row in some) or 'none yet'}")
+        row = QueueRow(found[0], found[1], spec_of(name, found[2], paused=found[3]))
+        self.known.queues[name] = row
+        return row
+
+    def catalog_changed(self) -> None:
+        """Have every process read queues and tags anew, this one included."""
+        self.connection.execute("UPDATE catalog SET version = version + 1")
+        self.known.forget()
+        row = self.connection.execute("SELECT version FROM catalog").fetchone()
+        self.known.version = row[0] if row is not None else -1
+
+    # -- tags -----------------------------------------------------------------------------------------------------
+
+    def tag_id(self, queue: QueueRow, tag: str | None) -> int:
+        """The row of a tag (None: untagged), made when there is none."""
+        key = (queue.id, tag or "")
+        known = self.known.tag_ids.get(key)
+        if known is not None:
+            return known
+        found = self._find_tag(key)
+        if found is None:
+            self._new_tags += 1
+            self.connection.execute("INSERT INTO counts (queue, tag, changed_at) VALUES (?, ?, ?)", (*key, self.now))
+            found = self._find_tag(key)
+            assert found is not None, "it was written a line above"
+        return found
+
+    def known_tag_id(self, queue: QueueRow, tag: str | None) -> int | None:
+        """The row of a tag, or None when the queue never had it."""
+        key = (queue.id, tag or "")
+        known = self.known.tag_ids.get(key)
+        return known if known is not None else self._find_tag(key)
+
+    def _find_tag(self, key: tuple[int, str]) -> int | None:
+        found = self.connection.execute("SELECT id FROM counts WHERE queue = ? AND tag = ?", key).fetchone()
+        if found is None:
+            return None
+        if len(self.known.tag_ids) >= MAX_KNOWN_TAGS:
+            self.known.tag_ids.clear()
+        tag_id = int(found[0])
+        self.known.tag_ids[key] = tag_id
+        return tag_id
+
+    def tag(self, tag_id: int) -> str | None:
+        """The tag of a row; None: untagged."""
+        tags = self.known.tags
+        if tag_id in tags:
+            return tags[tag_id]
+        found = self.connection.execute("SELECT tag FROM counts WHERE id = ?", (tag_id,)).fetchone()
+        assert found is not None, "a task's tag is never forgotten"
+        if len(tags) >= MAX_KNOWN_TAGS:
+            tags.clear()
+        tags[tag_id] = found[0] or None
+        return tags[tag_id]
+
+    def tag_ids(self, queue: QueueRow, tags: TagFilter) -> list[int] | None:
+        """The rows of the tags that a filter takes; None: all of the queue."""
+        if tags.kind == "untagged":
+            untagged = self.known_tag_id(queue, None)
+            return [] if untagged is None else [untagged]
+        if not tags.tags:
+            return None
+        found = (self.known_tag_id(queue, tag) for tag in tags.tags)
+        return [tag_id for tag_id in found if tag_id is not None]
+
+    def _forget_idle_tags(self) -> None:
+        """Look at a few tags, round and round, and drop those that were empty and untouched for a day."""
+        limit = TAGS_EXAMINED_PER_NEW_TAG * self._new_tags
+        examined = self.connection.execute(
+            "SELECT id, ready + delayed + leased + dead, changed_at, tag FROM counts WHERE id > ? ORDER BY id LIMIT ?",
+            (self.known.examined, limit),
+        ).fetchall()
+        self.known.examined = examined[-1][0] if len(examined) == limit else 0
+        idle = [(row[0],) for row in examined if row[3] and not row[1] and row[2] < self.now - TAG_IDLE_MICROSECONDS]
+        if idle:
+            self.connection.executemany("DELETE FROM counts WHERE id = ?", idle)
+            self.catalog_changed()
+
+    # -- what is written at the end -------------------------------------------------------------------------------
+
+    def take_ids(self, number: int) -> int:
+        """The first of so many new task ids, in order and never given out before."""
+        if self._last_id is None:
+            row = self.connection.execute("SELECT added FROM counts WHERE id = 0").fetchone()
+            assert row is not None, "the migration wrote it"
+            self._last_id = self._first_new_id = int(row[0])
+        first = self._last_id + 1
+        self._last_id += number
+        return first
+
+    def give_back_ids(self, number: int) -> None:
+        """Return the last of the ids taken: nothing was added under them."""
+        if number:
+            assert self._last_id is not None, "ids were taken first"
+            self._last_id -= number
+
+    def note(self, queue: QueueRow, finished: FinishedLease) -> None:
+        """Keep a finished lease for the samples."""
+        self._finished.setdefault(queue.id, []).append(finished)
+
+    def note_all(self, queue: QueueRow, finished: list[FinishedLease]) -> None:
+        """Keep finished leases for the samples."""
+        self._finished.setdefault(queue.id, []).extend(finished)
+
+    def forget_queue(self, queue: QueueRow) -> None:
+        """Keep nothing for a queue that is deleted."""
+        self._finished.pop(queue.id, None)
+
+    def write_samples(self) -> None:
+        """Write the finished leases noted so far."""
+        for queue_id, finished in self._finished.items():
+            write_samples(self.connection, queue_id, finished)
+        self._finished = {}
+
+    def write(self) -> None:
+        """Write samples and counters; the last act before the commit."""
+        self.write_samples()
+        if self._last_id is not None and self._last_id != self._first_new_id:
+            self.connection.execute("UPDATE counts SET added = ? WHERE id = 0", (self._last_id,))
+        self.counts.write(self.connection, now=self.now)
+        if self._new_tags:
+            self._forget_idle_tags()
+
+
+def spec_of(name: str, settings: str, *, paused: int) -> QueueSpec:
+    """A queue's settings from its row."""
+    return QueueSpec(name=name, paused=bool(paused), **json.loads(settings))
+
+
+def settings_of(spec: QueueSpec) -> str:
+    """A queue's settings for its row: all but its name and whether it is paused."""
+    settings = asdict(spec)
+    del settings["name"], settings["paused"]
+    return json.dumps(settings)

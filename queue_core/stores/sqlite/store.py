@@ -1,0 +1,235 @@
+"""The SQLite store: transactions of one writer at a time, snapshots for readers, one sync for many commits.
+
+Between processes a kernel file lock orders the writers; it is released before the sync.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Literal
+
+from queue_core.errors import StoreUnavailableError
+from queue_core.store import Check, Ticket
+from queue_core.stores.sqlite.check import check
+from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
+from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, NoSyncer, OpenSyncer
+from queue_core.stores.sqlite.file import check_path, connect, inspect, prepare
+from queue_core.stores.sqlite.signals import SocketSignals
+from queue_core.stores.sqlite.step import Known, Step
+from queue_core.stores.sqlite.transaction import SqliteTransaction
+
+CHECKPOINT_PAGES = 2000
+CHECKPOINT_COMMITS = 500
+MAX_IDLE_READERS = 4
+READER_CACHE_KIBIBYTES = 4096
+
+
+class SqliteStore:
+    """See `Store`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Literal["strict", "relaxed"] = "strict",
+        driver: Driver | None = None,
+        vfs: str = "",
+        open_syncer: OpenSyncer | None = None,
+    ) -> None:
+        """Open the file at `path`, or make it.
+
+        Args:
+            driver: the SQLite library; the best there is by default.
+            vfs: the name of an apsw VFS to open the file with; "" is the usual one.
+            open_syncer: makes the log durable, given its path; a test of power cuts brings its own.
+        """
+        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - `resolve` would follow links: SQLite's files would move
+        self._durability = durability
+        self._driver = driver or best_driver()
+        self._vfs = vfs
+        check_path(self._path)
+        inspect(self._driver, self._path, vfs)
+        self._file_lock = FileLock(self._beside("-lock"), mode=0o666)
+        try:
+            self._writer = prepare(self._driver, self._path, self._file_lock, vfs)
+        except BaseException:
+            self._file_lock.close()
+            raise
+        self._counts_pages = self._driver.watch(self._writer, self._note_pages)
+        self._pages = 0
+        self._pages_left = 0
+        self._commits = 0
+        default: OpenSyncer = NoSyncer if durability == "relaxed" else FileSyncer
+        self._group = GroupSync((open_syncer or default)(self._beside("-wal")), self._path)
+        self._signals = SocketSignals(self._path)
+        self._known = Known()
+        self._lock = Lock()
+        self._readers_lock = Lock()
+        self._readers: list[tuple[Connection, Known]] = []
+        self._process = os.getpid()
+        self._closed = False
+
+    def _beside(self, suffix: str) -> Path:
+        return self._path.with_name(self._path.name + suffix)
+
+    @property
+    def url(self) -> str:
+        """See `Store.url`."""
+        return f"sqlite:///{self._path}"
+
+    @property
+    def durability(self) -> Literal["strict", "relaxed"]:
+        """See `Store.durability`."""
+        return self._durability
+
+    @property
+    def driver(self) -> str:
+        """The SQLite library in use, and what is wrong with it, if anything."""
+        return self._driver.name
+
+    @property
+    def signals(self) -> SocketSignals:
+        """See `Store.signals`."""
+        return self._signals
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def begin(self) -> Iterator[SqliteTransaction]:
+        """See `Store.begin`."""
+        with self._lock:
+            self._check_usable()
+            self._group.check()
+            self._file_lock.acquire()
+            try:
+                yield from self._transact()
+                self._checkpoint_if_due()
+            finally:
+                self._file_lock.release()
+
+    def _transact(self) -> Iterator[SqliteTransaction]:
+        connection = self._writer
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            step = Step(connection, self._known)
+            yield SqliteTransaction(step)
+            step.write()
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, self._driver.error):
+                raise self._driver.translate(error, str(self._path)) from error
+            raise
+        if step.told:
+            self._commits += 1
+            self._group.note_commit()
+
+    def _roll_back(self) -> None:
+        self._known.forget()
+        # After some failures SQLite has rolled back by itself, and another must not hide the first.
+        with contextlib.suppress(self._driver.error):
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+
+    @contextmanager
+    def read(self) -> Iterator[SqliteTransaction]:
+        """See `Store.read`."""
+        with self._snapshot() as step:
+            yield SqliteTransaction(step)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[Step]:
+        with self._readers_lock:
+            self._check_usable()
+            reader = self._readers.pop() if self._readers else None
+        connection, known = reader or (self._connect_reader(), Known())
+        try:
+            try:
+                connection.execute("BEGIN")
+                yield Step(connection, known)
+            finally:
+                with contextlib.suppress(self._driver.error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                self._keep_reader(connection, known)
+        except self._driver.error as error:
+            raise self._driver.translate(error, str(self._path)) from error
+
+    def ticket(self) -> Ticket:
+        """See `Store.ticket`."""
+        return self._group.last()
+
+    def sync(self, ticket: Ticket) -> None:
+        """See `Store.sync`."""
+        if self._durability == "strict":
+            self._group.wait(ticket)
+
+    # -- upkeep ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> Check:
+        """See `Store.check`."""
+        with self._snapshot() as step:
+            return check(step.connection)
+
+    def close(self) -> None:
+        """See `Store.close`. The last process to close folds the log into the file."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._process == os.getpid():
+                with self._readers_lock:
+                    for connection, _known in self._readers:
+                        connection.close()
+                    self._readers.clear()
+                self._file_lock.acquire()
+                try:
+                    self._writer.close()
+                finally:
+                    self._file_lock.release()
+            self._group.close()
+            self._file_lock.close()
+            self._signals.close()
+
+    def _connect_reader(self) -> Connection:
+        return connect(self._driver, self._path, self._vfs, cache_kibibytes=READER_CACHE_KIBIBYTES)
+
+    def _keep_reader(self, connection: Connection, known: Known) -> None:
+        with self._readers_lock:
+            if not self._closed and len(self._readers) < MAX_IDLE_READERS:
+                self._readers.append((connection, known))
+                return
+        connection.close()
+
+    def _note_pages(self, pages: int) -> None:
+        self._pages = pages
+
+    def _checkpoint_if_due(self) -> None:
+        """Fold the log into the file while no other process writes: the log then starts again from its beginning.
+
+        A reader may hold a part of it back; then the next attempt waits until the log has grown as much again.
+        """
+        if self._counts_pages:
+            due = self._pages - self._pages_left >= CHECKPOINT_PAGES
+        else:
+            due = self._commits >= CHECKPOINT_COMMITS
+        if not due:
+            return
+        self._commits = 0
+        try:
+            row = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except self._driver.error:
+            # What was committed stays in the log, and the next sync will tell whether the disk still works.
+            self._pages_left = self._pages
+            return
+        held_back = row is None or row[0] or row[1] != row[2]
+        self._pages_left = self._pages if held_back else 0
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StoreUnavailableError(f"the store {self.url} was closed: open it again")
+        if self._process != os.getpid():
+            raise StoreUnavailableError(f"the store {self.url} was opened before a fork: open it in the child process")

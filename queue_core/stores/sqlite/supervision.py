@@ -1,0 +1,94 @@
+"""Workers as the store knows them: first seen, retired; and who leads."""
+
+import json
+from collections.abc import Sequence
+
+from queue_core import semantics
+from queue_core.clock import Instant, after
+from queue_core.errors import WorkerRetiredError
+from queue_core.stats import FinishedLease
+from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
+from queue_core.stores.sqlite.settling import settle
+from queue_core.stores.sqlite.step import Step
+
+RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
+FORGOTTEN_PER_NEW_WORKER = 4
+
+_HELD = (
+    f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta > ?"  # noqa: S608
+    " AND worker = ? ORDER BY id"
+)
+
+
+def greet(step: Step, worker: str, *, now: Instant) -> None:
+    """Remember when a worker first asked for a lease. Raises `WorkerRetiredError`."""
+    if not worker:
+        return
+    row = step.connection.execute("SELECT seen_at, retired_at FROM workers WHERE worker = ?", (worker,)).fetchone()
+    if row is not None and row[1] is not None:
+        raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
+    if row is None:
+        step.connection.execute("INSERT INTO workers VALUES (?, ?, NULL)", (worker, now))
+        step.connection.execute(
+            "DELETE FROM workers WHERE worker IN (SELECT worker FROM workers WHERE retired_at < ? LIMIT ?)",
+            (now - RETIRED_KEPT_MICROSECONDS, FORGOTTEN_PER_NEW_WORKER),
+        )
+        step.told = True
+
+
+def seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:
+    """See `Transaction.workers_seen`."""
+    found: dict[str, Instant] = {
+        row[0]: row[1]
+        for row in step.connection.execute(
+            "SELECT worker, seen_at FROM workers WHERE seen_at IS NOT NULL"
+            " AND worker IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(workers)),),
+        )
+    }
+    return {worker: found[worker] for worker in workers if worker in found}
+
+
+def retire(step: Step, worker: str, *, now: Instant) -> bool:
+    """See `Transaction.retire_worker`."""
+    held = step.connection.execute(
+        "SELECT 1 FROM queues CROSS JOIN tasks INDEXED BY tasks_leased ON tasks.queue = queues.id AND state = 2"
+        " AND eta > ? AND worker = ? LIMIT 1",
+        (now, worker),
+    ).fetchone()
+    if held is not None:
+        return False
+    _fence(step, worker, now=now)
+    return True
+
+
+def release(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:
+    """See `Transaction.release_worker`."""
+    _fence(step, worker, now=now)
+    released: list[FinishedLease] = []
+    for (name,) in step.connection.execute("SELECT name FROM queues ORDER BY id").fetchall():
+        queue = step.queue(name)
+        settle(step, queue, now=now)
+        for row in step.connection.execute(_HELD, (queue.id, now, worker)).fetchall():
+            ending = semantics.release(task_of(step, queue, row), queue.spec, delay_seconds=0.0, now=now)
+            released.append(end(step, queue, row, ending))
+    return released
+
+
+def _fence(step: Step, worker: str, *, now: Instant) -> None:
+    step.told = True
+    step.connection.execute(
+        "INSERT INTO workers VALUES (?, NULL, ?)"
+        " ON CONFLICT DO UPDATE SET retired_at = coalesce(retired_at, excluded.retired_at)",
+        (worker, now),
+    )
+
+
+def lead(step: Step, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+    """See `Transaction.lead`."""
+    step.told = True
+    row = step.connection.execute("SELECT holder, until FROM leads WHERE name = ?", (name,)).fetchone()
+    if row is not None and row[0] != holder and row[1] > now:
+        return False
+    step.connection.execute("REPLACE INTO leads VALUES (?, ?, ?)", (name, holder, after(now, seconds)))
+    return True

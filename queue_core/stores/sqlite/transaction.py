@@ -1,0 +1,144 @@
+"""The `Transaction` protocol over one step: every verb in one line, each told in the module that does it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from queue_core.clock import Instant
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Page, Release, Renewal, Renewed
+from queue_core.stores.sqlite import (
+    adding,
+    administering,
+    ending,
+    leasing,
+    looking,
+    peeking,
+    queues,
+    samples,
+    settling,
+    supervision,
+)
+from queue_core.stores.sqlite.administering import NameOutcome
+from queue_core.stores.sqlite.step import Step
+from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+
+_ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
+
+
+class SqliteTransaction:
+    """See `Transaction`."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def _at(self, now: Instant) -> Step:
+        self._step.now = now
+        return self._step
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
+        return queues.put_queue(self._at(now), spec, now=now)
+
+    def queue(self, name: str) -> QueueSpec:
+        return self._step.queue(name).spec
+
+    def queues(self) -> list[QueueSpec]:
+        return queues.all_queues(self._step)
+
+    def delete_queue(self, name: str) -> int:
+        return queues.delete_queue(self._step, name)
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        return queues.set_paused(self._step, queue, paused)
+
+    # -- producers and workers ------------------------------------------------------------------------------------
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        step = self._at(now)
+        adding.check_adds(step, queue, tasks, now=now)
+        return adding.add(step, queue, tasks, now=now)
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        return leasing.lease(self._at(now), queue, request, now=now)
+
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+        return ending.renew(self._at(now), queue, renewals, now=now)
+
+    def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+        return ending.release(self._at(now), queue, releases, now=now)
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+        return ending.delete(self._at(now), queue, deletions, now=now)
+
+    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        step = self._at(now)
+        settled = settling.settle(step, step.queue(queue), now=now, limit=limit)
+        return list(settled.expired), settled.horizon is not None
+
+    # -- administrators -------------------------------------------------------------------------------------------
+
+    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+        return administering.delete_by_name(self._at(now), queue, names, now=now)
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return administering.purge(self._at(now), queue, tags, _ALIVE, limit=limit, now=now)
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return administering.purge(self._at(now), queue, tags, (TaskState.DEAD,), limit=limit, now=now)
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[Task]:
+        return administering.redrive(self._at(now), queue, names, tags, limit=limit, now=now)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        *,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int,
+        payload_bytes: int,
+        now: Instant,
+    ) -> Page:
+        look = peeking.Look(tags, states, names, after, limit, payload_bytes, now)
+        return peeking.peek(self._at(now), queue, look)
+
+    def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+        return looking.stats(self._at(now), queue, tags, now=now)
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+        return looking.tag_stats(self._at(now), queue, after=after, limit=limit, now=now)
+
+    def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+        return looking.waiting(self._at(now), queue, tags, now=now)
+
+    def samples(self, queue: str, *, after: int, limit: int) -> Samples:
+        self._step.write_samples()
+        row = self._step.queue(queue)
+        return samples.read_samples(self._step.connection, queue, row.id, after=after, limit=limit)
+
+    def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+        return looking.live_leases(self._at(now), queue, limit=limit, now=now)
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
+        return looking.next_eta(self._at(now), queue)
+
+    # -- supervisors ----------------------------------------------------------------------------------------------
+
+    def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
+        return supervision.seen(self._step, workers)
+
+    def retire_worker(self, worker: str, *, now: Instant) -> bool:
+        return supervision.retire(self._at(now), worker, now=now)
+
+    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+        return supervision.release(self._at(now), worker, now=now)
+
+    def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+        return supervision.lead(self._at(now), name, holder, seconds=seconds, now=now)
