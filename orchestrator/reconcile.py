@@ -96,12 +96,13 @@ class Reconciler:
             elif known.spec != spec:
                 log.info(events.POOL_CHANGED, pool=name, replaces=_digest(known.spec) != spec.digest())
                 known.spec, known.due_at = spec, _AT_ONCE
-        for pool in self.pools.values():
+        for pool in list(self.pools.values()):
             if pool.name not in specs and pool.spec is not None:
                 log.info(events.POOL_CHANGED, pool=pool.name, removed=True)
                 pool.grace_seconds = pool.spec.grace
                 pool.spec = None
                 self.drain_pool(pool, why="its pool was removed", now=now)
+                self._forget_if_empty(pool)
 
     def adopt(self, roster: Mapping[str, str]) -> None:
         """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone."""
@@ -142,6 +143,9 @@ class Reconciler:
         pool.fleet, death = exited(pool.fleet, ended, now=now)
         pool.due_at = _AT_ONCE
         self._morgue.certify(death, ended)
+        self._forget_if_empty(pool)
+
+    def _forget_if_empty(self, pool: ManagedPool) -> None:
         if pool.spec is None and not pool.fleet.workers:
             del self.pools[pool.name]
 

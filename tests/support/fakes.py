@@ -1,0 +1,140 @@
+"""A runtime without processes and a source without a queue, for tests of what stands between them."""
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.errors import SourceUnavailableError, SpawnError
+from orchestrator.metrics import QueueSample, RunningLease, Waiting
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.source import ReleasedTask
+
+
+class FakeRuntime:
+    """A `Runtime` whose workers live until a test ends them. What was asked of it is in `asked`, in order."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, WorkerHandle] = {}
+        self.requests: dict[str, SpawnRequest] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.left_running: list[WorkerHandle] = []
+        self.refuses = ""
+        self.memory_bytes = 1_000_000
+        self._exits: list[Exit] = []
+        self._woken = threading.Event()
+
+    def end(
+        self,
+        worker: str,
+        *,
+        now: Monotonic,
+        code: int | None = None,
+        signal: int | None = None,
+        last_lines: Sequence[str] = (),
+    ) -> None:
+        """The worker ends; the next `reap` tells of it."""
+        handle = self.live.pop(worker)
+        self._exits.append(
+            Exit(worker, handle.pool, handle.ref, now, code=code, signal=signal, last_lines=tuple(last_lines))
+        )
+        self._woken.set()
+
+    def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
+        if self.refuses:
+            raise SpawnError(self.refuses)
+        self.asked.append(("spawn", request.worker))
+        ref = f"fake:{len(self.requests) + 1}"
+        handle = WorkerHandle(request.worker, request.pool.name, ref, request.pool.digest(), now)
+        self.requests[request.worker] = request
+        self.live[request.worker] = handle
+        return handle
+
+    def drain(self, worker: str) -> None:
+        self.asked.append(("drain", worker))
+
+    def kill(self, worker: str) -> None:
+        self.asked.append(("kill", worker))
+
+    def reap(self, *, now: Monotonic) -> Sequence[Exit]:
+        exits, self._exits = self._exits, []
+        return exits
+
+    def adopt(self, *, now: Monotonic) -> Sequence[WorkerHandle]:
+        found, self.left_running = self.left_running, []
+        self.live.update({handle.worker: handle for handle in found})
+        return found
+
+    def usage(self) -> Mapping[str, Usage]:
+        return {worker: Usage(self.memory_bytes, 0.0) for worker in self.live}
+
+    def wait_for_exit(self, *, timeout_seconds: float) -> bool:
+        self._woken.wait(timeout_seconds)
+        self._woken.clear()
+        return bool(self._exits)
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class FakeSource:
+    """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`, and `held` has each worker's tasks.
+
+    A worker is `seen` when a test says so. `is_down` makes every verb fail; `leader` other than None leads instead.
+    """
+
+    ready: int = 0
+    age_seconds: float = 0.0
+    held: dict[str, list[str]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
+    released: list[str] = field(default_factory=list)
+    leader: str | None = None
+    is_down: bool = False
+    arrival: threading.Event = field(default_factory=threading.Event)
+
+    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+        self._answer()
+        running = [RunningLease(worker, 0.5, 0.1, 1) for worker, tasks in self.held.items() for _ in tasks]
+        return QueueSample(
+            at=now,
+            ready=self.ready,
+            delayed=0,
+            in_flight=len(running),
+            dead=0,
+            waiting=tuple(Waiting(position, self.age_seconds) for position in range(1, min(self.ready, 8) + 1)),
+            running=tuple(running),
+            first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
+        )
+
+    def retire(self, worker: str) -> bool:
+        self._answer()
+        if self.held.get(worker):
+            return False
+        self.retired.add(worker)
+        return True
+
+    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+        self._answer()
+        self.released.append(worker)
+        self.retired.add(worker)
+        tasks = self.held.pop(worker, [])
+        self.ready += len(tasks)
+        return [ReleasedTask("thumbs", task, None, 0.5) for task in tasks]
+
+    def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
+        self._answer()
+        return pools[0].name if self.arrival.wait(timeout_seconds) else None
+
+    def lead(self, supervisor: str, *, seconds: float) -> bool:
+        self._answer()
+        return self.leader is None
+
+    def _answer(self) -> None:
+        if self.is_down:
+            raise SourceUnavailableError("the fake is down")
