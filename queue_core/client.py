@@ -1,0 +1,266 @@
+"""HttpQueue and HttpQueues: the same verbs over HTTP, for programs that leave the store to a server."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, cast
+from urllib.parse import urlencode
+
+from queue_core.api import ALL_STATES, Observation
+from queue_core.errors import LeaseLostError
+from queue_core.http_api import values
+from queue_core.http_api.caller import Caller, Retries, quoted
+from queue_core.http_api.values import Json
+from queue_core.pull_queue import as_deletions, as_names, as_new_tasks, as_tokens
+from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.store import Added, Deletion, Page, Renewed
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+
+TIMEOUT_SECONDS = 30.0
+RETRIES = Retries()
+
+
+class HttpQueue:
+    """One queue of a server: a `QueueApi`. Used from any number of threads."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        token: str | None = None,
+        retries: Retries = RETRIES,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        caller: Caller | None = None,
+    ) -> None:
+        """Args:
+        url: `http://host:port`, `https://host` or `unix:///path`.
+        timeout_seconds: how long an answer may take, beside `wait_seconds`.
+        caller: share these connections instead of opening others.
+        """
+        self._caller = caller or Caller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
+        self._name = name
+        self._path = f"/v1/queues/{quoted(name)}"
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._name
+
+    def add(self, tasks: bytes | NewTask | Iterable[NewTask]) -> list[Added]:
+        """See `QueueApi.add`. Repeated when the answer is lost; `OutcomeUnknownError` when that can't be settled."""
+        body: Json = {"tasks": [values.new_task_json(task) for task in as_new_tasks(tasks)]}
+        return values.added_of(self._caller.post(f"{self._path}/add", body, repeat="keyed").json()["added"])
+
+    def lease(
+        self,
+        count: int = 1,
+        *,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> list[Lease]:
+        """See `QueueApi.lease`."""
+        body = _lease_json(count, seconds, tags, worker, wait_seconds)
+        called = self._caller.post(f"{self._path}/lease", body, repeat="once", wait_seconds=wait_seconds)
+        return values.leases_of(called.json()["leases"])
+
+    def exchange(
+        self,
+        deletions: Sequence[Deletion],
+        *,
+        count: int = 1,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> tuple[list[Lease], tuple[str, ...]]:
+        """See `QueueApi.exchange`. Not repeated: after an `OutcomeUnknownError` delete again, then lease."""
+        body = _lease_json(count, seconds, tags, worker, wait_seconds)
+        body["deletions"] = [values.deletion_json(deletion) for deletion in deletions]
+        answer = self._caller.post(f"{self._path}/exchange", body, repeat="once", wait_seconds=wait_seconds).json()
+        return values.leases_of(answer["leases"]), tuple(cast("list[str]", answer["lost"]))
+
+    def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
+        """See `QueueApi.renew`."""
+        answer = self._ask("renew", {"tokens": as_tokens(leases), "seconds": seconds})
+        return values.many_of(Renewed, answer["renewed"])
+
+    def release(
+        self,
+        leases: Lease | str | Iterable[Lease | str],
+        *,
+        delay_seconds: float | None = None,
+        charge: Literal["counted", "uncounted"] = "counted",
+        dead_reason: str = "",
+    ) -> list[FinishedLease]:
+        """See `QueueApi.release`. When it had to be repeated, leases that are gone by then count as given back."""
+        body: Json = {
+            "tokens": as_tokens(leases),
+            "delay_seconds": delay_seconds,
+            "charge": charge,
+            "dead_reason": dead_reason,
+        }
+        called = self._caller.post(f"{self._path}/release", body, repeat="safe")
+        try:
+            return values.many_of(FinishedLease, called.json()["released"])
+        except LeaseLostError:
+            if called.was_ambiguous:
+                return []
+            raise
+
+    def delete(
+        self, leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], *, then: Sequence[NewTask] = ()
+    ) -> list[Added]:
+        """See `QueueApi.delete`. When it had to be repeated, leases that are gone by then count as deleted."""
+        deletions = [values.deletion_json(deletion) for deletion in as_deletions(leases, then)]
+        called = self._caller.post(f"{self._path}/delete", {"deletions": deletions}, repeat="safe")
+        try:
+            return values.added_of(called.json()["added"])
+        except LeaseLostError:
+            if called.was_ambiguous:
+                return []
+            raise
+
+    def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        """See `QueueApi.delete_by_name`."""
+        answer = self._ask("delete-by-name", {"names": as_names(names)})
+        return cast("list[Literal['deleted', 'unknown', 'tombstoned']]", answer["outcomes"])
+
+    def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
+        """See `QueueApi.purge`."""
+        return cast("int", self._ask("purge", {**values.tags_json(tags), "dead": dead})["count"])
+
+    def pause(self) -> None:
+        """See `QueueApi.pause`."""
+        self._ask("pause", {})
+
+    def resume(self) -> None:
+        """See `QueueApi.resume`."""
+        self._ask("resume", {})
+
+    def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
+        """See `QueueApi.redrive`."""
+        listed = None if names is None else as_names(names)
+        return cast("int", self._ask("redrive", {**values.tags_json(tags), "names": listed})["count"])
+
+    def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
+        """See `QueueApi.stats`."""
+        query = _query(kind=None if tags.kind == "any" else tags.kind, tag=tags.tags)
+        return values.flat_of(QueueStats, self._caller.get(f"{self._path}/stats{query}"))
+
+    def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
+        """See `QueueApi.tag_stats`."""
+        return values.tag_stats_of(self._caller.get(f"{self._path}/tags{_query(after=after, limit=limit)}")["tags"])
+
+    def peek(
+        self,
+        *,
+        tags: TagFilter = ANY,
+        states: frozenset[TaskState] = ALL_STATES,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int = 100,
+        payload_bytes: int = 0,
+    ) -> Page:
+        """See `QueueApi.peek`."""
+        body: Json = {
+            **values.tags_json(tags),
+            "states": [values.STATE_NAMES[state] for state in sorted(states)],
+            "names": None if names is None else list(names),
+            "after": after,
+            "limit": limit,
+            "payload_bytes": payload_bytes,
+        }
+        return values.page_of(self._ask("peek", body))
+
+    def close(self) -> None:
+        """Close the connections, also those of queues that share them; a call in another thread ends."""
+        self._caller.close()
+
+    def _ask(self, verb: str, body: Json) -> Json:
+        return self._caller.post(f"{self._path}/{verb}", body, repeat="safe").json()
+
+
+class HttpQueues:
+    """All queues of a server: a `QueuesApi`. Used from any number of threads."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        retries: Retries = RETRIES,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """Args:
+        url: `http://host:port`, `https://host` or `unix:///path`.
+        timeout_seconds: how long an answer may take, beside what it was asked to wait.
+        """
+        self._caller = Caller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
+
+    def queue(self, name: str) -> HttpQueue:
+        """See `QueuesApi.queue`."""
+        return HttpQueue(self._caller.url, name, caller=self._caller)
+
+    def put_queue(self, spec: QueueSpec) -> bool:
+        """See `QueuesApi.put_queue`."""
+        path = f"/v1/queues/{quoted(spec.name)}"
+        return cast("bool", self._caller.call("PUT", path, values.settings_json(spec), repeat="safe").json()["created"])
+
+    def delete_queue(self, name: str) -> int:
+        """See `QueuesApi.delete_queue`."""
+        called = self._caller.call("DELETE", f"/v1/queues/{quoted(name)}", None, repeat="once")
+        return cast("int", called.json()["count"])
+
+    def queues(self) -> list[QueueSpec]:
+        """See `QueuesApi.queues`."""
+        return values.many_of(QueueSpec, self._caller.get("/v1/queues")["queues"])
+
+    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
+        """See `QueuesApi.observe`."""
+        body: Json = {**values.tags_json(tags), "after": after, "workers": list(workers)}
+        return values.observation_of(self._post(f"/v1/queues/{quoted(queue)}/observe", body))
+
+    def retire_worker(self, worker: str) -> bool:
+        """See `QueuesApi.retire_worker`."""
+        return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {})["retired"])
+
+    def release_worker(self, worker: str) -> list[FinishedLease]:
+        """See `QueuesApi.release_worker`."""
+        answer = self._post(f"/v1/workers/{quoted(worker)}/release", {})
+        return values.many_of(FinishedLease, answer["released"])
+
+    def lead(self, name: str, holder: str, *, seconds: float) -> bool:
+        """See `QueuesApi.lead`."""
+        return cast("bool", self._post("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
+
+    def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
+        """See `QueuesApi.wait_ready`."""
+        wanted = [{"queue": name, **values.tags_json(tags)} for name, tags in queues]
+        body: Json = {"queues": wanted, "wait_seconds": wait_seconds}
+        called = self._caller.post("/v1/wait", body, repeat="safe", wait_seconds=wait_seconds)
+        return cast("str | None", called.json()["queue"])
+
+    def close(self) -> None:
+        """Close the connections; a call in another thread ends."""
+        self._caller.close()
+
+    def _post(self, path: str, body: Json) -> Json:
+        return self._caller.post(path, body, repeat="safe").json()
+
+
+def _lease_json(count: int, seconds: float | None, tags: TagFilter, worker: str, wait_seconds: float) -> Json:
+    body = values.tags_json(tags)
+    body["count"] = count
+    if seconds is not None:
+        body["seconds"] = seconds
+    if worker:
+        body["worker"] = worker
+    if wait_seconds:
+        body["wait_seconds"] = wait_seconds
+    return body
+
+
+def _query(**members: object) -> str:
+    given = {name: value for name, value in members.items() if value not in (None, ())}
+    return f"?{urlencode(given, doseq=True)}" if given else ""

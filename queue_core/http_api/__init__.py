@@ -1,0 +1,1 @@
+"""What server and client must agree on: how values and errors look on the wire, and how bytes travel."""

@@ -1,0 +1,200 @@
+"""One call to a server: sent again where a repeat is harmless, within bounds; its problem raised as the error it tells.
+
+What is harmless: anything that was not sent; `SAFE` verbs, which come to the same when done twice; adds, which carry a
+key (see `server/repeats.py`). A `ONCE` verb that was sent and not answered is never repeated: it might lease twice.
+"""
+
+import random as random_source
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, cast
+from urllib.parse import quote
+
+from pydantic_core import from_json, to_json
+
+from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.http_api.problem_types import STALE_KEY, OutcomeUnknownError, error_of
+from queue_core.http_api.transport import Answer, AnswerLostError, NotSentError, Transport, parse_address
+from queue_core.http_api.values import Json
+
+Repeat = Literal["safe", "once", "keyed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """When to give up: after so many tries, or so many seconds of pauses. Pauses are drawn from [0, longest)."""
+
+    tries: int = 6
+    first_pause_seconds: float = 0.1
+    longest_pause_seconds: float = 2.0
+
+    def pause_seconds(self, attempt: int, *, draw: float) -> float:
+        """Before try `attempt` + 1, with full jitter; `draw` is from [0, 1)."""
+        return draw * min(self.longest_pause_seconds, self.first_pause_seconds * 2.0**attempt)
+
+
+@dataclass(slots=True)
+class Session:
+    """Numbers the adds of one thread at a time."""
+
+    name: str
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What came back, and whether an earlier try may have taken effect already."""
+
+    answer: Answer
+    was_ambiguous: bool = False
+
+    def json(self) -> Json:
+        """The answer's JSON. Raises the error that a problem tells of."""
+        return _read(self.answer)
+
+
+class Caller:
+    """Calls one server; used from any number of threads."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None,
+        retries: Retries,
+        timeout_seconds: float,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random_source.random,
+    ) -> None:
+        """Args:
+        timeout_seconds: how long an answer may take, beside the time it was asked to wait.
+        """
+        self.url = url
+        self._transport = Transport(parse_address(url))
+        authorization = f"authorization: Bearer {token}\r\n" if token else ""
+        self._head = f" HTTP/1.1\r\nhost: {self._transport.address.host_header}\r\n{authorization}"
+        self._retries = retries
+        self._timeout_seconds = timeout_seconds
+        self._sleep = sleep
+        self._jitter = jitter
+        self._sessions: deque[Session] = deque()
+        self._run: str | None = None
+
+    def post(self, path: str, body: Json, *, repeat: Repeat, wait_seconds: float = 0.0) -> Called:
+        """POST; `wait_seconds` is how long the server was asked to wait."""
+        return self.call("POST", path, body, repeat=repeat, wait_seconds=wait_seconds)
+
+    def get(self, path: str) -> Json:
+        """GET."""
+        return self.call("GET", path, None, repeat="safe").json()
+
+    def call(self, method: str, path: str, body: Json | None, *, repeat: Repeat, wait_seconds: float = 0.0) -> Called:
+        """Ask until there is an answer or no try is left.
+
+        Raises `StoreUnavailableError` when there is none: `OutcomeUnknownError` if the request may have had its effect.
+        """
+        data = b"" if body is None else to_json(body)
+        session = self._take_session() if repeat == "keyed" else None
+        was_ambiguous = False
+        for attempt in range(self._retries.tries):
+            if attempt:
+                self._sleep(self._retries.pause_seconds(attempt - 1, draw=self._jitter()))
+            is_last = attempt == self._retries.tries - 1
+            try:
+                answer = self._send(method, path, data, session, wait_seconds, is_repeat=was_ambiguous)
+            except NotSentError as error:
+                if is_last:
+                    raise self._unreachable(error, was_ambiguous=was_ambiguous) from error
+                continue
+            except AnswerLostError as error:
+                if is_last or repeat == "once":
+                    raise _unknown(method, path, error) from error
+                was_ambiguous = True
+                continue
+            if answer.status == 412 and session is not None and self._is_stale(answer):
+                self._run = None
+                continue
+            if answer.status == 503 and repeat != "once" and not is_last and _may_repeat(answer, repeat):
+                continue
+            if session is not None:
+                self._sessions.append(session)
+            return Called(answer, was_ambiguous)
+        raise StoreUnavailableError(f"{self.url} is started anew again and again: nothing was done; try again later")
+
+    def close(self) -> None:
+        """Close the connections; calls in other threads end."""
+        self._transport.close()
+
+    def _send(
+        self, method: str, path: str, data: bytes, session: Session | None, wait_seconds: float, *, is_repeat: bool
+    ) -> Answer:
+        head = f"{method} {path}{self._head}"
+        if session is not None:
+            head += f"idempotency-key: {self._known_run()}/{session.name}/{session.number}/{int(is_repeat)}\r\n"
+        if method != "GET":
+            head += f"content-type: application/json\r\ncontent-length: {len(data)}\r\n"
+        request = head.encode("ascii") + b"\r\n" + data
+        return self._transport.ask(request, timeout_seconds=self._timeout_seconds + wait_seconds)
+
+    def _take_session(self) -> Session:
+        try:
+            session = self._sessions.pop()
+        except IndexError:
+            session = Session(secrets.token_hex(8))
+        session.number += 1
+        return session
+
+    def _known_run(self) -> str:
+        if self._run is None:
+            try:
+                answer = self._transport.ask(
+                    f"GET /livez{self._head}\r\n".encode("ascii"), timeout_seconds=self._timeout_seconds
+                )
+            except AnswerLostError as error:
+                raise NotSentError(str(error)) from error  # the add itself was not sent
+            self._run = str(_read(answer)["run"])
+        return self._run
+
+    def _is_stale(self, answer: Answer) -> bool:
+        return cast("Json", from_json(answer.body)).get("type") == STALE_KEY
+
+    def _unreachable(self, error: NotSentError, *, was_ambiguous: bool) -> StoreUnavailableError:
+        if was_ambiguous:
+            return OutcomeUnknownError(
+                f"{self.url} went away ({error}) after it was sent a change: it may have taken effect; look before "
+                "repeating"
+            )
+        return StoreUnavailableError(f"can't reach {self.url}: {error}; is `towline serve` or `towline up` running?")
+
+
+def quoted(name: str) -> str:
+    """A name as one segment of a path."""
+    return quote(name, safe="") or "%20"
+
+
+def _may_repeat(answer: Answer, repeat: Repeat) -> bool:
+    """Whether a refusal for now is worth another try: not when a keyed change may have happened behind it."""
+    return repeat == "safe" or not isinstance(_problem(answer), OutcomeUnknownError)
+
+
+def _read(answer: Answer) -> Json:
+    if answer.status >= 400:
+        raise _problem(answer)
+    return cast("Json", from_json(answer.body))
+
+
+def _problem(answer: Answer) -> QueueError:
+    try:
+        problem = from_json(answer.body)
+    except ValueError:
+        problem = {"detail": f"the answer {answer.status} is not JSON: is this a Towline server?"}
+    return error_of(problem if isinstance(problem, dict) else {}, status=answer.status)
+
+
+def _unknown(method: str, path: str, error: AnswerLostError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{method} {path} was sent and not answered ({error}): it may have taken effect; look before repeating"
+    )

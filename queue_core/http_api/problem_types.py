@@ -1,0 +1,49 @@
+"""What an error is called on the wire (`urn:towline:problem:lease-lost`), from class to name and back."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from queue_core.errors import InvalidRequestError, LeaseLostError, QueueError, StoreUnavailableError
+
+PREFIX = "urn:towline:problem:"
+STALE_KEY = PREFIX + "stale-key"
+"""The idempotency key is of another run of the server; nothing was done. Ask for the present run, then send again."""
+
+
+class OutcomeUnknownError(StoreUnavailableError):
+    """The request may or may not have taken effect: the answer was lost, or the disk failed while it was synced."""
+
+
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def problem_type(error: type[QueueError]) -> str:
+    """`LeaseLostError` is `urn:towline:problem:lease-lost`."""
+    return PREFIX + _WORD.sub("-", error.__name__.removesuffix("Error")).lower()
+
+
+def _tree(error: type[QueueError]) -> dict[str, type[QueueError]]:
+    found = {problem_type(error): error}
+    for below in error.__subclasses__():
+        if below.__module__ == error.__module__:
+            found.update(_tree(below))
+    return found
+
+
+ERRORS: Mapping[str, type[QueueError]] = MappingProxyType(
+    {**_tree(QueueError), problem_type(OutcomeUnknownError): OutcomeUnknownError}
+)
+"""Every error that crosses the wire, by its problem type."""
+
+
+def error_of(problem: Mapping[str, object], *, status: int) -> QueueError:
+    """The error that a problem document tells of; an unknown type is an error of its status' kind."""
+    detail = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
+    error = ERRORS.get(str(problem.get("type", "")))
+    if error is LeaseLostError:
+        tokens = problem.get("tokens")
+        return LeaseLostError(detail, tokens=[str(token) for token in tokens] if isinstance(tokens, list) else ())
+    if error is None:
+        error = StoreUnavailableError if status == 503 else InvalidRequestError if status < 500 else QueueError
+    return error(detail)

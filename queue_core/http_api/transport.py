@@ -1,0 +1,211 @@
+"""Bytes to and from a server: keep-alive connections, one write per request, and whether a failed one had been sent.
+
+Knows HTTP, nothing of queues; retries nothing.
+"""
+
+import select
+import socket
+import ssl
+from collections import deque
+from dataclasses import dataclass
+from threading import Lock
+from urllib.parse import unquote, urlsplit
+
+import httptools
+
+from queue_core.errors import InvalidSettingError
+
+CONNECT_SECONDS = 5.0
+MAX_IDLE_CONNECTIONS = 128
+READ_BYTES = 256 << 10
+CLOSED = select.POLLIN | select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class NotSentError(Exception):
+    """The server was not reached: nothing of the request left this process."""
+
+
+class AnswerLostError(Exception):
+    """The request was sent, and no whole answer came back: the server may have acted on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    @property
+    def host_header(self) -> str:
+        """As the `Host` header has it."""
+        if self.scheme == "unix":
+            return "localhost"
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{name}:{self.port}"
+
+
+def parse_address(url: str) -> Address:
+    """The address in `http://host:port`, `https://host:port` or `unix:///path`. Raises `InvalidSettingError`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidSettingError(f"not a server's URL: {url}: {error}") from None
+    if parts.scheme == "unix" and parts.path and not parts.netloc:
+        return Address("unix", "", 0, unquote(parts.path))
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise InvalidSettingError(f"not a server's URL: {url}; write http://host:port, https://host or unix:///path")
+    return Address(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status and body."""
+
+    status: int
+    body: bytes
+
+
+class Connection:
+    """One connection, for one request at a time."""
+
+    def __init__(self, address: Address) -> None:
+        """Raises `NotSentError`."""
+        try:
+            self._socket = _connect(address)
+        except OSError as error:
+            raise NotSentError(str(error)) from error
+        self._poller = select.poll()
+        self._poller.register(self._socket.fileno(), CLOSED)
+        self._timeout_seconds = -1.0
+        self._parts: list[bytes] = []
+        self._is_complete = False
+
+    def ask(self, request: bytes, *, timeout_seconds: float) -> tuple[Answer, bool]:
+        """Send, and read the answer; the second value tells whether the connection can be used again.
+
+        Raises `AnswerLostError`; the connection is of no use then.
+        """
+        if timeout_seconds != self._timeout_seconds:
+            self._socket.settimeout(timeout_seconds)
+            self._timeout_seconds = timeout_seconds
+        self._parts.clear()
+        self._is_complete = False
+        parser = httptools.HttpResponseParser(self)
+        try:
+            self._socket.sendall(request)
+            while not self._is_complete:
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    raise AnswerLostError("the server closed the connection")
+                parser.feed_data(data)
+        except TimeoutError as error:
+            raise AnswerLostError(f"no answer within {timeout_seconds:.1f} s") from error
+        except OSError as error:
+            raise AnswerLostError(str(error)) from error
+        except httptools.HttpParserError as error:
+            raise AnswerLostError(f"not an HTTP answer: {error}") from error
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        return Answer(parser.get_status_code(), body), parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        """Of the parser."""
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Of the parser."""
+        self._is_complete = True
+
+    def is_stale(self) -> bool:
+        """Whether the server has closed it: nothing else is to be read from an idle connection."""
+        return bool(self._poller.poll(0))
+
+    def abort(self) -> None:
+        """End what goes on in another thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended by itself
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+
+
+class Transport:
+    """Connections to one server, kept for the next call; used from any number of threads."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._idle: deque[Connection] = deque()
+        self._lock = Lock()
+        self._all: set[Connection] = set()
+        self._is_closed = False
+
+    def ask(self, request: bytes, *, timeout_seconds: float) -> Answer:
+        """Send a request over an idle or a new connection. Raises `NotSentError`, `AnswerLostError`."""
+        connection = self._take()
+        try:
+            answer, is_reusable = connection.ask(request, timeout_seconds=timeout_seconds)
+        except BaseException:
+            self._drop(connection)
+            raise
+        if is_reusable and len(self._idle) < MAX_IDLE_CONNECTIONS and not self._is_closed:
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+        return answer
+
+    def close(self) -> None:
+        """Close all connections; calls under way in other threads end with `AnswerLostError`."""
+        with self._lock:
+            self._is_closed = True
+            for connection in self._all:
+                connection.abort()
+        while self._idle:
+            self._drop(self._idle.pop())
+
+    def _take(self) -> Connection:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if not connection.is_stale():
+                return connection
+            self._drop(connection)
+        if self._is_closed:
+            raise NotSentError("this client was closed")
+        connection = Connection(self.address)
+        with self._lock:
+            self._all.add(connection)
+        return connection
+
+    def _drop(self, connection: Connection) -> None:
+        with self._lock:
+            self._all.discard(connection)
+        connection.close()
+
+
+def _connect(address: Address) -> socket.socket:
+    if address.scheme == "unix":
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.settimeout(CONNECT_SECONDS)
+            local.connect(address.path)
+        except OSError:
+            local.close()
+            raise
+        return local
+    plain = socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.scheme == "http":
+            return plain
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=address.host)
+    except OSError:
+        plain.close()
+        raise

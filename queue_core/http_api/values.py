@@ -1,0 +1,216 @@
+"""The queue's values as plain JSON objects, and back. Payloads are base64; instants are microseconds. Pure.
+
+The server trusts nothing it reads (`server/wire.py`); the client takes its server's word, and reads with `*_of`.
+"""
+
+from base64 import b64decode
+from binascii import b2a_base64
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TypeAlias, TypeVar, cast
+
+from queue_core.api import Observation
+from queue_core.clock import Instant
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Added, Deletion, Page, Renewed
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+
+Json: TypeAlias = dict[str, object]
+
+V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, QueueSpec)
+
+STATE_NAMES = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
+STATES = {name: state for state, name in STATE_NAMES.items()}
+
+
+def flat_json(value: object) -> Json:
+    """A value whose fields are all plain, by its field names."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
+
+
+def flat_of(kind: type[V], json: object) -> V:
+    """The value that `flat_json` wrote."""
+    return kind(**cast("Json", json))  # type: ignore[arg-type]
+
+
+def many_of(kind: type[V], json: object) -> list[V]:
+    """Several of one kind."""
+    return [kind(**item) for item in cast("list[Json]", json)]  # type: ignore[arg-type]
+
+
+def payload_json(payload: bytes) -> str:
+    """Standard base64, without line breaks."""
+    return b2a_base64(payload, newline=False).decode("ascii")
+
+
+# -- tags -------------------------------------------------------------------------------------------------------------
+
+
+def tags_json(tags: TagFilter) -> Json:
+    """Nothing for any tag; a kind and its tags otherwise."""
+    if tags.kind == "any":
+        return {}
+    return {"kind": tags.kind, "tags": list(tags.tags)} if tags.tags else {"kind": tags.kind}
+
+
+# -- tasks and leases -------------------------------------------------------------------------------------------------
+
+
+def new_task_json(task: NewTask) -> Json:
+    """Only what is set."""
+    json: Json = {"payload": b2a_base64(task.payload, newline=False).decode("ascii")}
+    if task.name is not None:
+        json["name"] = task.name
+    if task.tag is not None:
+        json["tag"] = task.tag
+    if task.eta is not None:
+        json["eta"] = task.eta
+    if task.delay_seconds is not None:
+        json["delay_seconds"] = task.delay_seconds
+    if task.queue is not None:
+        json["queue"] = task.queue
+    return json
+
+
+def deletion_json(deletion: Deletion) -> Json:
+    """A token, and `then` when there is any."""
+    if not deletion.then:
+        return {"token": deletion.token}
+    return {"token": deletion.token, "then": [new_task_json(task) for task in deletion.then]}
+
+
+def added_json(added: Added) -> Json:
+    """The outcome of one add."""
+    return {"name": added.name, "status": added.status, "ready": added.ready}
+
+
+def added_of(json: object) -> list[Added]:
+    """The outcomes of an add, in order."""
+    return [Added(**item) for item in cast("list[Json]", json)]  # type: ignore[arg-type]
+
+
+def lease_json(lease: Lease) -> Json:
+    """A lease with its payload."""
+    return {
+        "queue": lease.queue,
+        "name": lease.name,
+        "tag": lease.tag,
+        "payload": b2a_base64(lease.payload, newline=False).decode("ascii"),
+        "token": lease.token,
+        "worker": lease.worker,
+        "lease_number": lease.lease_number,
+        "leased_at": lease.leased_at,
+        "expires_at": lease.expires_at,
+        "ready_at": lease.ready_at,
+        "added_at": lease.added_at,
+    }
+
+
+def leases_of(json: object) -> list[Lease]:
+    """The leases that were granted."""
+    leases = cast("list[Json]", json)
+    for lease in leases:
+        lease["payload"] = b64decode(cast("str", lease["payload"]))
+    return [Lease(**lease) for lease in leases]  # type: ignore[arg-type]
+
+
+def task_json(task: Task) -> Json:
+    """A task as it stands; its token and its fences stay here."""
+    return {
+        "id": task.id,
+        "name": task.shown_name,
+        "named": task.name is not None,
+        "queue": task.queue,
+        "tag": task.tag,
+        "payload": payload_json(task.payload),
+        "state": STATE_NAMES[task.state],
+        "eta": task.eta,
+        "added_at": task.added_at,
+        "ready_at": task.ready_at,
+        "leases": task.leases,
+        "leased_at": task.leased_at,
+        "worker": task.worker,
+        "reason": task.reason,
+    }
+
+
+def task_of(json: object) -> Task:
+    """The task a page shows."""
+    shown = cast("Json", json)
+    named, name, state, payload = (shown.pop(key) for key in ("named", "name", "state", "payload"))
+    return Task(
+        **shown,  # type: ignore[arg-type]
+        name=cast("str", name) if named else None,
+        state=STATES[cast("str", state)],
+        payload=b64decode(cast("str", payload)),
+    )
+
+
+def page_json(page: Page) -> Json:
+    """A page of tasks."""
+    return {"tasks": [task_json(task) for task in page.tasks], "next_after": page.next_after}
+
+
+def page_of(json: Json) -> Page:
+    """A page of tasks."""
+    tasks = cast("list[object]", json["tasks"])
+    return Page(tuple(task_of(task) for task in tasks), cast("int | None", json["next_after"]))
+
+
+# -- statistics -------------------------------------------------------------------------------------------------------
+
+
+def tag_stats_json(stats: TagStats) -> Json:
+    """The counts of one tag."""
+    return {"tag": stats.tag, "stats": flat_json(stats.stats)}
+
+
+def tag_stats_of(json: object) -> list[TagStats]:
+    """The counts of some tags."""
+    return [
+        TagStats(cast("str | None", item["tag"]), flat_of(QueueStats, item["stats"]))
+        for item in cast("list[Json]", json)
+    ]
+
+
+def observation_json(look: Observation) -> Json:
+    """All that a scaling decision needs."""
+    return {
+        "now": look.now,
+        "stats": flat_json(look.stats),
+        "waiting": [flat_json(waiting) for waiting in look.waiting],
+        "samples": {
+            "finished": [flat_json(finished) for finished in look.samples.finished],
+            "cursor": look.samples.cursor,
+            "missed": look.samples.missed,
+        },
+        "live": [flat_json(live) for live in look.live],
+        "seen": look.seen,
+    }
+
+
+def observation_of(json: Json) -> Observation:
+    """All that a scaling decision needs."""
+    samples = cast("Json", json["samples"])
+    return Observation(
+        Instant(cast("int", json["now"])),
+        flat_of(QueueStats, json["stats"]),
+        tuple(many_of(WaitingTask, json["waiting"])),
+        Samples(
+            tuple(many_of(FinishedLease, samples["finished"])),
+            cast("int", samples["cursor"]),
+            cast("bool", samples["missed"]),
+        ),
+        tuple(many_of(LiveLease, json["live"])),
+        cast("dict[str, Instant]", json["seen"]),
+    )
+
+
+def list_json(values: Sequence[object]) -> list[Json]:
+    """Several flat values."""
+    return [flat_json(value) for value in values]
+
+
+def settings_json(spec: QueueSpec) -> Json:
+    """A queue's settings without its name and whether it is paused: the body of a PUT."""
+    return {name: value for name, value in flat_json(spec).items() if name not in ("name", "paused")}

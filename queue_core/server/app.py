@@ -1,0 +1,199 @@
+"""The ASGI application: the hot verbs by the shortest way, everything else as Starlette routes over the table."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from queue_core.server import wire
+from queue_core.server.core import ServerCore
+from queue_core.server.endpoints import ENDPOINTS, Endpoint
+from queue_core.server.event_ring import RecentEvents, event_json
+from queue_core.server.handlers import Call
+from queue_core.server.hot import HotVerbs, Reply, Request, check_json, json_reply, reply_of
+from queue_core.server.metrics import QueueMetrics, exposition, look_at_all
+from queue_core.server.openapi import document
+from queue_core.server.problems import refusal
+
+View = Callable[[HttpRequest], Awaitable[Response]]
+
+_PREFIX = "/v1/queues/"
+
+
+class ServerApp:
+    """One server's application."""
+
+    def __init__(self, core: ServerCore) -> None:
+        self.core = core
+        self._quiet = Starlette(routes=_routes(core), exception_handlers={HTTPException: _refuse})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(_PREFIX):
+            queue, _, verb = scope["path"][len(_PREFIX) :].partition("/")
+            if verb in HotVerbs.VERBS:
+                await _serve_hot(self.core, verb, queue, scope, receive, send)
+                return
+        await self._quiet(scope, receive, send)
+
+
+async def _serve_hot(core: ServerCore, verb: str, queue: str, scope: Scope, receive: Receive, send: Send) -> None:
+    """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
+    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    try:
+        body = await _body(receive, limit=core.options.max_body_bytes)
+    except Exception as error:  # noqa: BLE001 - the top of a request
+        if isinstance(error, ClientDisconnect):
+            return
+        await _send(reply_of(error), send)
+        return
+    call = core.hot.start(
+        Request(verb, queue, scope["headers"], body, scope.get("client"), reply.set_result, lambda: False)
+    )
+    if call is not None and not reply.done():
+        hung_up = asyncio.ensure_future(receive())
+        waited: set[asyncio.Future[Any]] = {reply, hung_up}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not reply.done():
+            core.hot.hang_up(call)
+            return
+        hung_up.cancel()
+    await _send(await reply, send)
+
+
+async def _body(receive: Receive, *, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _send(reply: Reply, send: Send) -> None:
+    headers = [
+        (b"content-type", reply.media_type),
+        (b"content-length", b"%d" % len(reply.body)),
+        *reply.headers,
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+def _routes(core: ServerCore) -> Sequence[BaseRoute]:
+    routes: list[BaseRoute] = []
+    for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
+        here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
+        routes.append(Route(path, _view(core, here), methods=list(here)))
+    routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
+    routes.append(Route("/openapi.json", _openapi, methods=["GET"]))
+    routes.append(Route("/metrics", _metrics(core), methods=["GET"]))
+    return routes
+
+
+def _view(core: ServerCore, here: dict[str, Endpoint]) -> View:
+    async def view(request: HttpRequest) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        endpoint = here[method]
+        try:
+            call = await _let_in(core, endpoint, request)
+            if call.one("follow") is not None and endpoint.path == "/v1/events":
+                return _follow(core, call)
+            assert endpoint.handler is not None
+            return _response(json_reply(await endpoint.handler(core, call)))
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            return _response(reply_of(error))
+
+    return view
+
+
+async def _let_in(core: ServerCore, endpoint: Endpoint, request: HttpRequest) -> Call:
+    if endpoint.permission is not None:
+        core.gate.check(request.headers.raw, endpoint.permission)
+    body: wire.Wire = wire.Nothing()
+    if endpoint.takes is not None:
+        check_json(request.headers.raw)
+        body = endpoint.takes.model_validate_json(await _body(request.receive, limit=core.options.max_body_bytes))
+    path = {key: str(value) for key, value in request.path_params.items()}
+    return Call(path, request.query_params.multi_items(), body)
+
+
+def _response(reply: Reply) -> Response:
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())
+
+
+async def _refuse(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = f"{request.method} {request.url.path[:200]}"
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        problem = refusal(405, "wrong-method", f"{detail}: use {allow}", headers=((b"allow", allow.encode()),))
+    else:
+        problem = refusal(error.status_code, "unknown-path", f"{detail}: see /openapi.json for what there is")
+    return _response(reply_of(problem))
+
+
+def _follow(core: ServerCore, call: Call) -> Response:
+    if core.ring.is_full:
+        raise refusal(503, "too-many-followers", "too many connections follow the events already; try again later")
+    after = call.number("after", core.ring.total)
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield b": towline\n\n"
+        async for recent in core.ring.follow(after=after):
+            yield b":\n\n" if recent is None else _sse(recent)
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+def _sse(recent: RecentEvents) -> bytes:
+    return b"".join(
+        b"id: %d\nevent: %s\ndata: %s\n\n" % (number, event.event.encode(), to_json(event_json(event)))
+        for number, event in recent.events
+    )
+
+
+def _metrics(core: ServerCore) -> View:
+    collector = QueueMetrics(lambda: core.service.look(look_at_all), lambda: len(core.waiting))
+
+    async def view(request: HttpRequest) -> Response:
+        try:
+            core.gate.check(request.headers.raw, "stats")
+            text = await core.beside(lambda: exposition(collector))
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            return _response(reply_of(error))
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return view
+
+
+async def _openapi(request: HttpRequest) -> Response:  # noqa: ARG001 - a view
+    return Response(openapi_json(), media_type="application/json")
+
+
+@cache
+def openapi_json() -> bytes:
+    """The document, made once."""
+    try:
+        release = version("towline")
+    except PackageNotFoundError:  # run from a checkout
+        release = "0"
+    return to_json(document(ENDPOINTS, version=release))

@@ -1,0 +1,97 @@
+"""One server's parts put together: the store's service behind turns, waiting leases, events and a gate."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from queue_core.clock import Clock
+from queue_core.events import EventLog
+from queue_core.server.auth import Gate
+from queue_core.server.event_ring import EventRing
+from queue_core.server.hot import HotVerbs
+from queue_core.server.listening import Listener
+from queue_core.server.options import ServeOptions
+from queue_core.server.repeats import Repeats
+from queue_core.server.turns import Turns
+from queue_core.server.waiting import WaitingLeases
+from queue_core.server.watching import Watcher
+from queue_core.service import QueueService, Step
+from queue_core.store import Store
+from queue_core.task import TagFilter
+from queue_core.verbs import Wake
+
+T = TypeVar("T")
+
+
+class ServerCore:
+    """All state of a server; used in its loop. Closing it leaves the store open."""
+
+    def __init__(
+        self, store: Store, options: ServeOptions, *, clock: Clock | None = None, log: EventLog | None = None
+    ) -> None:
+        self.options = options
+        self.run = secrets.token_hex(6)
+        self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
+        self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
+        self.turns = Turns(self.service, after_turn=self._after_turn)
+        self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
+        self.gate = Gate(options)
+        self.hot = HotVerbs(self.gate, self.turns, self.waiting, Repeats(self.run))
+        self._looks = ThreadPoolExecutor(2, thread_name_prefix="towline-look")
+        self._listener = Listener(store.signals, self.waiting.ring)
+        self.waiting.waiting_changed = self._listener.note_waiting
+
+    async def look(self, step: Step[T]) -> T:
+        """One reading step, beside the loop: what it costs nobody else waits for."""
+        if self.turns.is_syncing:
+            await self.turns.run(lambda _turn: None)  # nothing is shown before it is durable
+        return await self.beside(lambda: self.service.look(step))
+
+    async def beside(self, call: Callable[[], T]) -> T:
+        """A call that reads, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._looks, call)
+
+    def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "Watch":
+        """Begin to listen for ready tasks."""
+        return Watch(self.waiting, wanted)
+
+    def _wake(self, wakes: Sequence[Wake]) -> None:
+        self.waiting.wake(wakes)
+
+    def _after_turn(self) -> None:
+        self.waiting.after_turn()
+
+    def stop(self) -> None:
+        """Answer all who wait, so that a graceful stop is a quick one."""
+        self.waiting.stop()
+        self.ring.stop()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._listener.close()
+        self._looks.shutdown()
+        self.turns.close()
+
+
+class Watch:
+    """One caller's ear for ready tasks; it rings once."""
+
+    def __init__(self, waiting: WaitingLeases, wanted: Sequence[tuple[str, TagFilter]]) -> None:
+        self._waiting = waiting
+        self._rung = asyncio.Event()
+        self._watcher = Watcher(wanted, lambda _queue: self._rung.set())
+        waiting.watch(self._watcher)
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is something to look at, or the time is up."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._waiting.unwatch(self._watcher)

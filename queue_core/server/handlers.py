@@ -1,0 +1,251 @@
+"""What the quiet verbs do: each takes a call that was let in and checked for form, and returns the answer's JSON."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from queue_core import limits
+from queue_core.errors import InvalidCountError, InvalidRequestError
+from queue_core.http_api import values
+from queue_core.http_api.values import Json
+from queue_core.pull_queue import lease_lost
+from queue_core.server import wire
+from queue_core.server.core import ServerCore
+from queue_core.server.event_ring import event_json
+from queue_core.service import Step
+from queue_core.store import Release
+from queue_core.task import TagFilter, TaskState
+from queue_core.verbs import Turn
+
+B = TypeVar("B", bound=wire.Wire)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler is given: the names in the path, the query in order, and the body as its model."""
+
+    path: dict[str, str]
+    query: Sequence[tuple[str, str]]
+    body: wire.Wire
+
+    @property
+    def queue(self) -> str:
+        """The queue in the path."""
+        return self.path["queue"]
+
+    def read(self, model: type[B]) -> B:
+        """The body, as the endpoint's own model."""
+        assert isinstance(self.body, model)
+        return self.body
+
+    def one(self, name: str) -> str | None:
+        """A member of the query, the last of its name."""
+        found = [value for key, value in self.query if key == name]
+        return found[-1] if found else None
+
+    def number(self, name: str, default: int, *, most: int = wire.MAX_INTEGER) -> int:
+        """A whole number in the query. Raises `InvalidCountError`."""
+        text = self.one(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
+            raise InvalidCountError(f"{name} must be a whole number in [0, {most}]: {text[:40]!r}")
+        return int(text)
+
+    def tags(self) -> TagFilter:
+        """`?tag=a&tag=b&kind=oldest`. Raises `InvalidRequestError`."""
+        kind = self.one("kind")
+        if kind not in (None, "any", "tags", "untagged", "oldest"):
+            raise InvalidRequestError(f"kind must be any, tags, untagged or oldest: {kind[:40]!r}")
+        return wire.tag_filter(kind, tuple(value for key, value in self.query if key == "tag"))
+
+
+# -- workers and producers --------------------------------------------------------------------------------------------
+
+
+async def release(core: ServerCore, call: Call) -> Json:
+    asked = call.read(wire.ReleaseRequest)
+    releases = [Release(token, asked.delay_seconds, asked.charge, asked.dead_reason) for token in asked.tokens]
+    outcomes = await core.turns.run(lambda turn: turn.release(call.queue, releases))
+    lost = [token for token, outcome in zip(asked.tokens, outcomes, strict=True) if outcome is None]
+    if lost:
+        raise lease_lost("release", lost)
+    return {"released": values.list_json(outcomes)}
+
+
+async def delete_by_name(core: ServerCore, call: Call) -> Json:
+    names = call.read(wire.NamesRequest).names
+    return {"outcomes": await core.turns.run(lambda turn: turn.delete_by_name(call.queue, names))}
+
+
+# -- administrators ---------------------------------------------------------------------------------------------------
+
+
+async def purge(core: ServerCore, call: Call) -> Json:
+    asked = call.read(wire.PurgeRequest)
+    tags = asked.filter()
+    return await _in_chunks(core, lambda turn: turn.purge(call.queue, tags, dead=asked.dead))
+
+
+async def pause(core: ServerCore, call: Call) -> Json:
+    await core.turns.run(lambda turn: turn.set_paused(call.queue, "paused"))
+    return {}
+
+
+async def resume(core: ServerCore, call: Call) -> Json:
+    await core.turns.run(lambda turn: turn.set_paused(call.queue, "running"))
+    return {}
+
+
+async def redrive(core: ServerCore, call: Call) -> Json:
+    asked = call.read(wire.RedriveRequest)
+    tags = asked.filter()
+    if asked.names is not None:
+        return {"count": await core.turns.run(lambda turn: turn.redrive(call.queue, asked.names, tags))}
+    return await _in_chunks(core, lambda turn: turn.redrive(call.queue, None, tags))
+
+
+async def _in_chunks(core: ServerCore, step: Step[int]) -> Json:
+    total = 0
+    while count := await core.turns.run(step):
+        total += count
+    return {"count": total}
+
+
+async def list_queues(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+    return {"queues": values.list_json(await core.look(lambda turn: turn.transaction.queues()))}
+
+
+async def show_queue(core: ServerCore, call: Call) -> Json:
+    return values.flat_json(await core.look(lambda turn: turn.transaction.queue(call.queue)))
+
+
+async def set_queue(core: ServerCore, call: Call) -> Json:
+    spec = call.read(wire.QueueSettings).value(call.queue)
+    return {"created": await core.turns.run(lambda turn: turn.put_queue(spec))}
+
+
+async def delete_queue(core: ServerCore, call: Call) -> Json:
+    count = await core.turns.run(lambda turn: turn.transaction.delete_queue(call.queue))
+    core.waiting.retry_queue(call.queue)
+    return {"count": count}
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+async def stats(core: ServerCore, call: Call) -> Json:
+    tags = call.tags()
+    return values.flat_json(await core.look(lambda turn: turn.stats(call.queue, tags)))
+
+
+async def tag_stats(core: ServerCore, call: Call) -> Json:
+    after, limit = call.one("after"), call.number("limit", 100)
+    if after is not None:
+        limits.check_tag(after)
+    found = await core.look(lambda turn: turn.tag_stats(call.queue, after=after, limit=limit))
+    return {"tags": [values.tag_stats_json(one) for one in found]}
+
+
+async def peek(core: ServerCore, call: Call) -> Json:
+    asked = call.read(wire.PeekRequest)
+    tags, states = asked.filter(), cast("frozenset[TaskState]", asked.wanted())
+    if asked.names is not None:
+        limits.check_token_count(len(asked.names))
+    page = await core.look(
+        lambda turn: turn.peek(
+            call.queue,
+            tags=tags,
+            states=states,
+            names=asked.names,
+            after=asked.after,
+            limit=asked.limit,
+            payload_bytes=asked.payload_bytes,
+        )
+    )
+    return values.page_json(page)
+
+
+async def observe(core: ServerCore, call: Call) -> Json:
+    asked = call.read(wire.ObserveRequest)
+    tags = asked.filter()
+    look = await core.look(lambda turn: turn.observe(call.queue, tags=tags, after=asked.after, workers=asked.workers))
+    return values.observation_json(look)
+
+
+async def recent_events(core: ServerCore, call: Call) -> Json:
+    limit = call.number("limit", 100, most=core.options.recent_events)
+    after = call.number("after", max(0, core.ring.total - limit))
+    recent = core.ring.recent(after=after, limit=limit)
+    return {
+        "events": [{"id": number, **event_json(event)} for number, event in recent.events],
+        "cursor": recent.cursor,
+        "missed": recent.missed,
+    }
+
+
+# -- supervisors ------------------------------------------------------------------------------------------------------
+
+
+async def retire_worker(core: ServerCore, call: Call) -> Json:
+    worker = call.path["worker"]
+    limits.check_worker(worker)
+    retired = await core.turns.run(lambda turn: turn.retire_worker(worker))
+    if retired:
+        core.waiting.retry_worker(worker)
+    return {"retired": retired}
+
+
+async def release_worker(core: ServerCore, call: Call) -> Json:
+    worker = call.path["worker"]
+    limits.check_worker(worker)
+    finished = await core.turns.run(lambda turn: turn.release_worker(worker))
+    core.waiting.retry_worker(worker)
+    return {"released": values.list_json(finished)}
+
+
+async def lead(core: ServerCore, call: Call) -> Json:
+    asked = call.read(wire.LeadRequest)
+
+    def step(turn: Turn) -> bool:
+        return turn.transaction.lead(asked.name, asked.holder, seconds=asked.seconds, now=turn.now)
+
+    return {"held": await core.turns.run(step)}
+
+
+async def wait(core: ServerCore, call: Call) -> Json:
+    asked = call.read(wire.WaitRequest)
+    limits.check_wait_seconds(asked.wait_seconds)
+    wanted = [(one.queue, one.filter()) for one in asked.queues]
+    return {"queue": await wait_ready(core, wanted, seconds=asked.wait_seconds)}
+
+
+async def wait_ready(core: ServerCore, wanted: Sequence[tuple[str, TagFilter]], *, seconds: float) -> str | None:
+    """The first queue of `wanted` that has something ready, as soon as one has, or None after `seconds`."""
+    clock = core.service.clock
+    ends_at = clock.monotonic() + seconds
+    while True:
+        heard = core.watch(wanted)
+        try:
+            for queue, tags in wanted:
+                counts = await core.look(lambda turn, queue=queue, tags=tags: turn.stats(queue, tags))  # type: ignore[misc]
+                if counts.ready:
+                    return queue
+            left = ends_at - clock.monotonic()
+            if left <= 0 or core.waiting.is_stopping:
+                return None
+            await heard.wait(left)
+        finally:
+            heard.close()
+
+
+# -- health -----------------------------------------------------------------------------------------------------------
+
+
+async def live(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+    return {"status": "ok", "run": core.run}
+
+
+async def ready(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+    await core.turns.run(lambda _turn: None)
+    return {"status": "ok", "run": core.run}

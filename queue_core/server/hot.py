@@ -1,0 +1,221 @@
+"""The verbs of producers and workers at work: from a request's bytes to an answer's, without a task or a framework.
+
+Both doors lead here: the ASGI application (`app.py`) and the protocol's short way (`protocol.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from queue_core.errors import QueueError
+from queue_core.http_api.values import Json, added_json, lease_json, list_json
+from queue_core.limits import check_wait_seconds
+from queue_core.pull_queue import lease_lost
+from queue_core.server import events, wire
+from queue_core.server.auth import Gate, Headers
+from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
+from queue_core.server.repeats import Repeats
+from queue_core.server.turns import Done, Turns
+from queue_core.server.waiting import LeaseAnswer, LeaseCall, WaitingLeases
+from queue_core.store import Added, Deletion
+from queue_core.task import NewTask
+
+JSON = b"application/json"
+NO_BODY = b"{}"
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, before it is bytes on a connection."""
+
+    status: int
+    body: bytes
+    media_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that has arrived whole, and the way back.
+
+    Args:
+        caller: the connection, for callers that give no worker's name.
+        reply: told once, in the loop.
+        is_gone: whether the caller has hung up.
+    """
+
+    verb: str
+    queue: str
+    headers: Headers
+    body: bytes
+    caller: object
+    reply: Callable[[Reply], None]
+    is_gone: Callable[[], bool]
+
+
+class HotVerbs:
+    """add, lease, exchange, renew, delete of every queue."""
+
+    VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
+
+    def __init__(self, gate: Gate, turns: Turns, waiting: WaitingLeases, repeats: Repeats) -> None:
+        self._gate = gate
+        self._turns = turns
+        self._waiting = waiting
+        self._repeats = repeats
+        self._verbs: dict[str, Callable[[Request], LeaseCall | None]] = {
+            "add": self._add,
+            "lease": self._lease,
+            "exchange": self._exchange,
+            "renew": self._renew,
+            "delete": self._delete,
+        }
+
+    def start(self, request: Request) -> LeaseCall | None:
+        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `hang_up`."""
+        try:
+            self._gate.check(request.headers, request.verb)
+            check_json(request.headers)
+            return self._verbs[request.verb](request)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            request.reply(reply_of(error))
+            return None
+
+    def hang_up(self, call: LeaseCall) -> None:
+        """The caller is gone."""
+        self._waiting.cancel(call)
+
+    def _add(self, request: Request) -> None:
+        queue = request.queue
+        tasks = [task.value() for task in wire.AddRequest.model_validate_json(request.body).tasks]
+        check_same_queue(tasks, queue)
+
+        def start(done: Done) -> None:
+            self._turns.submit(lambda turn: turn.add(queue, tasks), done)
+
+        def done(outcome: object) -> None:
+            if isinstance(outcome, list):
+                request.reply(json_reply({"added": [added_json(added) for added in outcome]}))
+            else:
+                request.reply(reply_of(outcome))
+
+        key = _key(request.headers)
+        if key is None:
+            start(done)
+        else:
+            self._repeats.once(key, start, done)
+
+    def _lease(self, request: Request) -> LeaseCall:
+        return self._begin(request, wire.LeaseRequest.model_validate_json(request.body), [])
+
+    def _exchange(self, request: Request) -> LeaseCall:
+        asked = wire.ExchangeRequest.model_validate_json(request.body)
+        return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
+
+    def _begin(self, request: Request, asked: wire.LeaseRequest, deletions: list[Deletion]) -> LeaseCall:
+        check_wait_seconds(asked.wait_seconds)
+        if asked.wait_seconds and self._waiting.is_full:
+            raise refusal(
+                503,
+                "too-many-waiting",
+                f"{len(self._waiting)} calls wait already, which is this server's limit; call without wait_seconds",
+                headers=((b"retry-after", b"1"),),
+            )
+
+        def answer(outcome: LeaseAnswer | Exception) -> None:
+            if not isinstance(outcome, LeaseAnswer):
+                request.reply(reply_of(outcome))
+                return
+            body: Json = {"leases": [lease_json(lease) for lease in outcome.granted.leases]}
+            if request.verb == "exchange":
+                body["lost"] = outcome.lost
+            request.reply(json_reply(body))
+
+        call = LeaseCall(
+            request.queue,
+            asked.count,
+            asked.seconds,
+            asked.filter(),
+            asked.worker,
+            asked.wait_seconds,
+            asked.worker or request.caller,
+            deletions,
+            answer,
+            request.is_gone,
+        )
+        self._waiting.start(call)
+        return call
+
+    def _renew(self, request: Request) -> None:
+        asked = wire.RenewRequest.model_validate_json(request.body)
+
+        def done(outcome: object) -> None:
+            if not isinstance(outcome, list):
+                request.reply(reply_of(outcome))
+            elif None in outcome:
+                lost = [token for token, one in zip(asked.tokens, outcome, strict=True) if one is None]
+                request.reply(reply_of(lease_lost("renew", lost)))
+            else:
+                request.reply(json_reply({"renewed": list_json(outcome)}))
+
+        self._turns.submit(lambda turn: turn.renew(request.queue, asked.tokens, seconds=asked.seconds), done)
+
+    def _delete(self, request: Request) -> None:
+        deletions = wire.DeleteRequest.model_validate_json(request.body).values()
+
+        def delete(outcome: object) -> None:
+            if not isinstance(outcome, tuple):
+                request.reply(reply_of(outcome))
+                return
+            added: list[Added] = outcome[0]
+            if outcome[1]:
+                request.reply(reply_of(lease_lost("delete", outcome[1])))
+            else:
+                request.reply(json_reply({"added": [added_json(one) for one in added]}))
+
+        self._turns.submit(lambda turn: turn.delete(request.queue, deletions), delete)
+
+
+def json_reply(value: object, *, status: int = 200) -> Reply:
+    """A value as JSON."""
+    return Reply(status, to_json(value))
+
+
+def reply_of(error: object) -> Reply:
+    """What an error is answered with. One that is not the queue's is our mistake: logged, and told without detail."""
+    if isinstance(error, QueueError):
+        problem = problem_of(error)
+    elif isinstance(error, Problem):
+        problem = error
+    elif isinstance(error, ValidationError):
+        problem = wire.invalid(error)
+    else:
+        log.error(events.REQUEST_FAILED, exc_info=error)
+        problem = refusal(500, "internal", "the server made a mistake; its log has the details")
+    return Reply(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
+
+
+def check_json(headers: Headers) -> None:
+    """Raise a `Problem` unless the body says that it is JSON."""
+    for name, value in headers:
+        if name == b"content-type":
+            if value == JSON or value.partition(b";")[0].strip().lower() == JSON:
+                return
+            raise refusal(415, "not-json", f"the body must be application/json: {value.decode('latin-1')[:100]}")
+    raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
+
+
+def check_same_queue(tasks: list[NewTask], queue: str) -> None:
+    """Raise unless every task goes to the queue that was called; `then` alone may cross."""
+    for task in tasks:
+        if task.queue is not None and task.queue != queue:
+            raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
+
+
+def _key(headers: Headers) -> bytes | None:
+    return next((value for name, value in headers if name == b"idempotency-key"), None)

@@ -1,0 +1,77 @@
+"""What Prometheus scrapes: counts and totals per queue. Tags are never labels: there may be a million of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from queue_core.clock import Instant
+from queue_core.stats import QueueStats
+from queue_core.task import ANY
+from queue_core.verbs import Turn
+
+GAUGES = {
+    "ready": "Tasks leasable now.",
+    "delayed": "Tasks whose eta is ahead.",
+    "in_flight": "Tasks under a lease.",
+    "dead": "Tasks kept aside after their last lease.",
+}
+COUNTERS = {
+    "added": "Tasks added.",
+    "leased": "Leases granted.",
+    "deleted": "Tasks deleted inside a lease.",
+    "released": "Leases given back.",
+    "expired": "Leases that expired.",
+    "died": "Tasks that became dead.",
+}
+
+Look = tuple[Instant, Sequence[QueueStats]]
+
+
+def look_at_all(turn: Turn) -> Look:
+    """The counts of every queue at one instant."""
+    return turn.now, [turn.stats(spec.name, ANY) for spec in turn.transaction.queues()]
+
+
+class QueueMetrics(Collector):
+    """Reads the counts when it is scraped; keeps nothing."""
+
+    def __init__(self, look: Callable[[], Look], waiting: Callable[[], int]) -> None:
+        self._look = look
+        self._waiting = waiting
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: registering must not read the store."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per count."""
+        now, queues = self._look()
+        yield GaugeMetricFamily("towline_waiting_leases", "Lease calls that wait for a task.", value=self._waiting())
+        for name, told in GAUGES.items():
+            gauge = GaugeMetricFamily(f"towline_queue_{name}", told, labels=["queue"])
+            for stats in queues:
+                gauge.add_metric([stats.queue], getattr(stats, name))
+            yield gauge
+        oldest = GaugeMetricFamily(
+            "towline_queue_oldest_ready_seconds", "How long the oldest ready task has waited.", labels=["queue"]
+        )
+        paused = GaugeMetricFamily("towline_queue_paused", "1 while no leases are granted.", labels=["queue"])
+        for stats in queues:
+            oldest.add_metric([stats.queue], stats.oldest_ready_seconds(now))
+            paused.add_metric([stats.queue], float(stats.paused))
+        yield oldest
+        yield paused
+        for name, told in COUNTERS.items():
+            counter = CounterMetricFamily(f"towline_queue_{name}", told, labels=["queue"])
+            for stats in queues:
+                counter.add_metric([stats.queue], getattr(stats, f"{name}_total"))
+            yield counter
+
+
+def exposition(collector: QueueMetrics) -> bytes:
+    """The text format, from a registry of its own: nothing of the process' other metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry)

@@ -1,0 +1,123 @@
+"""How a server is reached, by whom, and how much it takes on. Values; the configuration file builds them."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+
+from queue_core.errors import InvalidSettingError
+from queue_core.events import Lifecycle
+
+DEFAULT_PORT = 7878
+MAX_BODY_BYTES = 64 << 20
+MAX_WAITING = 10_000
+MIN_SECRET_CHARACTERS = 16
+
+_SECRET = re.compile(r"[\x21-\x7e]+")
+
+
+class Role(IntFlag):
+    """What a caller may do; the roles of a token add up."""
+
+    VIEWER = 1
+    PRODUCER = 2
+    WORKER = 4
+    ADMIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """A bearer token and its role."""
+
+    role: Role
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"AccessToken({self.role.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How a server is set.
+
+    Args:
+        host: a name or address to listen on; port 0 takes a free one.
+        socket_path: listen on this Unix socket instead (mode 0600).
+        tokens: who may call; none means that everyone who reaches the socket may do everything, which is refused
+            unless that is this machine only.
+        allowed_hosts: further names in `Host` (and `Origin`) by which this server is known, as behind a proxy.
+        max_waiting: waiting lease calls at once; more are refused with 503.
+        max_body_bytes: size of a request; more is refused with 413.
+        recent_events: lifecycle events kept for `/v1/events`.
+        lifecycle: how finely they are kept.
+        stop_seconds: how long a stop lets requests finish.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    socket_path: Path | None = None
+    tokens: tuple[AccessToken, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    max_waiting: int = MAX_WAITING
+    max_body_bytes: int = MAX_BODY_BYTES
+    recent_events: int = 1000
+    lifecycle: Lifecycle = "task"
+    stop_seconds: float = 0.7
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.socket_path is not None or is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address means this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_options(options: ServeOptions) -> None:
+    """Raise `InvalidSettingError` for a server that the network could use without a token, or that can't listen."""
+    if not 0 <= options.port <= 65_535:
+        raise InvalidSettingError(f"port must be in [0, 65535]: {options.port}")
+    if not options.is_local and not options.tokens:
+        raise InvalidSettingError(
+            f"listening on {options.host} opens the queue to the network, and no token is set: "
+            "give the server tokens, or listen on 127.0.0.1 or a Unix socket"
+        )
+
+
+def options_of(listen: str, *, tokens: tuple[AccessToken, ...] = ()) -> ServeOptions:
+    """Options for `host:port` or `unix:/path`, as the settings file writes it."""
+    if listen.startswith("unix:"):
+        return ServeOptions(socket_path=Path(listen.removeprefix("unix:").removeprefix("//")), tokens=tokens)
+    host, _, port = listen.rpartition(":")
+    return ServeOptions(host.strip("[]"), int(port), tokens=tokens)
+
+
+def parse_tokens(text: str, *, source: str) -> tuple[AccessToken, ...]:
+    """Tokens from lines `role secret`; blank lines and `#` comments are skipped.
+
+    Raises `InvalidSettingError` that names `source` and the line, never the secret.
+    """
+    tokens: list[AccessToken] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[0].upper() not in Role.__members__:
+            raise InvalidSettingError(
+                f"{source}:{number}: a line is `role secret`, with role one of viewer, producer, worker, admin"
+            )
+        if len(words[1]) < MIN_SECRET_CHARACTERS or not _SECRET.fullmatch(words[1]):
+            raise InvalidSettingError(
+                f"{source}:{number}: a secret must have at least {MIN_SECRET_CHARACTERS} printable ASCII characters: "
+                f"{len(words[1])} given"
+            )
+        tokens.append(AccessToken(Role[words[0].upper()], words[1]))
+    return tuple(tokens)

@@ -1,0 +1,101 @@
+"""The one table from error to HTTP status, and the problem documents (RFC 9457) that tell of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pydantic_core import to_json
+
+from queue_core import errors, limits
+from queue_core.errors import LeaseLostError, QueueError
+from queue_core.http_api.problem_types import PREFIX, problem_type
+
+MEDIA_TYPE = b"application/problem+json"
+
+STATUS: Mapping[type[QueueError], int] = MappingProxyType(
+    {
+        errors.InvalidRequestError: 422,
+        errors.TaskTooLargeError: 413,
+        errors.UnknownQueueError: 404,
+        errors.LeaseLostError: 409,
+        errors.WorkerRetiredError: 410,
+        errors.PermissionDeniedError: 403,
+        errors.UnauthenticatedError: 401,
+        errors.StoreUnavailableError: 503,
+        errors.StoreFullError: 507,
+        errors.StoreError: 500,
+        errors.QueueError: 500,
+    }
+)
+"""Status of an error: its own, else that of the nearest class above it."""
+
+TITLES: Mapping[int, str] = MappingProxyType(
+    {
+        400: "The request is broken",
+        401: "A token is needed",
+        403: "The token does not allow this",
+        404: "There is no such thing",
+        405: "The method does not fit the path",
+        409: "The lease is no longer current",
+        410: "The worker is retired",
+        412: "The outcome is not known",
+        413: "Too large",
+        415: "The body must be JSON",
+        421: "This server has another name",
+        422: "The request can't be right",
+        500: "The server failed",
+        503: "Not available now",
+        507: "The disk is full",
+    }
+)
+
+LIMITS: Mapping[type[QueueError], Mapping[str, object]] = MappingProxyType(
+    {
+        errors.TaskTooLargeError: {"limit": limits.MAX_PAYLOAD_BYTES, "unit": "bytes"},
+        errors.TooManyTasksError: {"limit": limits.MAX_TASKS_PER_ADD, "unit": "tasks"},
+        errors.TooManyTagsError: {"limit": limits.MAX_TAGS_PER_LEASE, "unit": "tags"},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Exception):  # noqa: N818 - the RFC's word
+    """An answer that tells what went wrong. Raised where a request can't go on for a reason of HTTP's own."""
+
+    status: int
+    detail: str
+    type: str = "about:blank"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    members: Mapping[str, object] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        """The problem document."""
+        title = TITLES.get(self.status, "Error")
+        return to_json(
+            {"type": self.type, "title": title, "status": self.status, "detail": self.detail, **self.members}
+        )
+
+
+def status_of(error: type[QueueError]) -> int:
+    """The status an error of this class is answered with."""
+    return next(STATUS[above] for above in error.__mro__ if above in STATUS)
+
+
+def problem_of(error: QueueError) -> Problem:
+    """The problem that tells of an error."""
+    kind = type(error)
+    status = status_of(kind)
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if status == 401:
+        headers = ((b"www-authenticate", b'Bearer realm="towline"'),)
+    elif status == 503:
+        headers = ((b"retry-after", b"1"),)
+    members: Mapping[str, object] = LIMITS.get(kind, {})
+    if isinstance(error, LeaseLostError):
+        members = {"tokens": list(error.tokens)}
+    return Problem(status, str(error), problem_type(kind), headers, members)
+
+
+def refusal(status: int, name: str, detail: str, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Problem:
+    """A problem that has no error of the queue behind it, as a wrong content type."""
+    return Problem(status, detail, PREFIX + name, headers)

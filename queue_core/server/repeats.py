@@ -1,0 +1,86 @@
+"""Adds without names made repeatable: a client numbers them, and the last outcome of each client is remembered.
+
+A key is `run/session/number/attempt`. A session has one add under way, so one outcome each is enough, however long a
+client takes to ask again. Memory ends with the server: a repeat that meets another run is told that nobody knows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from queue_core.errors import InvalidRequestError, QueueError
+from queue_core.http_api.problem_types import STALE_KEY, OutcomeUnknownError
+from queue_core.server.problems import Problem
+from queue_core.server.turns import Done
+
+MAX_SESSIONS = 20_000
+
+
+@dataclass(slots=True)
+class _Last:
+    """A session's last add: its outcome once there is one, and who asks for it meanwhile."""
+
+    number: int
+    asking: list[Done] = field(default_factory=list)
+    outcome: object = None
+
+
+class Repeats:
+    """The sessions of one run of a server."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._sessions: dict[str, _Last] = {}
+        self._has_forgotten = False
+
+    def once(self, key: bytes, start: Callable[[Done], None], done: Done) -> None:
+        """Call `start` unless this key was seen; `done` gets the one outcome either way.
+
+        Raises `Problem` for a key of another run, `OutcomeUnknownError` when that is a repeat.
+        """
+        session, number, attempt = self._parse(key)
+        last = self._sessions.get(session)
+        if last is not None and number <= last.number:
+            self._answer_again(last, number, done)
+            return
+        if last is None and attempt and self._has_forgotten:
+            raise OutcomeUnknownError("this session was forgotten: whether the add took effect is not known")
+        new = _Last(number, [done])
+        self._sessions.pop(session, None)
+        self._sessions[session] = new
+        if len(self._sessions) > MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+            self._has_forgotten = True
+        start(lambda outcome: self._told(session, new, outcome))
+
+    def _parse(self, key: bytes) -> tuple[str, int, int]:
+        try:
+            run, session, number, attempt = key.decode("ascii").split("/")
+            parsed = session[:64], int(number), int(attempt)
+        except ValueError:
+            raise InvalidRequestError("an idempotency key is `run/session/number/attempt`; leave it out") from None
+        if run == self.run:
+            return parsed
+        if parsed[2]:
+            raise OutcomeUnknownError(
+                "the server was started anew since this add was first sent: whether it took effect is not known; "
+                "tasks with names can always be added again"
+            )
+        raise Problem(412, "the key is of another run of this server; nothing was done", STALE_KEY)
+
+    def _answer_again(self, last: _Last, number: int, done: Done) -> None:
+        if number < last.number:
+            raise InvalidRequestError(f"add {number} of this session is over: {last.number} is the last")
+        if last.outcome is None:
+            last.asking.append(done)
+        else:
+            done(last.outcome)
+
+    def _told(self, session: str, last: _Last, outcome: object) -> None:
+        if isinstance(outcome, QueueError) and not isinstance(outcome, OutcomeUnknownError):
+            if self._sessions.get(session) is last:
+                del self._sessions[session]  # it had no effect, so a repeat may try
+        else:
+            last.outcome = outcome
+        asking, last.asking = last.asking, []
+        for done in asking:
+            done(outcome)

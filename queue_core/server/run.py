@@ -1,0 +1,239 @@
+"""A server on a socket: bound, announced, and stopped within a second, on the main thread or beside it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+import uvicorn
+
+from queue_core.clock import Clock
+from queue_core.errors import QueueError
+from queue_core.events import EventLog
+from queue_core.server import events
+from queue_core.server.app import ServerApp
+from queue_core.server.core import ServerCore
+from queue_core.server.options import ServeOptions, check_options
+from queue_core.server.protocol import hot_protocol
+from queue_core.store import Store
+
+BACKLOG = 2048
+KEEP_ALIVE_SECONDS = 600
+MAX_HEADER_BYTES = 64 << 10
+
+log = structlog.get_logger()
+
+
+class ListenError(QueueError):
+    """The address can't be listened on: in use, not ours, or not allowed."""
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, stopped by `should_exit`; it lets signals be, and ends waiting calls before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, core: ServerCore, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._core = core
+        self._tell_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        self._tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let nobody wait, then wait for everybody."""
+        self._core.stop()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the caller's."""
+        yield
+
+
+def bind(options: ServeOptions) -> socket.socket:
+    """The listening socket. Raises `ListenError`."""
+    if options.socket_path is not None:
+        return _bind_unix(options.socket_path)
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((options.host, options.port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ListenError(
+            f"can't listen on {options.host}:{options.port}: {error.strerror or error}; "
+            "is another server running there? choose another port, or 0 for a free one"
+        ) from error
+    return listening
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_abandoned(path):
+            path.unlink()
+        before = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ListenError(
+            f"can't listen on {path}: {error.strerror or error}; is another server running there?"
+        ) from error
+    return listening
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether a socket lies there that nobody answers: its server was killed."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(path))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def url_of(options: ServeOptions, listening: socket.socket) -> str:
+    """Where clients find a bound socket."""
+    if options.socket_path is not None:
+        return f"unix://{options.socket_path.absolute()}"
+    port = listening.getsockname()[1]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104 - told apart, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server:
+    """One server over a store that is the caller's: open it before, close it after."""
+
+    def __init__(
+        self, store: Store, options: ServeOptions, *, clock: Clock | None = None, log: EventLog | None = None
+    ) -> None:
+        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
+        check_options(options)
+        self._options = options
+        self._listening = bind(options)
+        self.url = url_of(options, self._listening)
+        self.core = ServerCore(store, options, clock=clock, log=log)
+        self._uvicorn: _Uvicorn | None = None
+        self._should_stop = False
+
+    async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`; returns when every answer is out and every thread ended."""
+        config = uvicorn.Config(
+            ServerApp(self.core),
+            loop="asyncio",
+            http=hot_protocol(self.core.hot, limit=self._options.max_body_bytes),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=max(1, round(self._options.stop_seconds)),
+        )
+
+        def told() -> None:
+            log.info(events.SERVER_STARTED, url=self.url)
+            started()
+
+        server = self._uvicorn = _Uvicorn(config, self.core, told)
+        server.should_exit = self._should_stop
+        try:
+            await server.serve(sockets=[self._listening])
+        finally:
+            self.core.close()
+            self._listening.close()
+            if self._options.socket_path is not None:
+                self._options.socket_path.unlink(missing_ok=True)
+            log.info(events.SERVER_STOPPED, url=self.url)
+
+    def stop(self) -> None:
+        """Begin to stop; from any thread, or a signal handler."""
+        self._should_stop = True
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+
+
+def serve(
+    store: Store,
+    options: ServeOptions,
+    *,
+    log: EventLog | None = None,
+    started: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Serve on the main thread until SIGTERM or SIGINT. Raises `InvalidSettingError`, `ListenError`.
+
+    Args:
+        started: told the URL once the server answers.
+    """
+    server = Server(store, options, log=log)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        await server.run(started=lambda: started(server.url))
+
+    asyncio.run(main())
+
+
+class ServerThread:
+    """A server in a thread of its own, for programs that have another main loop."""
+
+    def __init__(
+        self, store: Store, options: ServeOptions, *, clock: Clock | None = None, log: EventLog | None = None
+    ) -> None:
+        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
+        self._server = Server(store, options, clock=clock, log=log)
+        self._thread = threading.Thread(target=self._work, name="towline-server", daemon=True)
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is found."""
+        return self._server.url
+
+    @property
+    def core(self) -> ServerCore:
+        """Its parts; they belong to its own thread."""
+        return self._server.core
+
+    def start(self) -> str:
+        """Serve; returns the URL once the server answers. Raises what kept it from starting."""
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self.url
+
+    def stop(self) -> None:
+        """Answer what is under way, then end; within a second or so."""
+        self._server.stop()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._server.run(started=self._started.set))
+        except BaseException as error:  # noqa: BLE001 - told to whoever started it
+            self._failure = error
+        finally:
+            self._started.set()

@@ -1,0 +1,244 @@
+"""What a request may say: strict models, from which the OpenAPI document is made, and the values they stand for.
+
+Only form is checked here; ranges are checked by `limits`, whose messages name them, inside the verb.
+"""
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from queue_core import limits
+from queue_core.clock import Instant
+from queue_core.errors import InvalidRequestError
+from queue_core.http_api.values import STATE_NAMES, STATES
+from queue_core.server.problems import Problem, refusal
+from queue_core.store import Deletion
+from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter
+
+MAX_INTEGER = (1 << 63) - 1
+"""What a store's integer column holds."""
+
+Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+StateName = Literal["ready", "delayed", "in_flight", "dead"]
+
+
+class Wire(BaseModel):
+    """A request body: unknown members are refused, and nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Tagged(Wire):
+    """Which tags: none given is any; `untagged`, or `oldest` for a batch of one tag."""
+
+    kind: Literal["any", "tags", "untagged", "oldest"] | None = Field(
+        None, description="`any`, `tags` (those listed), `untagged`, or `oldest`: all of the oldest task's tag."
+    )
+    tags: tuple[str, ...] = Field((), description="Only tasks with one of these tags.", strict=False)
+
+    def filter(self) -> TagFilter:
+        """As a value. Raises `InvalidRequestError` for a contradiction."""
+        return tag_filter(self.kind, self.tags)
+
+
+class TaskIn(Wire):
+    """A task to add. `payload` is base64; `text` is the same for plain text. At most one of `eta` and the delay."""
+
+    payload: str | None = Field(None, description="Base64, at most 1 MiB of bytes.", examples=["aGVsbG8="])
+    text: str | None = Field(None, description="The payload as text, instead of `payload`.", examples=["hello"])
+    name: str | None = Field(None, description="Makes the add idempotent.", examples=["invoice-2024-001"])
+    tag: str | None = Field(None, examples=["resize"])
+    eta: Whole | None = Field(None, description="Microseconds since the epoch; at most 30 days ahead.")
+    delay_seconds: float | None = Field(None, description="In [0, 2592000].")
+    queue: str | None = Field(None, description="Only in `then`: another queue to add to.")
+
+    def value(self) -> NewTask:
+        """As a value. Raises `InvalidRequestError` for bytes that are not base64."""
+        return NewTask(
+            self._bytes(),
+            self.name,
+            self.tag,
+            None if self.eta is None else Instant(self.eta),
+            self.delay_seconds,
+            self.queue,
+        )
+
+    def _bytes(self) -> bytes:
+        if self.payload is None:
+            return b"" if self.text is None else self.text.encode()
+        if self.text is not None:
+            raise InvalidRequestError("a task has `payload` (base64) or `text`, not both")
+        try:
+            return b64decode(self.payload, validate=True)
+        except (Base64Error, ValueError) as error:
+            raise InvalidRequestError(f"payload is not base64: {error}; give plain text as `text`") from None
+
+
+class AddRequest(Wire):
+    """Tasks to add, all or none."""
+
+    tasks: list[TaskIn] = Field(description=f"At most {limits.MAX_TASKS_PER_ADD}.")
+
+
+class LeaseRequest(Tagged):
+    """What to lease."""
+
+    count: int = Field(1, description=f"In [1, {limits.MAX_TASKS_PER_LEASE}].", examples=[1])
+    seconds: float | None = Field(None, description="In [0, 604800]; the queue's own when left out.", examples=[60])
+    worker: str = Field("", description="Who holds the leases; at most 200 characters.")
+    wait_seconds: float = Field(0.0, description="In [0, 300]: how long to wait for a task.", examples=[0])
+
+
+class DeletionIn(Wire):
+    """A finished lease, and what to add in the same step."""
+
+    token: str
+    then: list[TaskIn] = []
+
+    def value(self) -> Deletion:
+        """As a value."""
+        return Deletion(self.token, tuple(task.value() for task in self.then)) if self.then else Deletion(self.token)
+
+
+class ExchangeRequest(LeaseRequest):
+    """Finished leases, then what to lease next."""
+
+    deletions: list[DeletionIn] = []
+
+
+class DeleteRequest(Wire):
+    """Finished leases: as bare tokens, or with what to add."""
+
+    tokens: list[str] = []
+    deletions: list[DeletionIn] = []
+
+    def values(self) -> list[Deletion]:
+        """As values."""
+        return [Deletion(token) for token in self.tokens] + [deletion.value() for deletion in self.deletions]
+
+
+class RenewRequest(Wire):
+    """Leases whose ends are to be moved."""
+
+    tokens: list[str]
+    seconds: float | None = Field(None, description="From now, in [0, 604800]; the queue's own when left out.")
+
+
+class ReleaseRequest(Wire):
+    """Leases to give back."""
+
+    tokens: list[str]
+    delay_seconds: float | None = Field(None, description="In [0, 2592000]; the queue's back-off when left out.")
+    charge: Literal["counted", "uncounted"] = "counted"
+    dead_reason: str = Field("", description="Makes the tasks dead at once.")
+
+
+class NamesRequest(Wire):
+    """Tasks by name."""
+
+    names: list[str]
+
+
+class PurgeRequest(Tagged):
+    """What to purge."""
+
+    dead: Literal["keep", "only"] = "keep"
+
+
+class RedriveRequest(Tagged):
+    """Dead tasks, by name or by tag."""
+
+    names: list[str] | None = None
+
+
+class PeekRequest(Tagged):
+    """What to look at."""
+
+    states: list[StateName] = Field(default=list(STATE_NAMES.values()))  # type: ignore[arg-type]
+    names: list[str] | None = None
+    after: Whole = Field(0, description="`next_after` of the page before.")
+    limit: int = Field(100, description=f"In [1, {limits.MAX_PEEK_TASKS}].", examples=[100])
+    payload_bytes: int = Field(0, ge=0, le=limits.MAX_PAYLOAD_BYTES, description="Payloads are cut to this.")
+
+    def wanted(self) -> frozenset[object]:
+        """The states as values."""
+        return frozenset(STATES[name] for name in self.states)
+
+
+class ObserveRequest(Tagged):
+    """What a supervisor asks."""
+
+    after: Whole = Field(0, description="`samples.cursor` of the observation before.")
+    workers: list[Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)]] = Field([], max_length=10_000)
+
+
+class LeadRequest(Wire):
+    """Who wants to lead what."""
+
+    name: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
+    holder: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
+    seconds: float = Field(ge=0, le=limits.MAX_LEASE_SECONDS)
+
+
+class WaitFor(Tagged):
+    """A queue, and which of its tasks."""
+
+    queue: str
+
+
+class WaitRequest(Wire):
+    """What to wait for."""
+
+    queues: list[WaitFor] = Field(min_length=1, max_length=1000)
+    wait_seconds: float = Field(0.0, description="In [0, 300].", examples=[0])
+
+
+class QueueSettings(Wire):
+    """How a queue is to be set; what is left out gets its default."""
+
+    lease_seconds: float = 60.0
+    max_lease_seconds: float = limits.MAX_LEASE_SECONDS
+    max_leases: Annotated[int, Field(le=MAX_INTEGER)] | None = None
+    retry_min_seconds: float = 1.0
+    retry_max_seconds: float = 300.0
+    on_exhausted: Literal["dead", "delete"] = "dead"
+    name_retention_seconds: float = Field(limits.NAME_RETENTION_SECONDS, ge=0, le=10 * 365 * 86_400.0)
+
+    def value(self, name: str) -> QueueSpec:
+        """As a value."""
+        return QueueSpec(name, **self.model_dump())
+
+
+class Nothing(Wire):
+    """An empty object."""
+
+
+def tag_filter(kind: str | None, tags: tuple[str, ...]) -> TagFilter:
+    """The filter that was meant. Raises `InvalidRequestError` for a contradiction."""
+    if kind is None:
+        return TagFilter("tags", tuple(dict.fromkeys(tags))) if tags else ANY
+    if kind in ("any", "untagged"):
+        if tags:
+            raise InvalidRequestError(f"kind {kind} goes without tags: {len(tags)} given; leave out one of the two")
+        return ANY if kind == "any" else UNTAGGED
+    if kind == "tags" and not tags:
+        raise InvalidRequestError("kind tags needs at least one tag; leave it out for all tasks")
+    return TagFilter.oldest(*tags) if kind == "oldest" else TagFilter.of(*tags)
+
+
+def invalid(error: ValidationError) -> Problem:
+    """What a body that does not fit its model is refused with: every mistake at once, by place."""
+    mistakes = error.errors(include_url=False, include_context=False, include_input=False)
+    first = mistakes[0]
+    if first["type"] == "json_invalid":
+        return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
+    shown = [
+        {"pointer": "/" + "/".join(str(part) for part in mistake["loc"]), "detail": mistake["msg"]}
+        for mistake in mistakes[:20]
+    ]
+    told = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
+    more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
+    plain = refusal(422, "invalid-request", told + more)
+    return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
