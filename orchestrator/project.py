@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.errors import ConfigError
-from queue_core.config import Override, QueueFile, document_error, overlay, parse_queue_file
+from queue_core.config import Override, QueueFile, absolute_store, document_error, overlay, parse_queue_file
 from queue_core.mistakes import Mistake, did_you_mean
 from queue_core.units import format_seconds
 from queue_core.yaml_text import Document, read_document, shown_path
@@ -76,14 +76,6 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
         origins=_origins(document, overrides),
         notes=tuple(_notes(document, queue_file, pools)),
     )
-
-
-def absolute_store(url: str, directory: Path) -> str:
-    """A relative `sqlite:///file.db` as seen from `directory`; any other URL as it is."""
-    prefix = "sqlite:///"
-    if not url.startswith(prefix) or url.removeprefix(prefix).startswith("/"):
-        return url
-    return f"{prefix}{(directory / url.removeprefix(prefix)).absolute()}"
 
 
 def json_schema() -> dict[str, object]:

@@ -6,6 +6,7 @@ Text and environment are handed in; the half that concerns pools is passed over 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -245,6 +246,14 @@ def document_error(document: Document, mistakes: Sequence[Mistake], overrides: S
 
     ordered = sorted(mistakes, key=lambda mistake: document.place(mistake.path))
     return DocumentError(tuple(dict.fromkeys(line(mistake) for mistake in ordered)))
+
+
+def absolute_store(url: str, directory: Path) -> str:
+    """A relative `sqlite:///file.db` as seen from `directory`; any other URL as it is."""
+    prefix = "sqlite:///"
+    if not url.startswith(prefix) or url.removeprefix(prefix).startswith("/"):
+        return url
+    return f"{prefix}{(directory / url.removeprefix(prefix)).absolute()}"
 
 
 def _relations(data: Mapping[str, object]) -> list[Mistake]:

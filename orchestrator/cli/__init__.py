@@ -1,0 +1,45 @@
+"""The `towline` command: everything a person types. A command is imported when it is run, and not before."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from queue_core.cli.catalog import COMMANDS, LOOK, RUN
+from queue_core.cli.failure import run_command
+from queue_core.cli.group import Entry, LazyGroup
+
+_SETUP: Final = "Set up"
+_HELP: Final = """\
+Pull queues whose workers look after themselves.
+
+Producers add tasks; workers lease them by tag, do the work, delete them. A supervisor starts and stops workers so that
+every task is leased in time. Begin with `towline demo`, then `towline init` and `towline up`.
+"""
+_FLEET: Final = {
+    "up": Entry("orchestrator.cli.up", RUN, "queue server and supervisor in one process"),
+    "supervise": Entry("orchestrator.cli.up", RUN, "the supervisor alone, beside a server elsewhere"),
+    "demo": Entry("orchestrator.cli.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"),
+    "pools": Entry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
+    "workers": Entry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
+    "why": Entry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),
+    "top": Entry("orchestrator.cli.top", LOOK, "pools, workers and waits, live"),
+    "plan": Entry("orchestrator.cli.plan", LOOK, "what a supervisor would do now, without doing it"),
+    "init": Entry("orchestrator.cli.init", _SETUP, "write a commented towline.yaml and an example"),
+    "check": Entry("orchestrator.cli.settings", _SETUP, "every mistake in the settings file"),
+    "config": Entry("orchestrator.cli.settings", _SETUP, "settings in force, and where each comes from"),
+    "schema": Entry("orchestrator.cli.settings", _SETUP, "the file's JSON Schema, for editors"),
+    "doctor": Entry("orchestrator.cli.doctor", _SETUP, "what may go wrong on this machine"),
+    "completion": Entry("orchestrator.cli.completion", _SETUP, "Tab completion for bash, zsh and fish"),
+}
+
+
+def command() -> LazyGroup:
+    """The whole command line."""
+    everything = {**COMMANDS, **_FLEET}
+    sections = list(dict.fromkeys([RUN, *(entry.section for entry in everything.values())]))
+    ordered = sorted(everything.items(), key=lambda item: sections.index(item[1].section))
+    return LazyGroup(entries=dict(ordered), help=_HELP, epilog="Each command has examples in its own --help.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns its exit code."""
+    return run_command(command(), arguments)

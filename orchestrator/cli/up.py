@@ -1,0 +1,122 @@
+"""`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.project_file import load_project, pools_loader, state_of
+from orchestrator.config import PoolSpec
+from orchestrator.errors import AlreadySupervisedError
+from orchestrator.project import DEFAULT_FILE, Project
+from orchestrator.runtimes.process import ProcessRuntime
+from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.supervisor import Supervisor
+from queue_core import logs
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_option, json_option, log_options, setting_options
+from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
+from queue_core.config import Override
+from queue_core.connect import open_queues
+from queue_core.server.run import ListenError, ServerThread
+
+
+@command(
+    "up",
+    examples=(
+        "towline up",
+        "towline up -f deploy/towline.yaml --listen 127.0.0.1:0",
+        "towline up --log events.jsonl --log-level warning",
+    ),
+)
+@setting_options
+@log_options
+@file_option
+@json_option
+def up(
+    store: str | None,
+    durability: str | None,
+    listen: str | None,
+    lifecycle: str | None,
+    log: str | None,
+    log_level: logs.Level,
+    file: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> int:
+    """Serve the queues of a settings file and size its pools, until SIGTERM or Ctrl-C.
+
+    SIGHUP, or a change of the file, reloads the pools. The first SIGTERM lets workers finish within their grace, a
+    second one ends them.
+    """
+    flags = flag_overrides(
+        [
+            (("store",), store),
+            (("durability",), durability),
+            (("server", "listen"), listen),
+            (("lifecycle",), lifecycle),
+            (("log",), log),
+        ]
+    )
+    project = load_project(file, flags=flags)
+    logs.configure(level=log_level, shape="json" if as_json else "auto")
+    settings, directory = project.queue_file, project.directory
+    with ExitStack() as stack:
+        opened = stack.enter_context(opened_store(settings, directory))
+        lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
+        try:
+            server = ServerThread(opened, serve_options(settings, directory), log=lifecycle_file)
+        except ListenError as error:
+            raise listen_failure(error) from None
+        url = server.start()
+        stack.callback(server.stop)
+        click.echo(f"serving at {url}, sizing {_counted(project.pools)}", err=True)
+        return _supervise(project, url=url, file=file, flags=flags)
+
+
+@command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
+@click.option("--url", envvar="TOWLINE_URL", help="The queue server  [default: server.listen of the file]")
+@log_options
+@file_option
+@json_option
+def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C."""
+    project = load_project(file)
+    logs.configure(level=log_level, shape="json" if as_json else "auto")
+    found = url or project.queue_file.server.url
+    click.echo(f"supervising {_counted(project.pools)} on {found}", err=True)
+    return _supervise(project, url=found, file=file, flags=())
+
+
+def _supervise(project: Project, *, url: str, file: Path | None, flags: tuple[Override, ...]) -> int:
+    token = os.environ.get("TOWLINE_TOKEN") or None
+    files = state_of(project)
+    with ExitStack() as stack:
+        queues, waiting = open_queues(url, token=token), open_queues(url, token=token)
+        stack.callback(waiting.close)
+        stack.callback(queues.close)
+        runtime = ProcessRuntime(files.path, lock=files.lock_path)
+        stack.callback(runtime.close)
+        supervisor = Supervisor(
+            project.supervisor,
+            project.pools,
+            source=PullQueueSource(queues, waiting=waiting),
+            runtime=runtime,
+            files=files,
+            url=url,
+            token=token,
+            load=pools_loader(file, flags=flags),
+            watched=file or Path(DEFAULT_FILE),
+        )
+        try:
+            return supervisor.run()
+        except AlreadySupervisedError as error:
+            fix = "`towline pools` shows what the other one does"
+            raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
+
+
+def _counted(pools: Mapping[str, PoolSpec]) -> str:
+    return f"{len(pools)} pool{'' if len(pools) == 1 else 's'}" + (f" ({', '.join(pools)})" if pools else "")

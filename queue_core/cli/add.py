@@ -1,0 +1,140 @@
+"""`towline add`: tasks from arguments, a file or standard input, one or many."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Final, Unpack
+
+import click
+
+from queue_core.api import QueueApi
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import DURATION, target_options
+from queue_core.cli.output import print_json, say
+from queue_core.cli.target import Where, opened_queue
+from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
+from queue_core.store import Added
+from queue_core.task import NewTask
+
+MAX_BATCH_BYTES: Final = 8 << 20
+"""Payload bytes of one call: a batch ends here even when it has room for more tasks."""
+
+
+@command(
+    "add",
+    examples=(
+        "towline add thumbs 'cat.jpg' --tag resize",
+        "towline add thumbs a.jpg b.jpg c.jpg --delay 10m",
+        "towline add thumbs --from cat.json --name cat-1",
+        "find . -name '*.jpg' | towline add thumbs --lines --tag resize",
+    ),
+)
+@click.argument("queue")
+@click.argument("payloads", nargs=-1)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="Payload file; - is stdin.",
+)
+@click.option("--lines", is_flag=True, help="Each line of stdin, or of --from, is one task.")
+@click.option("--tag", help="Tag of the tasks.")
+@click.option("--name", help="Name of the task: a second add of it changes nothing.")
+@click.option("--delay", type=DURATION, help="Lease them no earlier than this from now.")
+@target_options
+def add(
+    queue: str,
+    payloads: tuple[str, ...],
+    source: Path | None,
+    lines: bool,  # noqa: FBT001  click's flag
+    tag: str | None,
+    name: str | None,
+    delay: float | None,
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[Where],
+) -> int:
+    """Add tasks to QUEUE: one for each PAYLOAD; without any, stdin is the payload.
+
+    When it returns the tasks are durable. Prints the name of each; exit code 1 when every name was taken already.
+    """
+    if payloads and (source or lines):
+        raise click.UsageError("give payloads as arguments, or --from or --lines, not both")
+    if name is not None and (lines or len(payloads) > 1):
+        raise click.UsageError("--name goes with one task")
+    found = _read(payloads, source, lines=lines)
+    with opened_queue(queue, **where) as opened:
+        counts = _add_all(opened, (NewTask(p, name=name, tag=tag, delay_seconds=delay) for p in found), as_json=as_json)
+    if not counts["added"] and any(counts.values()):
+        say("nothing added: every name was taken already")
+        return exits.NEGATIVE
+    if lines and not as_json:
+        say(f"{counts['added']} added")
+    return exits.OK
+
+
+def _add_all(queue: QueueApi, tasks: Iterator[NewTask], *, as_json: bool) -> dict[str, int]:
+    counts = {"added": 0, "exists": 0, "tombstoned": 0}
+    for batch in _batches(tasks):
+        for added in queue.add(batch):
+            counts[added.status] += 1
+            _print(added, as_json=as_json)
+    return counts
+
+
+def _print(added: Added, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"name": added.name, "status": added.status})
+    elif added.status == "added":
+        click.echo(added.name)
+    else:
+        say(f"{added.name}: {'exists already' if added.status == 'exists' else 'was done before'}; nothing changed")
+
+
+def _batches(tasks: Iterator[NewTask]) -> Iterator[list[NewTask]]:
+    batch: list[NewTask] = []
+    size = 0
+    for task in tasks:
+        if batch and (len(batch) == MAX_TASKS_PER_ADD or size + len(task.payload) > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(task)
+        size += len(task.payload)
+    if batch:
+        yield batch
+
+
+def _read(payloads: Sequence[str], source: Path | None, *, lines: bool) -> Iterator[bytes]:
+    if payloads:
+        return (payload.encode("utf-8", "surrogateescape") for payload in payloads)
+    if source is None and sys.stdin.isatty():
+        raise click.UsageError("no payload: give one as an argument, --from a file, or pipe it in")
+    return _read_file(source, lines=lines)
+
+
+def _read_file(source: Path | None, *, lines: bool) -> Iterator[bytes]:
+    if source is None or str(source) == "-":
+        yield from _split(sys.stdin.buffer, lines=lines)
+        return
+    with source.open("rb") as file:
+        yield from _split(file, lines=lines)
+
+
+def _split(file: BinaryIO, *, lines: bool) -> Iterator[bytes]:
+    if not lines:
+        yield file.read(MAX_PAYLOAD_BYTES + 1)
+        return
+    number = 0
+    while found := list(islice(iter(lambda: file.readline(MAX_PAYLOAD_BYTES + 2), b""), 1000)):
+        for line in found:
+            number += 1
+            payload = line.rstrip(b"\r\n")
+            if len(payload) > MAX_PAYLOAD_BYTES:
+                told = f"line {number} is longer than {MAX_PAYLOAD_BYTES} bytes (1 MiB), the limit of a payload"
+                raise CommandError(
+                    told, code=exits.BAD_DATA, fix="the lines before it may be added: shorten it, and go on there"
+                )
+            if payload:
+                yield payload

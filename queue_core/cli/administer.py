@@ -1,0 +1,193 @@
+"""What an administrator does with the tasks of a queue: `peek`, `purge`, `redrive`, `pause`, `resume`."""
+
+from typing import Unpack
+
+import click
+
+from queue_core.api import ALL_STATES
+from queue_core.cli import exits
+from queue_core.cli.group import command
+from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
+from queue_core.cli.output import columns, payload_fields, print_json, print_table, say, shown_instant, shown_payload
+from queue_core.cli.target import Where, opened_queue
+from queue_core.task import Task, TaskState
+
+STATES = {"ready": TaskState.READY, "delayed": TaskState.DELAYED, "in-flight": TaskState.LEASED, "dead": TaskState.DEAD}
+_SHOWN = {state: name for name, state in STATES.items()}
+
+
+@command(
+    "peek",
+    examples=(
+        "towline peek thumbs",
+        "towline peek thumbs --state dead --limit 20",
+        "towline peek thumbs --tag resize --after 1200 --json",
+    ),
+)
+@click.argument("queue")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(list(STATES)), help="Only this state; again for more."
+)
+@click.option("--named", multiple=True, metavar="NAME", help="Only the tasks of these names.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks of one page.")
+@click.option("--after", default=0, help="Go on after this id: the last page's `next_after`.")
+@click.option(
+    "--payload", "payload_bytes", type=SIZE, default="1KiB", show_default=True, help="Show so much of each payload."
+)
+@tag_options
+@target_options
+def peek(
+    queue: str,
+    states: tuple[str, ...],
+    named: tuple[str, ...],
+    limit: int,
+    after: int,
+    payload_bytes: int,
+    tags: tuple[str, ...],
+    untagged: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[Where],
+) -> int:
+    """Look at tasks of QUEUE without leasing them."""
+    wanted = frozenset(STATES[name] for name in states) or ALL_STATES
+    with opened_queue(queue, **where) as opened:
+        page = opened.peek(
+            tags=tag_filter(tags, untagged=untagged),
+            states=wanted,
+            names=named or None,
+            after=after,
+            limit=limit,
+            payload_bytes=payload_bytes,
+        )
+    if as_json:
+        print_json({"tasks": [task_record(task) for task in page.tasks], "next_after": page.next_after})
+        return exits.OK
+    rows = [
+        (
+            task.id,
+            task.shown_name,
+            _SHOWN[task.state],
+            task.tag,
+            task.leases,
+            shown_instant(task.eta),
+            task.worker if task.state == TaskState.LEASED else task.reason[:40],
+            shown_payload(task.payload, characters=40),
+        )
+        for task in page.tasks
+    ]
+    heads = columns(">ID", "NAME", "STATE", "TAG", ">LEASES", "ETA", "WORKER, REASON", "PAYLOAD")
+    print_table(heads, rows, empty="no such tasks")
+    if page.next_after is not None:
+        say(f"more: --after {page.next_after}")
+    return exits.OK
+
+
+@command(
+    "purge",
+    examples=(
+        "towline purge thumbs",
+        "towline purge thumbs --tag resize --yes",
+        "towline purge thumbs --dead --yes",
+    ),
+)
+@click.argument("queue")
+@click.option("--dead", is_flag=True, help="Delete the dead tasks, and only those.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@tag_options
+@target_options
+def purge(
+    queue: str,
+    dead: bool,  # noqa: FBT001
+    yes: bool,  # noqa: FBT001
+    tags: tuple[str, ...],
+    untagged: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[Where],
+) -> int:
+    """Delete all tasks of QUEUE, leased ones too; the dead are kept unless `--dead` asks for them."""
+    wanted = tag_filter(tags, untagged=untagged)
+    with opened_queue(queue, **where) as opened:
+        stats = opened.stats(tags=wanted)
+        count = stats.dead if dead else stats.ready + stats.delayed + stats.in_flight
+        if not yes:
+            click.confirm(f"Delete {count:,} {'dead ' if dead else ''}task(s) of {queue}?", abort=True, err=True)
+        deleted = opened.purge(tags=wanted, dead="only" if dead else "keep")
+    _report(deleted, "deleted", as_json=as_json)
+    return exits.OK
+
+
+@command(
+    "redrive",
+    examples=("towline redrive thumbs", "towline redrive thumbs --named cat-1", "towline redrive thumbs --tag resize"),
+)
+@click.argument("queue")
+@click.option("--named", multiple=True, metavar="NAME", help="Only the tasks of these names.")
+@tag_options
+@target_options
+def redrive(
+    queue: str,
+    named: tuple[str, ...],
+    tags: tuple[str, ...],
+    untagged: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[Where],
+) -> int:
+    """Make dead tasks of QUEUE ready again, with all their leases before them. Exit code 1 when there were none."""
+    wanted = tag_filter(tags, untagged=untagged)
+    with opened_queue(queue, **where) as opened:
+        count = opened.redrive(named or None, tags=wanted)
+    _report(count, "ready again", as_json=as_json)
+    return exits.OK if count else exits.NEGATIVE
+
+
+@command("pause", examples=("towline pause thumbs",))
+@click.argument("queue")
+@target_options
+def pause(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+    """Grant no more leases on QUEUE; adds and deletes go on, and nothing is lost."""
+    with opened_queue(queue, **where) as opened:
+        opened.pause()
+    _report_paused(queue, paused="paused", as_json=as_json)
+    return exits.OK
+
+
+@command("resume", examples=("towline resume thumbs",))
+@click.argument("queue")
+@target_options
+def resume(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+    """Grant leases on QUEUE again."""
+    with opened_queue(queue, **where) as opened:
+        opened.resume()
+    _report_paused(queue, paused="resumed", as_json=as_json)
+    return exits.OK
+
+
+def task_record(task: Task) -> dict[str, object]:
+    """A task as JSON."""
+    return {
+        "id": task.id,
+        "name": task.shown_name,
+        "queue": task.queue,
+        "tag": task.tag,
+        "state": _SHOWN[task.state],
+        "eta": task.eta,
+        "added_at": task.added_at,
+        "leases": task.leases,
+        "worker": task.worker,
+        "reason": task.reason,
+        **payload_fields(task.payload),
+    }
+
+
+def _report(count: int, outcome: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"count": count})
+    else:
+        click.echo(f"{count:,} {outcome}")
+
+
+def _report_paused(queue: str, *, paused: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"queue": queue, "paused": paused == "paused"})
+    else:
+        click.echo(f"{queue} {paused}")

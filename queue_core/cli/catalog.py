@@ -1,0 +1,31 @@
+"""The commands over queues, for whoever builds a command line of them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from queue_core.cli.group import Entry
+
+RUN: Final = "Run"
+TASKS: Final = "Tasks"
+LOOK: Final = "Look"
+
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "serve": Entry("queue_core.cli.serve", RUN, "the queue server alone"),
+    "work": Entry("queue_core.cli.work", RUN, "one worker: handlers of a Python module"),
+    "add": Entry("queue_core.cli.add", TASKS, "add tasks: arguments, a file, lines of stdin"),
+    "lease": Entry("queue_core.cli.work_by_hand", TASKS, "lease tasks by hand; prints their tokens"),
+    "renew": Entry("queue_core.cli.work_by_hand", TASKS, "move the end of a lease"),
+    "release": Entry("queue_core.cli.work_by_hand", TASKS, "give a lease back"),
+    "delete": Entry("queue_core.cli.work_by_hand", TASKS, "finish tasks by token; or delete by name"),
+    "peek": Entry("queue_core.cli.administer", TASKS, "look at tasks without leasing them"),
+    "purge": Entry("queue_core.cli.administer", TASKS, "delete all tasks of a queue or tag"),
+    "redrive": Entry("queue_core.cli.administer", TASKS, "make dead tasks ready again"),
+    "pause": Entry("queue_core.cli.administer", TASKS, "grant no more leases on a queue"),
+    "resume": Entry("queue_core.cli.administer", TASKS, "grant leases again"),
+    "queues": Entry("queue_core.cli.look", LOOK, "all queues: settings and counts"),
+    "stats": Entry("queue_core.cli.look", LOOK, "counts and totals of a queue, or of each tag"),
+    "events": Entry("queue_core.cli.events", LOOK, "what happened to tasks, as it happens"),
+    "health": Entry("queue_core.cli.health", LOOK, "whether the server answers and is ready"),
+    "bench": Entry("queue_core.cli.bench", LOOK, "how fast your disk lets the queue be"),
+}
+"""In the order of the help."""

@@ -1,0 +1,31 @@
+"""The exit codes of every command, and what each means; numbers from sysexits.h where it has one."""
+
+from typing import Final
+
+OK: Final = 0
+NEGATIVE: Final = 1
+USAGE: Final = 2
+BAD_DATA: Final = 65
+NO_INPUT: Final = 66
+UNAVAILABLE: Final = 69
+INTERNAL: Final = 70
+CANT_CREATE: Final = 73
+TRY_AGAIN: Final = 75
+NO_PERMISSION: Final = 77
+BAD_CONFIG: Final = 78
+INTERRUPTED: Final = 130
+
+MEANINGS: Final = (
+    (OK, "done"),
+    (NEGATIVE, "done, and the answer is no: a problem was found, nothing was leased, ..."),
+    (USAGE, "the command line can't be understood"),
+    (BAD_DATA, "what was given is out of range: a name, a payload, a lease time"),
+    (NO_INPUT, "a file is missing, or the thing named does not exist"),
+    (UNAVAILABLE, "the server or the store does not answer, is full, or is not a queue"),
+    (INTERNAL, "a mistake in Towline: please report it"),
+    (CANT_CREATE, "a file or a socket can't be made, or is there already"),
+    (TRY_AGAIN, "not now: a lease is lost, or another holds the lead"),
+    (NO_PERMISSION, "not allowed: a token's role, or a file's mode"),
+    (BAD_CONFIG, "the settings are wrong; every mistake is listed"),
+    (INTERRUPTED, "interrupted"),
+)

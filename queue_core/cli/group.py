@@ -1,0 +1,110 @@
+"""The command group: imports a command only when it is run, and guesses what a misspelt one was meant to be."""
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from queue_core.cli.exits import MEANINGS
+
+MAX_SUMMARY: Final = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command's place: the module and the attribute that holds it, its section of the help, and one line about it."""
+
+    module: str
+    section: str
+    summary: str
+    attribute: str = ""
+
+
+class LazyGroup(click.Group):
+    """Commands by name, each imported on demand."""
+
+    def __init__(self, *, entries: Mapping[str, Entry], help: str, epilog: str = "") -> None:  # noqa: A002
+        super().__init__(
+            name="towline",
+            help=help,
+            epilog=epilog,
+            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+        )
+        self._entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        """All names, in the order of the help."""
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command."""
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.attribute or cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.module} has no command called {cmd_name}")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with; for an unknown one a usage error that says what is close."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in self._entries:
+            close = difflib.get_close_matches(name, self._entries, n=2, cutoff=0.5)
+            meant = f"; did you mean {' or '.join(f'`{word}`' for word in close)}?" if close else ""
+            raise click.UsageError(f"there is no command `{name}`{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """One block per section, without importing a single command."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, entry in self._entries.items():
+            sections.setdefault(entry.section, []).append((name, entry.summary))
+        width = max(len(name) for name in self._entries)
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in rows])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The exit codes."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in MEANINGS])
+        super().format_epilog(ctx, formatter)
+
+
+class Command(click.Command):
+    """A command whose help ends with examples, as they are typed."""
+
+    examples: Sequence[str] = ()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples and the exit codes that are special to it."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"  {example}\n")
+        super().format_epilog(ctx, formatter)
+
+
+def command(name: str, *, examples: Sequence[str], **settings: object) -> "_Maker":
+    """A decorator that makes a function a `Command`."""
+    return _Maker(name, examples, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    name: str
+    examples: Sequence[str]
+    settings: Mapping[str, object]
+
+    def __call__(self, function: object) -> Command:
+        made = click.command(self.name, cls=Command, **self.settings)(function)  # type: ignore[arg-type]
+        if not isinstance(made, Command):
+            raise TypeError(f"{self.name} is no command")
+        made.examples = self.examples
+        return made

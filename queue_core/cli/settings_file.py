@@ -1,0 +1,70 @@
+"""Reads the queue's half of a settings file for commands that need no pools."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.config import Override, QueueFile, document_error, environment_overrides, overlay, parse_queue_file
+from queue_core.yaml_text import MAX_TEXT_BYTES, Document, DocumentError, read_document
+
+OTHER_HALF: Final = ("pools", "supervisor")
+"""Keys that belong to the fleet."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a settings file. Raises `CommandError` when it is missing, too large or no UTF-8."""
+    if not path.is_file():
+        raise CommandError(
+            f"no such settings file: {path}",
+            code=exits.NO_INPUT,
+            where=str(path.parent.absolute()),
+            fix="`towline init` writes one, with comments",
+        )
+    raw = path.read_bytes()[: MAX_TEXT_BYTES + 1]
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        told = f"{path}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise CommandError(told, code=exits.BAD_CONFIG, fix="save the file as UTF-8") from None
+
+
+def load_queue_file(path: Path, *, flags: tuple[Override, ...] = ()) -> tuple[QueueFile, Path]:
+    """The queue's half of a file, with the environment's and the flags' changes; and the folder it is in.
+
+    Raises `CommandError` with every mistake.
+    """
+    overrides = [*environment_overrides(os.environ), *flags]
+    try:
+        document = read_document(read_text(path), name=str(path))
+        settings, mistakes = parse_queue_file(overlay(document.data, overrides), also=OTHER_HALF)
+        if settings is None or mistakes:
+            raise document_error(document, mistakes, overrides)
+    except DocumentError as error:
+        raise bad_file(error, path) from None
+    return settings, path.parent.absolute()
+
+
+def settings_or_default(file: Path | None, *, flags: tuple[Override, ...]) -> tuple[QueueFile, Path]:
+    """The queue's half of `file`, of ./towline.yaml, or of no file at all: then there is one queue, `default`.
+
+    Raises `CommandError` with every mistake.
+    """
+    path = file or Path("towline.yaml")
+    if file is not None or path.is_file():
+        return load_queue_file(path, flags=flags)
+    overrides = [*environment_overrides(os.environ), *flags]
+    document = Document("settings")
+    settings, mistakes = parse_queue_file(overlay({"queues": {"default": {}}}, overrides))
+    if settings is None or mistakes:
+        raise CommandError(document_error(document, mistakes, overrides).lines, code=exits.BAD_CONFIG)
+    return settings, Path.cwd()
+
+
+def bad_file(error: DocumentError, path: Path) -> CommandError:
+    """The failure that a wrong settings file is."""
+    count = len(error.lines)
+    fix = f"mend {'it' if count == 1 else f'all {count}'}, then `towline check -f {path}`"
+    return CommandError(error.lines, code=exits.BAD_CONFIG, fix=fix)

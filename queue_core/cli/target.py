@@ -1,0 +1,157 @@
+"""Which queues a command means, a server's or a store's: flags, environment, settings file, defaults, in that order."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypedDict, Unpack
+from urllib.parse import urlsplit
+
+from queue_core.api import QueueApi, QueuesApi
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError, failure_of
+from queue_core.errors import QueueError
+from queue_core.task import QueueSpec
+
+DEFAULT_FILE: Final = "towline.yaml"
+DEFAULT_URL: Final = "http://127.0.0.1:7878"
+PROBE_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the queues are. `origin` says what decided it; `specs` are made when a store is opened by this process."""
+
+    url: str
+    origin: str
+    token: str | None = None
+    durability: Literal["strict", "relaxed"] = "strict"
+    specs: tuple[QueueSpec, ...] = ()
+
+    @property
+    def is_server(self) -> bool:
+        """Whether a server is to be asked; else the store is opened by this process."""
+        return self.url.startswith(("http://", "https://", "unix://"))
+
+
+class Where(TypedDict):
+    """The options of `target_options`."""
+
+    url: str | None
+    store: str | None
+    token_file: Path | None
+    file: Path | None
+
+
+@contextmanager
+def opened(**where: Unpack[Where]) -> Iterator[tuple[QueuesApi, Target]]:
+    """All queues of what the options mean; closed at the end, and errors told with the place they come from."""
+    from queue_core.connect import open_queues
+
+    target = find_target(**where)
+    try:
+        queues = open_queues(target.url, token=target.token, durability=target.durability)
+        try:
+            _ensure(queues, target.specs)
+            yield queues, target
+        finally:
+            queues.close()
+    except QueueError as error:
+        raise _placed(error, target) from error
+
+
+@contextmanager
+def opened_queue(name: str, **where: Unpack[Where]) -> Iterator[QueueApi]:
+    """One queue of what the options mean."""
+    with opened(**where) as (queues, _):
+        yield queues.queue(name)
+
+
+def find_target(*, url: str | None, store: str | None, token_file: Path | None, file: Path | None) -> Target:
+    """The server or store that the options mean. Raises `CommandError` where there is none."""
+    if url and store:
+        raise CommandError("--url and --store: give one of them", code=exits.USAGE)
+    token = _token(token_file)
+    if url:
+        return Target(url, "--url", token)
+    if store:
+        return _store(store, "--store")
+    if os.environ.get("TOWLINE_URL"):
+        return Target(os.environ["TOWLINE_URL"], "TOWLINE_URL", token)
+    if os.environ.get("TOWLINE_STORE"):
+        return _store(os.environ["TOWLINE_STORE"], "TOWLINE_STORE")
+    path = file or (Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None)
+    if path is not None:
+        return _from_file(path, token)
+    if answers(DEFAULT_URL):
+        return Target(DEFAULT_URL, "default", token)
+    raise CommandError(
+        f"no queues found: no {DEFAULT_FILE} in {Path.cwd()}, and no server answers at {DEFAULT_URL}",
+        code=exits.UNAVAILABLE,
+        fix="`towline init` writes a settings file; or give --url, --store or -f",
+    )
+
+
+def answers(url: str) -> bool:
+    """Whether something listens at a server's URL."""
+    parts = urlsplit(url)
+    try:
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(PROBE_SECONDS)
+                probe.connect(parts.path)
+        else:
+            address = (parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80))
+            socket.create_connection(address, timeout=PROBE_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _from_file(path: Path, token: str | None) -> Target:
+    from queue_core.cli.settings_file import load_queue_file
+
+    settings, directory = load_queue_file(path)
+    if answers(settings.server.url):
+        return Target(settings.server.url, f"{path} (server.listen)", token)
+    if settings.store == "memory:":
+        raise CommandError(
+            "the tasks of a memory: store live in its server, which does not answer",
+            code=exits.UNAVAILABLE,
+            where=settings.server.url,
+            fix="start it with `towline up`",
+        )
+    from queue_core.config import absolute_store
+
+    url = absolute_store(settings.store, directory)
+    return Target(url, f"{path} (store)", durability=settings.durability, specs=tuple(settings.specs()))
+
+
+def _store(url: str, origin: str) -> Target:
+    if url == "memory:":
+        raise CommandError("a memory: store would be empty: it lives in one process", code=exits.USAGE, where=origin)
+    return Target(url, origin)
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return os.environ.get("TOWLINE_TOKEN") or None
+    return path.read_text().strip()
+
+
+def _ensure(queues: QueuesApi, specs: tuple[QueueSpec, ...]) -> None:
+    """Queues that the file has and the store has not yet; those it has are left as `towline up` set them."""
+    if specs:
+        known = {spec.name for spec in queues.queues()}
+        for spec in specs:
+            if spec.name not in known:
+                queues.put_queue(spec)
+
+
+def _placed(error: QueueError, target: Target) -> CommandError:
+    failure = failure_of(error) or CommandError(str(error), code=exits.UNAVAILABLE)
+    if not failure.where:
+        failure.where = f"{target.url} (from {target.origin})"
+    return failure

@@ -1,0 +1,197 @@
+"""Leases by hand: `lease`, `renew`, `release`, `delete`; what a worker does, typed."""
+
+from collections.abc import Sequence
+from typing import Final, Literal, Unpack
+
+import click
+
+from queue_core.cli import exits
+from queue_core.cli.group import command
+from queue_core.cli.options import DURATION, tag_filter, tag_options, target_options
+from queue_core.cli.output import (
+    columns,
+    payload_fields,
+    print_json,
+    print_table,
+    say,
+    shown_instant,
+    shown_payload,
+    shown_seconds,
+)
+from queue_core.cli.target import Where, opened_queue
+from queue_core.clock import seconds_between
+from queue_core.limits import MAX_TOKENS_PER_CALL, MAX_WAIT_SECONDS
+from queue_core.task import Lease
+
+HANDS: Final = "cli"
+"""The worker that leases by hand are held by, unless another is named."""
+
+
+@command(
+    "lease",
+    examples=(
+        "towline lease thumbs",
+        "towline lease thumbs --count 10 --tag resize --for 5m --json",
+        "towline lease thumbs --wait 30s || echo nothing to do",
+    ),
+)
+@click.argument("queue")
+@click.option("--count", "-n", default=1, show_default=True, help="Lease up to so many, in [1, 1000].")
+@click.option("--for", "seconds", type=DURATION, help="Length of the lease  [default: the queue's]")
+@click.option("--wait", type=DURATION, default=0.0, help=f"Wait for a task, at most {MAX_WAIT_SECONDS:.0f} s.")
+@click.option("--group", is_flag=True, help="All of one tag: that of the oldest task.")
+@click.option("--worker", default=HANDS, show_default=True, help="Who holds the lease.")
+@tag_options
+@target_options
+def lease(
+    queue: str,
+    count: int,
+    seconds: float | None,
+    wait: float,
+    group: bool,  # noqa: FBT001
+    worker: str,
+    tags: tuple[str, ...],
+    untagged: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[Where],
+) -> int:
+    """Lease tasks of QUEUE and print them with their tokens.
+
+    The token is what `renew`, `release` and `delete` ask for. Exit code 1 when there was nothing to lease.
+    """
+    wanted = tag_filter(tags, untagged=untagged, grouped=group)
+    with opened_queue(queue, **where) as opened:
+        leases = opened.lease(count, seconds=seconds, tags=wanted, worker=worker, wait_seconds=wait)
+    if as_json:
+        for one in leases:
+            print_json(lease_record(one))
+    else:
+        _print_leases(leases)
+    return exits.OK if leases else exits.NEGATIVE
+
+
+@command(
+    "renew",
+    examples=("towline renew thumbs 12.1700000000000000 --for 10m",),
+)
+@click.argument("queue")
+@click.argument("tokens", nargs=-1, required=True)
+@click.option("--for", "seconds", type=DURATION, help="New length from now  [default: the queue's]")
+@target_options
+def renew(queue: str, tokens: tuple[str, ...], seconds: float | None, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+    """Move the ends of leases, named by their TOKENS, to a while from now."""
+    with opened_queue(queue, **where) as opened:
+        renewed = [one for some in chunks(tokens) for one in opened.renew(some, seconds=seconds)]
+    for one in renewed:
+        if as_json:
+            print_json({"token": one.token, "name": one.name, "expires_at": one.expires_at})
+        else:
+            click.echo(f"{one.name}  ends {shown_instant(one.expires_at)}")
+    return exits.OK
+
+
+@command(
+    "release",
+    examples=(
+        "towline release thumbs 12.1700000000000000",
+        "towline release thumbs 12.1700000000000000 --delay 5m",
+        "towline release thumbs 12.1700000000000000 --dead 'no such image'",
+    ),
+)
+@click.argument("queue")
+@click.argument("tokens", nargs=-1, required=True)
+@click.option("--delay", type=DURATION, help="Rest before the next lease  [default: the queue's back-off]")
+@click.option("--uncounted", is_flag=True, help="Take the lease off the task's count.")
+@click.option("--dead", "reason", default="", metavar="REASON", help="Make the tasks dead at once.")
+@target_options
+def release(
+    queue: str,
+    tokens: tuple[str, ...],
+    delay: float | None,
+    uncounted: bool,  # noqa: FBT001
+    reason: str,
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[Where],
+) -> int:
+    """Give leases back, named by their TOKENS: their tasks may be leased again."""
+    charge: Literal["counted", "uncounted"] = "uncounted" if uncounted else "counted"
+    with opened_queue(queue, **where) as opened:
+        for some in chunks(tokens):
+            for one in opened.release(some, delay_seconds=delay, charge=charge, dead_reason=reason):
+                if as_json:
+                    print_json({"name": one.name, "died": one.died, "held_seconds": one.held_seconds})
+                else:
+                    click.echo(f"{one.name}  {'dead' if one.died else 'released'}")
+    return exits.OK
+
+
+@command(
+    "delete",
+    examples=(
+        "towline delete thumbs 12.1700000000000000",
+        "towline delete thumbs --named cat-1 --named cat-2",
+    ),
+)
+@click.argument("queue")
+@click.argument("tokens", nargs=-1)
+@click.option("--named", multiple=True, metavar="NAME", help="Delete by name instead, whoever holds it.")
+@target_options
+def delete(queue: str, tokens: tuple[str, ...], named: tuple[str, ...], as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+    """Delete finished tasks of QUEUE by the TOKENS of their leases, or any by `--named`.
+
+    By token only the task's present holder deletes it. By name nobody is asked: an administrator's verb.
+    """
+    if bool(tokens) == bool(named):
+        raise click.UsageError("give tokens, or --named, one of the two")
+    outcomes: list[tuple[str, str]] = []
+    with opened_queue(queue, **where) as opened:
+        for some in chunks(tokens):
+            opened.delete(some)
+            outcomes += [(token, "deleted") for token in some]
+        for names in chunks(named):
+            outcomes += zip(names, opened.delete_by_name(names), strict=True)
+    for what, outcome in outcomes:
+        if as_json:
+            print_json({"token" if tokens else "name": what, "status": outcome})
+        else:
+            click.echo(f"{what}  {outcome}")
+    return exits.OK if any(outcome == "deleted" for _, outcome in outcomes) else exits.NEGATIVE
+
+
+def chunks(values: Sequence[str]) -> list[list[str]]:
+    """`values` in pieces that one call may take."""
+    return [list(values[at : at + MAX_TOKENS_PER_CALL]) for at in range(0, len(values), MAX_TOKENS_PER_CALL)]
+
+
+def lease_record(one: Lease) -> dict[str, object]:
+    """A lease as JSON; a payload that is text is shown as text."""
+    return {
+        "queue": one.queue,
+        "name": one.name,
+        "tag": one.tag,
+        "token": one.token,
+        "worker": one.worker,
+        "lease_number": one.lease_number,
+        "leased_at": one.leased_at,
+        "expires_at": one.expires_at,
+        "waited_seconds": one.waited_seconds,
+        **payload_fields(one.payload),
+    }
+
+
+def _print_leases(leases: Sequence[Lease]) -> None:
+    rows = [
+        (
+            one.token,
+            one.name,
+            one.tag,
+            one.lease_number,
+            shown_seconds(one.waited_seconds),
+            shown_seconds(seconds_between(one.leased_at, one.expires_at)),
+            shown_payload(one.payload),
+        )
+        for one in leases
+    ]
+    print_table(columns("TOKEN", "NAME", "TAG", ">LEASE", ">WAITED", ">FOR", "PAYLOAD"), rows, empty="nothing to lease")
+    if rows:
+        say(f"finish with `towline delete {leases[0].queue} TOKEN`, give back with `towline release`")

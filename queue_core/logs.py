@@ -1,0 +1,147 @@
+"""Sets up logging once per process, and keeps the lifecycle log: lines that go out as bytes and never stop the work.
+
+Only a command calls `configure`; libraries just log.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, Final, Literal
+
+# Without rich, structlog starts in half the time, and it starts in every worker: it would only colour tracebacks.
+sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+import structlog  # noqa: E402
+
+if not sys.modules["rich"]:
+    del sys.modules["rich"]
+
+from queue_core.events import Lifecycle, QueueEvent  # noqa: E402
+
+Level = Literal["debug", "info", "warning", "error"]
+
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] = "auto") -> None:
+    """Log to stderr: coloured lines on a terminal, else a JSON object a line.
+
+    Args:
+        level: what is quieter is left out.
+        shape: `auto` asks whether stderr is a terminal.
+    """
+    is_text = shape == "text" or (shape == "auto" and sys.stderr.isatty())
+    before: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
+    ]
+    if is_text:
+        colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        shown = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
+        last: list[structlog.typing.Processor] = [_short_time, shown]
+    else:
+        rendered = structlog.processors.JSONRenderer(serializer=_dumps)
+        last = [structlog.processors.format_exc_info, _ordered, rendered]
+    structlog.configure(
+        processors=before + last,
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=_LineLoggers(sys.stderr.buffer),
+        cache_logger_on_first_use=True,
+    )
+
+
+class LifecycleFile:
+    """An `EventLog` in a file, a JSON object a line. A full disk costs lines, never a task.
+
+    A file that was moved away (as logrotate does) is made anew.
+    """
+
+    def __init__(self, path: Path, *, lifecycle: Lifecycle) -> None:
+        """Raises `OSError` when the file can't be opened: at the start that is a mistake, later it is bad luck."""
+        self.lifecycle: Lifecycle = lifecycle
+        self.dropped_total = 0
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._lock = Lock()
+
+    def record(self, events: Sequence[QueueEvent]) -> None:
+        """See `EventLog.record`."""
+        lines = b"".join(_line(event) for event in events)
+        with self._lock:
+            try:
+                self._reopen_if_moved()
+                is_whole = self._file.write(lines) == len(lines)
+            except (OSError, ValueError):
+                is_whole = False
+            if not is_whole:
+                self.dropped_total += len(events)
+
+    def close(self) -> None:
+        """Close the file; later events are let go."""
+        with self._lock, contextlib.suppress(OSError):
+            self._file.close()
+
+    def _reopen_if_moved(self) -> None:
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            there = None
+        ours = os.fstat(self._file.fileno())
+        if there is None or (there.st_ino, there.st_dev) != (ours.st_ino, ours.st_dev):
+            anew = self._path.open("ab", buffering=0)
+            self._file.close()
+            self._file = anew
+
+
+def _line(event: QueueEvent) -> bytes:
+    told = {name: value for name in _EVENT_FIELDS if (value := getattr(event, name)) is not None}
+    return json.dumps(told, separators=(",", ":")).encode() + b"\n"
+
+
+_EVENT_FIELDS: Final = tuple(field.name for field in fields(QueueEvent))
+
+
+def _dumps(value: object, **_settings: object) -> bytes:
+    return json.dumps(value, default=str, separators=(",", ":")).encode()
+
+
+def _ordered(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Time, level and event first: what a reader looks for."""
+    return {name: event.pop(name) for name in ("timestamp", "level", "event")} | dict(event)
+
+
+def _short_time(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """On a terminal the time of day is enough."""
+    event["timestamp"] = str(event["timestamp"])[11:23]
+    return event
+
+
+class _LineLoggers:
+    """A structlog factory of loggers that share one stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._logger = _LineLogger(stream)
+
+    def __call__(self, *_arguments: object) -> "_LineLogger":
+        return self._logger
+
+
+class _LineLogger:
+    """Writes whole lines; when nobody takes them (a closed pipe, a full disk) it lets them go."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lock = Lock()
+
+    def msg(self, message: str | bytes) -> None:
+        """Write one line, now."""
+        line = (message if isinstance(message, bytes) else message.encode("utf-8", "backslashreplace")) + b"\n"
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._stream.write(line)
+            self._stream.flush()
+
+    debug = info = warning = warn = error = critical = exception = fatal = log = msg
