@@ -1,0 +1,179 @@
+"""Power cuts under several threads: each leaves a mixture of what was not synced, on which the store must reopen."""
+
+import itertools
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from queue_core.errors import QueueError
+from queue_core.pull_queue import PullQueues
+from queue_core.service import QueueService
+from queue_core.stores.sqlite import store as sqlite_store
+from queue_core.stores.sqlite.durable import NoSyncer, OpenSyncer
+from queue_core.stores.sqlite.store import SqliteStore
+from tests.faults.checker import Violation, check
+from tests.faults.contents import read_contents
+from tests.faults.disk import SURVIVALS, Wreck
+from tests.faults.history import Answered, Call, Invoked, MemoryHistory
+from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
+from tests.faults.recorded import RecordedQueue
+from tests.faults.workload import Caller, create_queues
+
+FILE_NAME = "queue.db"
+CALLERS_PER_STORE = 2
+CHECKPOINT_PAGES = 60
+CREATION_EVENTS = 90
+MEAN_EVENTS_BETWEEN_CUTS = 120
+CUTS_PER_ROUND = 30
+MAX_ROUND_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The disk at one moment, and how much of the history had been written by then."""
+
+    event: int
+    wreck: Wreck
+    history_lines: int
+
+
+def power_cuts(budget: Budget, folder: Path, *, cuts: int | None = None, syncing: bool = True) -> Tally:
+    """Cut the power again and again until the budget or the number of cuts is used up.
+
+    Args:
+        syncing: False takes the store's syncs away, to prove that this driver notices.
+    """
+    tally = Tally("power")
+    deadline = budget.started()
+    number = 0
+    while not deadline.is_over and (cuts is None or tally.cuts < cuts):
+        wanted = CUTS_PER_ROUND if cuts is None else min(CUTS_PER_ROUND, cuts - tally.cuts)
+        _round(tally, deadline, folder, seed=f"{budget.seed}/{number}", cuts=wanted, syncing=syncing)
+        number += 1
+    return tally
+
+
+def _round(tally: Tally, deadline: Deadline, folder: Path, *, seed: str, cuts: int, syncing: bool) -> None:
+    random = Random(seed)
+    live = folder / "live"
+    materialise({}, live)
+    history = MemoryHistory()
+    found = _run_until_cut(live, history, random, cuts=cuts, syncing=syncing, deadline=deadline)
+    tally.operations += len(history.calls())
+    for cut in found:
+        tally.cuts += 1
+        calls = history.calls(first_lines=cut.history_lines)
+        for survival in random.sample(SURVIVALS, 2):
+            where = f"seed {seed}, event {cut.event}, {survival}"
+            materialise(cut.wreck.materialise(survival, random), folder / "after")
+            tally.reopenings += 1
+            tally.found(reopen_and_check(folder / "after" / FILE_NAME, calls), where)
+        if deadline.is_over:
+            break
+    shutil.rmtree(live)
+
+
+def _run_until_cut(
+    live: Path, history: MemoryHistory, random: Random, *, cuts: int, syncing: bool, deadline: Deadline
+) -> list[Cut]:
+    """Let callers work until enough cuts were taken; the power is never really off, so all cuts cost one run."""
+    due = _cut_events(random, cuts)
+    taken: list[Cut] = []
+    enough = threading.Event()
+
+    def on_event(number: int) -> None:
+        if number in due:
+            taken.append(Cut(number, disk.wreck(), len(history)))
+            if len(taken) == len(due):
+                enough.set()
+
+    pauses = Random(random.random())
+    disk = PowerDisk(on_event, lambda: time.sleep(pauses.choice((0.0, 0.0002, 0.002))))
+    until = Deadline(time.monotonic() + min(MAX_ROUND_SECONDS, max(0.5, deadline.left_seconds)))
+    open_syncer: OpenSyncer = partial(PowerSyncer, disk) if syncing else NoSyncer
+    with ExitStack() as stack:
+        vfs = PowerVfs(f"power-{id(disk)}", disk)
+        stack.callback(vfs.unregister)
+        stack.enter_context(checkpoint_every(CHECKPOINT_PAGES))
+        stores = random.choice((1, 2))
+        callers: list[Caller] = []
+        for store_number in range(stores):
+            store = SqliteStore(live / FILE_NAME, vfs=vfs.name, open_syncer=open_syncer)
+            stack.callback(store.close)
+            queues = PullQueues(QueueService(store))
+            create_queues(queues)
+            for thread in range(CALLERS_PER_STORE):
+                name = f"caller-{store_number}-{thread}"
+                callers.append(
+                    Caller(queues, _Numbered(history, len(callers)), name=name, random=Random(random.random()))
+                )
+        with ThreadPoolExecutor(len(callers)) as pool:
+            for done in [pool.submit(_work, caller, enough, until) for caller in callers]:
+                done.result()
+    return taken
+
+
+def _work(caller: Caller, enough: threading.Event, until: Deadline) -> None:
+    try:
+        while not enough.is_set() and not until.is_over:
+            caller.turn()
+    except BaseException:
+        enough.set()
+        raise
+
+
+def _cut_events(random: Random, cuts: int) -> set[int]:
+    """A third of them while the file and its log are made and filled for the first time."""
+    early = random.sample(range(1, CREATION_EVENTS), min(cuts // 3, CREATION_EVENTS - 1))
+    gaps = [random.randrange(1, 2 * MEAN_EVENTS_BETWEEN_CUTS) for _ in range(cuts - len(early))]
+    return {*early, *(CREATION_EVENTS + event for event in itertools.accumulate(gaps))}
+
+
+def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
+    """Open what is left with the usual VFS, lease some of it, and hold everything against the history."""
+    try:
+        store = SqliteStore(path)
+    except QueueError as error:
+        return [Violation("I16", f"the store does not open: {type(error).__name__}: {error}")]
+    try:
+        history = MemoryHistory()
+        queues = PullQueues(QueueService(store))
+        numbers = itertools.count(1)
+        for spec in queues.queues():
+            RecordedQueue(queues.queue(spec.name), history, numbers).lease(20, seconds=60.0, worker="afterwards")
+        return check([*calls, *history.calls()], read_contents(store))
+    except QueueError as error:
+        return [Violation("I16", f"the store does not work: {type(error).__name__}: {error}")]
+    finally:
+        store.close()
+
+
+@contextmanager
+def checkpoint_every(pages: int) -> Iterator[None]:
+    """Let stores of this process fold their log in after so few pages, so that a short run has many checkpoints."""
+    usual = sqlite_store.CHECKPOINT_PAGES
+    sqlite_store.CHECKPOINT_PAGES = pages
+    try:
+        yield
+    finally:
+        sqlite_store.CHECKPOINT_PAGES = usual
+
+
+class _Numbered:
+    """Keeps the calls of several callers apart in one history: each gets numbers of its own."""
+
+    def __init__(self, history: MemoryHistory, caller: int) -> None:
+        self._history = history
+        self._offset = caller * 1_000_000_000
+
+    def write(self, line: Invoked | Answered) -> None:
+        """See `History.write`."""
+        self._history.write(replace(line, call=line.call + self._offset))

@@ -1,0 +1,176 @@
+"""An SQLite VFS over the disk model: files work as ever, and at any moment the power may be cut.
+
+The real files are what the page cache is: right for every reader, and lost in the cut.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from tests.faults.disk import Directory, Truncate, Wreck, Write
+
+
+class PowerDisk:
+    """What of one folder's files is durable. `cut_after` counts writes, truncations, deletions and syncs.
+
+    Args:
+        on_event: told, under the lock, the number of each event before it takes effect: the moment to `wreck()`.
+        sync_pause: called between the beginning and the end of each sync, without the lock: others go on meanwhile.
+    """
+
+    def __init__(
+        self, on_event: Callable[[int], None] = lambda _: None, sync_pause: Callable[[], None] = lambda: None
+    ) -> None:
+        self._directory = Directory()
+        self._lock = threading.RLock()
+        self._on_event = on_event
+        self._sync_pause = sync_pause
+        self._failing_syncs = False
+        self.events = 0
+        self.syncs = 0
+
+    def write(self, name: str, offset: int, data: bytes) -> None:
+        """Note bytes that are only in the page cache."""
+        with self._lock:
+            self._event()
+            self._directory.open(name).pending.append(Write(offset, data))
+
+    def truncate(self, name: str, size: int) -> None:
+        """Note a size that is only in the page cache."""
+        with self._lock:
+            self._event()
+            self._directory.open(name).pending.append(Truncate(size))
+
+    def create(self, name: str) -> bool:
+        """Note that a file was opened; True when that made it."""
+        with self._lock:
+            made = self._directory.find(name) is None
+            if made:
+                self._event()
+                self._directory.open(name)
+            return made
+
+    def delete(self, name: str) -> None:
+        """Note that a name is gone from the folder."""
+        with self._lock:
+            self._event()
+            self._directory.delete(name)
+
+    def sync(self, name: str) -> None:
+        """Make a file's present content durable. Raises `OSError` while `fail_syncs` holds.
+
+        A failed sync leaves the file as Linux does: the changes are still seen, count as written, and are not durable.
+        """
+        with self._lock:
+            self._event()
+            inode = self._directory.find(name)
+            mark = inode.changes if inode is not None else 0
+        self._sync_pause()
+        with self._lock:
+            self._event()
+            self.syncs += 1
+            if inode is None:
+                return
+            if self._failing_syncs:
+                inode.lose(mark)
+                raise OSError(5, "Input/output error", name)
+            inode.sync(mark)
+
+    def sync_directory(self) -> None:
+        """Make every name durable."""
+        with self._lock:
+            self._event()
+            self._directory.sync()
+
+    def fail_syncs(self, failing: bool) -> None:
+        """Let every sync fail from now on, or work again."""
+        with self._lock:
+            self._failing_syncs = failing
+
+    def wreck(self) -> Wreck:
+        """The disk as a cut at this moment leaves it."""
+        with self._lock:
+            return self._directory.wreck()
+
+    def _event(self) -> None:
+        self.events += 1
+        self._on_event(self.events)
+
+
+class PowerSyncer:
+    """Stands in for the store's own syncer, on the modelled disk."""
+
+    def __init__(self, disk: PowerDisk, path: Path) -> None:
+        self._disk = disk
+        self._name = path.name
+
+    def sync(self) -> None:
+        """See `Syncer.sync`."""
+        self._disk.sync(self._name)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class PowerVfs(apsw.VFS):
+    """Passes everything on to the usual VFS, and tells the disk. Close every connection before `unregister`."""
+
+    def __init__(self, name: str, disk: PowerDisk) -> None:
+        self.name = name
+        self.disk = disk
+        super().__init__(name, "unix")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "PowerFile":  # noqa: N802
+        return PowerFile(self.disk, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+        self.disk.delete(Path(filename).name)
+        super().xDelete(filename, syncdir)
+        if syncdir:
+            self.disk.sync_directory()
+
+
+class PowerFile(apsw.VFSFile):
+    """One open file; temporary files without a name are none of the disk's business."""
+
+    def __init__(self, disk: PowerDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        filename = name.filename() if isinstance(name, apsw.URIFilename) else name
+        self._disk = disk
+        self._name = Path(filename).name if filename else ""
+        # SQLite's own VFS syncs the folder with the first sync of a log or journal, and of no other file.
+        self._syncs_folder = bool(flags[0] & (apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL))
+        super().__init__("unix", name, flags)
+        if self._name:
+            self._syncs_folder = self._disk.create(self._name) and self._syncs_folder
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        if self._name:
+            self._disk.write(self._name, offset, bytes(data))
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        if self._name:
+            self._disk.truncate(self._name, newsize)
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        # Nothing is synced for real: the model decides what survives.
+        if self._name:
+            try:
+                self._disk.sync(self._name)
+            except OSError as error:
+                raise apsw.IOError(str(error)) from error
+            if self._syncs_folder:
+                self._disk.sync_directory()
+                self._syncs_folder = False
+
+
+def materialise(files: dict[str, bytes], folder: Path) -> None:
+    """Put what survived into an empty folder, as the machine finds it after the cut."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)

@@ -1,0 +1,168 @@
+"""What callers do while things break: every verb, in an order drawn from a seed, with tokens live and stale."""
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from random import Random
+
+from queue_core.api import QueuesApi
+from queue_core.errors import LeaseLostError
+from queue_core.store import Deletion
+from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
+from tests.faults.history import History
+from tests.faults.recorded import RecordedQueue
+
+TAGS = (None, "parse", "render", "resize")
+FILTERS = (ANY, ANY, UNTAGGED, TagFilter.of("parse"), TagFilter.of("parse", "resize"), TagFilter.oldest())
+QUEUES = (
+    QueueSpec("first", max_leases=5, retry_min_seconds=0.01, retry_max_seconds=0.05),
+    QueueSpec("next", max_leases=None, retry_min_seconds=0.01, retry_max_seconds=0.05),
+)
+SIZES = (0, 0, 20, 200, 200, 200, 2000, 5000, 70_000)
+LEASE_SECONDS = (60.0, 60.0, 60.0, 5.0, 0.03)
+MAX_HELD = 12
+SHARED_NAMES = 400
+STALE_TOKENS_KEPT = 10
+
+
+def create_queues(queues: QueuesApi) -> None:
+    """Create what the callers use, or leave it as it is."""
+    for spec in QUEUES:
+        queues.put_queue(spec)
+
+
+class Caller:
+    """A producer, a worker, or both; one verb a turn.
+
+    Args:
+        name: its identity as a worker and the beginning of its tasks' uids; new for every start.
+        role: a producer only adds; a worker does everything.
+    """
+
+    def __init__(self, queues: QueuesApi, history: History, *, name: str, random: Random, role: str = "worker") -> None:
+        numbers = itertools.count(1)
+        self._queues = [RecordedQueue(queues.queue(spec.name), history, numbers) for spec in QUEUES]
+        self._name = name
+        self._random = random
+        self._uids = itertools.count(1)
+        self._held: list[tuple[RecordedQueue, Lease]] = []
+        self._stale: list[tuple[RecordedQueue, Lease]] = []
+        self._named: list[tuple[RecordedQueue, str]] = []
+        producing: list[tuple[int, Callable[[], None]]] = [(10, self.add), (1, self.delete_by_name)]
+        working: list[tuple[int, Callable[[], None]]] = [
+            (7, self.lease),
+            (7, self.exchange),
+            (4, self.delete),
+            (3, self.renew),
+            (3, self.release),
+            (1, self.use_stale_token),
+        ]
+        self._verbs = producing if role == "producer" else producing + working
+
+    def turn(self) -> None:
+        """Call one verb. A lost lease is part of the game; what the store fails with is raised."""
+        verb = self._random.choices([verb for _, verb in self._verbs], [weight for weight, _ in self._verbs])[0]
+        with contextlib.suppress(LeaseLostError):
+            verb()
+
+    def add(self) -> None:
+        """Up to five tasks."""
+        queue = self._random.choice(self._queues)
+        tasks = [self._new_task(queue.name) for _ in range(self._random.randint(1, 5))]
+        self._named += [(queue, task.name) for task in tasks if task.name and not task.name.startswith("shared")]
+        queue.add(list({task.name or task.payload: task for task in tasks}.values()))
+
+    def lease(self) -> None:
+        """Some tasks, in any form."""
+        if len(self._held) >= MAX_HELD:
+            self.delete()
+            return
+        queue = self._random.choice(self._queues)
+        leases = queue.lease(
+            self._random.randint(1, 5),
+            seconds=self._random.choice(LEASE_SECONDS),
+            tags=self._random.choice(FILTERS),
+            worker=self._name,
+        )
+        self._held += [(queue, lease) for lease in leases]
+
+    def exchange(self) -> None:
+        """Delete what is finished, lease the next."""
+        queue = self._random.choice(self._queues)
+        mine = [pair for pair in self._held if pair[0] is queue][:5]
+        self._forget(mine)
+        deletions = [Deletion(lease.token, self._then()) for _, lease in mine]
+        leases = queue.lease(
+            max(1, len(mine)), seconds=self._random.choice(LEASE_SECONDS), worker=self._name, deletions=deletions
+        )
+        self._held += [(queue, lease) for lease in leases]
+
+    def delete(self) -> None:
+        """Finish one task, now and then handing over to the next queue."""
+        for queue, lease in self._some():
+            self._forget([(queue, lease)])
+            queue.delete([Deletion(lease.token, self._then())])
+
+    def renew(self) -> None:
+        """Move one lease's end, sooner or later."""
+        for queue, lease in self._some():
+            queue.renew([lease.token], seconds=self._random.choice(LEASE_SECONDS))
+
+    def release(self) -> None:
+        """Give one lease back, in any way."""
+        for queue, lease in self._some():
+            self._forget([(queue, lease)])
+            way = self._random.randrange(5)
+            if way == 0:
+                queue.release([lease.token], charge="uncounted", delay_seconds=0.0)
+            elif way == 1:
+                queue.release([lease.token], dead_reason="broken")
+            else:
+                queue.release([lease.token], delay_seconds=self._random.choice((None, 0.0, 0.05)))
+
+    def delete_by_name(self) -> None:
+        """Delete a task of one's own, whoever holds it."""
+        if self._named:
+            queue, name = self._named.pop(self._random.randrange(len(self._named)))
+            queue.delete_by_name([name])
+
+    def use_stale_token(self) -> None:
+        """Try a token that was given up: it must be refused."""
+        if self._stale:
+            queue, lease = self._random.choice(self._stale)
+            self._random.choice(
+                (
+                    lambda: queue.delete([Deletion(lease.token)]),
+                    lambda: queue.renew([lease.token], seconds=60.0),
+                    lambda: queue.release([lease.token]),
+                )
+            )()
+
+    def _some(self) -> list[tuple[RecordedQueue, Lease]]:
+        return [self._random.choice(self._held)] if self._held else []
+
+    def _forget(self, pairs: list[tuple[RecordedQueue, Lease]]) -> None:
+        self._held = [pair for pair in self._held if pair not in pairs]
+        self._stale = (self._stale + pairs)[-STALE_TOKENS_KEPT:]
+
+    def _then(self) -> tuple[NewTask, ...]:
+        if self._random.random() < 0.7:
+            return ()
+        uid = f"{self._name}-{next(self._uids)}"
+        return (NewTask(self._payload(uid), tag=self._random.choice(TAGS), queue="next"),)
+
+    def _new_task(self, queue: str) -> NewTask:
+        kind = self._random.randrange(10)
+        if kind == 0:
+            number = self._random.randrange(SHARED_NAMES)
+            return NewTask(b"", name=f"shared-{queue}-{number}", tag=TAGS[number % len(TAGS)])
+        uid = f"{self._name}-{next(self._uids)}"
+        delay_seconds = self._random.choice((0.02, 0.2, 30.0)) if kind == 1 else None
+        tag = self._random.choice(TAGS)
+        if kind in (2, 3):
+            size = self._random.choice(SIZES)
+            return NewTask(self._random.randbytes(size), name=uid, tag=tag, delay_seconds=delay_seconds)
+        return NewTask(self._payload(uid), tag=tag, delay_seconds=delay_seconds)
+
+    def _payload(self, uid: str) -> bytes:
+        return f"{uid};".encode() + self._random.randbytes(self._random.choice(SIZES))
