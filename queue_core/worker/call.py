@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import get_ident
+from types import FrameType
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -20,6 +21,7 @@ from queue_core.worker.held import Dead, HeldTask, Retry
 
 MAX_TRACEBACK_CHARACTERS: Final = 20_000
 SHORTEST_REDACTED_CHARACTERS: Final = 4
+LINES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Call:
         self.cancel: Callable[[], None] = _nothing
         """Interrupts the handler once all its tasks are lost; only an async one can be."""
         self.where: Callable[[], str] = _nowhere
-        """The line the handler is at, for a person who wonders why it does not return."""
+        """The lines the handler is at, innermost first, for a person who wonders why it does not return."""
 
     def argument(self) -> HeldTask | list[HeldTask]:
         """What the handler is called with."""
@@ -150,7 +152,16 @@ def _traceback_without(error: BaseException, tasks: Sequence[HeldTask]) -> str:
 
 def _line_of_thread(thread_id: int) -> str:
     frame = sys._current_frames().get(thread_id)  # noqa: SLF001  the only way to see another thread's stack
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    lines = []
+    while frame is not None and len(lines) < LINES_SHOWN:
+        lines.append(line_of(frame))
+        frame = frame.f_back
+    return " < ".join(lines)
+
+
+def line_of(frame: FrameType) -> str:
+    """Where a frame is, for a person."""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _nothing() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from threading import Thread
 
-from queue_core.worker.call import Call, Failed, Outcome
+from queue_core.worker.call import LINES_SHOWN, Call, Failed, Outcome, line_of
 from queue_core.worker.shift import Shift
 
 Then = Callable[[Call, Outcome], None]
@@ -53,7 +53,7 @@ class HandlerLoop:
         task = self._loop.create_task(self._run(call, then))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        call.where = lambda: _line_of(task)
+        call.where = lambda: _lines_of(task)
         call.cancel = lambda: self._cancel(task)
 
     def _cancel(self, task: "asyncio.Task[None]") -> None:
@@ -79,9 +79,10 @@ class HandlerLoop:
             await asyncio.wait(running, timeout=timeout_seconds)
 
 
-def _line_of(task: "asyncio.Task[None]") -> str:
-    awaiting = task.get_coro()
-    while (inner := getattr(awaiting, "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
-        awaiting = inner
-    frame = getattr(awaiting, "cr_frame", None)
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+def _lines_of(task: "asyncio.Task[None]") -> str:
+    lines: list[str] = []
+    awaiting: object = task.get_coro()
+    while (frame := getattr(awaiting, "cr_frame", None)) is not None:
+        lines.insert(0, line_of(frame))
+        awaiting = getattr(awaiting, "cr_await", None)
+    return " < ".join(lines[:LINES_SHOWN])

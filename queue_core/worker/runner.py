@@ -135,18 +135,22 @@ class Runner:
 
     def _drain(self, ending: Ending) -> None:
         shift = self._shift
-        seconds = shift.settings.grace_seconds if ending.urgency == "drain" else 0.0
-        deadline = shift.clock.monotonic() + seconds
-        while self._slots.running() and (left := deadline - shift.clock.monotonic()) > 0:
-            asked = shift.next_ending(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
-            if asked is not None and asked.urgency == "release":
-                break
+        now = shift.clock.monotonic()
+        self._wait_for_slots(until=now + (shift.settings.grace_seconds if ending.urgency == "drain" else 0.0))
         shift.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
         if self._loop is not None:
             self._loop.close(timeout_seconds=UNWIND_SECONDS)
+            self._wait_for_slots(until=shift.clock.monotonic() + UNWIND_SECONDS)
         self._is_abandoned = self._slots.running() > 0
+
+    def _wait_for_slots(self, *, until: float) -> None:
+        """Sleep until all slots have come to an end, the time is up, or somebody asks to let go at once."""
+        while self._slots.running() and (left := until - self._shift.clock.monotonic()) > 0:
+            asked = self._shift.next_ending(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
+            if asked is not None and asked.urgency == "release":
+                return
 
     def _release(self, rest: list[Lease]) -> None:
         """Give back what no handler finished in time: leasable at once by somebody else, and not counted."""
@@ -164,7 +168,5 @@ def _queue_of(app: App, settings: WorkerSettings) -> str:
         return settings.queue
     if len(app.queues) != 1:
         found = ", ".join(app.queues) or "none"
-        raise AppError(
-            f"the app has handlers for several queues or none ({found}); name one: TOWLINE_QUEUE, or --queue"
-        )
+        raise AppError(f"which queue? the app has handlers for: {found}; name one by TOWLINE_QUEUE or --queue")
     return app.queues[0]

@@ -1,5 +1,6 @@
 """Waits for a state of something real, a process or a server, never for a time."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,3 +20,15 @@ def eventually(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {seconds} s: {getattr(check, '__qualname__', check)} answers {answer!r}")
         time.sleep(POLL_SECONDS)
+
+
+async def eventually_async(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
+    """The same inside an event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {seconds} s: {getattr(check, '__qualname__', check)} answers {answer!r}")
+        await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,85 @@
+"""Workers for tests: a runner in a thread over a memory store, and queues that fail on demand."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from queue_core.api import QueueApi
+from queue_core.errors import StoreUnavailableError
+from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.service import QueueService
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import QueueSpec
+from queue_core.worker.app import App
+from queue_core.worker.runner import Runner
+from queue_core.worker.settings import WorkerSettings
+from tests.support.eventually import eventually
+
+
+def memory_queues(**settings: object) -> tuple[PullQueues, PullQueue]:
+    """All queues of a fresh memory store, and its queue "q", set as told; a failed task is back at once."""
+    queues = PullQueues(QueueService(MemoryStore()))
+    queues.put_queue(QueueSpec("q", **{"retry_min_seconds": 0.0, "retry_max_seconds": 0.0, **settings}))
+    return queues, queues.queue("q")
+
+
+class FaultyQueue:
+    """A queue whose verbs can be watched, and made to fail: `faults[verb]` is called first, and may raise or block."""
+
+    def __init__(self, queue: QueueApi) -> None:
+        self._queue = queue
+        self.faults: dict[str, Callable[[], None]] = {}
+        self.calls: list[str] = []
+
+    def __getattr__(self, verb: str) -> object:
+        found = getattr(self._queue, verb)
+
+        def call(*arguments: object, **settings: object) -> object:
+            self.calls.append(verb)
+            if verb in self.faults:
+                self.faults[verb]()
+            return found(*arguments, **settings)
+
+        return call if callable(found) else found
+
+
+def unavailable() -> None:
+    """A fault: nobody answers."""
+    raise StoreUnavailableError("no answer from the test's queue; try again")
+
+
+@dataclass
+class RunningWorker:
+    """A runner at work in a thread; `code` is its exit code once it has ended."""
+
+    runner: Runner
+    thread: threading.Thread
+    code: int | None = None
+
+    def wait(self) -> int:
+        """Its exit code, within 10 s."""
+        self.thread.join(timeout=10)
+        assert self.code is not None, "the worker did not end"
+        return self.code
+
+
+@contextmanager
+def running_worker(
+    app: App, open_queue: Callable[[str], QueueApi], *, watch_seconds: float = 0.02, **settings: object
+) -> Iterator[RunningWorker]:
+    """Run a worker of queue "q" in a thread; on leaving it is drained, and what runs is released."""
+    chosen = WorkerSettings(**{"app": "tests:app", "worker": "w-1", "queue": "q", "wait_seconds": 0.05, **settings})
+    runner = Runner(app, chosen, open_queue=open_queue, watch_seconds=watch_seconds)
+
+    def run() -> None:
+        worker.code = runner.run()
+
+    worker = RunningWorker(runner, threading.Thread(target=run, daemon=True))
+    worker.thread.start()
+    try:
+        yield worker
+    finally:
+        runner.drain("the test is over")
+        runner.release_now("the test is over")
+        eventually(lambda: not worker.thread.is_alive())
