@@ -14,7 +14,7 @@ from orchestrator.journal import Journal
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger()
 
 MAX_UNRELEASED: Final = 10_000
 _QUIET: Final = frozenset({Cause.DRAINED, Cause.FINISHED})

@@ -25,7 +25,7 @@ from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
 LEAVING_GRACE_SECONDS: Final = 30.0

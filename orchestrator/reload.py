@@ -12,7 +12,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import ReloadRefusedError
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger()
 
 LOOK_SECONDS: Final = 1.0
 

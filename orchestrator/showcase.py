@@ -12,7 +12,7 @@ from orchestrator.reconcile import ManagedPool
 from orchestrator.snapshot import WallTime, snapshot_of
 from orchestrator.state import StateDir
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger()
 
 SHOW_SECONDS: Final = 1.0
 SHOW_IDLE_SECONDS: Final = 10.0

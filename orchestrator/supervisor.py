@@ -27,7 +27,7 @@ from orchestrator.signals import handling_signals
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger()
 
 PASS_SECONDS: Final = 1.0
 """The longest sleep between two passes: how late a changed file or a lost lead is noticed."""

@@ -1,0 +1,271 @@
+"""A supervisor process, its workers and a store on disk: what happens to the work when any of them is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.runtimes import procfs
+from orchestrator.state import StateDir
+from queue_core.api import QueueApi, QueuesApi
+from queue_core.connect import open_queues
+from queue_core.task import NewTask, QueueSpec
+from tests.support.eventually import eventually
+
+CLOCK = SystemClock()
+REPOSITORY = Path(__file__).parents[2]
+POOL = {"queue": "thumbs", "app": "tests.support.working:app", "slo": "5s", "workers": {"max": 2}, "grace": "5s"}
+
+
+@dataclass
+class Site:
+    """One state directory, one store, and the supervisor processes that were started over them."""
+
+    folder: Path
+    queues: QueuesApi
+    queue: QueueApi
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def files(self) -> StateDir:
+        return StateDir(self.folder / "state")
+
+    @property
+    def settings(self) -> Path:
+        return self.folder / "settings.json"
+
+    def write(self, *, orphan_grace: str = "60s", **pools: dict[str, object]) -> None:
+        """Write the settings file, in one step as an editor does."""
+        draft = self.folder / "draft.json"
+        store = f"sqlite:///{self.folder}/towline.db"
+        draft.write_text(
+            json.dumps(
+                {"store": store, "state_dir": str(self.files.path), "orphan_grace": orphan_grace, "pools": pools}
+            )
+        )
+        draft.replace(self.settings)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start a supervisor; it supervises when this returns."""
+        with (self.folder / "supervisor.log").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.supervised", str(self.settings)],
+                cwd=REPOSITORY,
+                stdout=output,
+                stderr=output,
+            )
+        self.processes.append(process)
+        eventually(lambda: self.shown().get("pid") == process.pid and self.shown().get("phase") == "leading")
+        return process
+
+    def shown(self) -> dict[str, object]:
+        return self.files.read_snapshot() or {}
+
+    def told(self, event: str) -> list[dict[str, object]]:
+        """What the supervisors logged of one event."""
+        lines = (self.folder / "supervisor.log").read_text().splitlines()
+        logged = [json.loads(line) for line in lines if line.startswith("{")]
+        return [entry for entry in logged if entry["event"] == event]
+
+    def workers(self) -> dict[str, int]:
+        """Living workers and their pids, as the kernel has them."""
+        found = procfs.worker_processes(str(self.files.path))
+        return {process.worker: process.pid for process in found if process.leads}
+
+    def notes(self) -> list[list[str]]:
+        """What the handlers noted: worker, pid, time, number of the lease."""
+        notes = self.folder / "notes"
+        return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+
+    def hold(self) -> None:
+        """Add a task whose handler works until `let_go`."""
+        self.queue.add(NewTask(f"hold {self.folder}/notes".encode()))
+
+    def let_go(self) -> None:
+        (self.folder / "notes.go").touch()
+
+    def is_done(self) -> bool:
+        stats = self.queue.stats()
+        return stats.deleted_total == stats.added_total
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    queues = open_queues(f"sqlite:///{tmp_path}/towline.db")
+    queues.put_queue(QueueSpec("thumbs", lease_seconds=120))
+    site = Site(tmp_path, queues, queues.queue("thumbs"))
+    try:
+        yield site
+    finally:
+        for process in site.processes:
+            process.kill()
+            process.wait()
+        for worker in procfs.worker_processes(str(site.files.path)):
+            procfs.signal_exactly(worker, signal.SIGKILL)
+        queues.close()
+
+
+def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Site) -> None:
+    site.write(resize=POOL)
+    supervisor = site.start()
+    assert site.workers() == {}
+    for _ in range(20):
+        site.queue.add(NewTask(f"note {site.folder}/notes".encode()))
+    eventually(site.is_done)
+    assert len(site.notes()) == 20
+    assert site.workers()
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(timeout=20) == 0
+    assert site.workers() == {}
+    assert site.shown()["phase"] == "stopped"
+    assert not site.files.is_supervised()
+
+
+def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Site) -> None:
+    site.write(resize={**POOL, "slo": "50s"})  # a turn every 5 s
+    site.start()
+    added_at = CLOCK.wall_seconds()
+    site.queue.add(NewTask(f"note {site.folder}/notes".encode()))
+    (note,) = eventually(site.notes)
+    assert float(note[2]) - added_at < 3.0
+
+
+def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: Site) -> None:
+    site.write(resize={**POOL, "workers": {"min": 2, "max": 2}})
+    site.start()
+    eventually(lambda: len(site.workers()) == 2)
+    site.hold()
+    (first,) = eventually(site.notes)
+    killed_at = CLOCK.wall_seconds()
+    os.kill(int(first[1]), signal.SIGKILL)
+    second = eventually(lambda: len(site.notes()) == 2 and site.notes()[1])
+    assert float(second[2]) - killed_at < 1.0
+    assert second[0] != first[0]
+    assert second[3] == "2"
+    (death,) = eventually(lambda: site.files.read_deaths(limit=10))
+    assert (death["worker"], death["cause"], death["signal"]) == (first[0], "signalled", 9)
+    assert len(death["held"]) == 1  # type: ignore[arg-type]
+    site.let_go()
+    eventually(site.is_done)
+
+
+def test_a_killed_supervisor_comes_back_to_the_same_workers(site: Site) -> None:
+    site.write(resize={**POOL, "workers": {"min": 2, "max": 2}})
+    first = site.start()
+    eventually(lambda: len(site.workers()) == 2)
+    site.hold()
+    eventually(site.notes)
+    before = site.workers()
+    first.kill()
+    first.wait()
+    second = site.start()
+    shown = {worker["worker"]: worker["pid"] for worker in site.shown()["workers"]}  # type: ignore[attr-defined]
+    assert shown == before == site.workers()
+    assert all(worker["adopted"] for worker in site.shown()["workers"])  # type: ignore[attr-defined]
+    site.let_go()
+    eventually(site.is_done)
+    assert len(site.notes()) == 1  # nobody else was given the task
+    # An adopted worker is no child of this supervisor, and yet its end is seen at once.
+    worker, pid = next(iter(before.items()))
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: worker in {death["worker"] for death in site.files.read_deaths(limit=10)}, seconds=5)
+    eventually(lambda: len(site.workers()) == 2)
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(timeout=20) == 0
+    assert site.workers() == {}
+
+
+def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: Site) -> None:
+    site.write(orphan_grace="1s", resize={**POOL, "workers": {"min": 1}})
+    supervisor = site.start()
+    eventually(site.workers)
+    supervisor.kill()
+    supervisor.wait()
+    eventually(lambda: not site.workers(), seconds=20)
+
+
+def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_warden(site: Site) -> None:
+    stubborn = "trap 'echo asked' TERM; while :; do sleep 600 & wait $!; done"
+    pool = {"queue": "thumbs", "command": ["sh", "-c", stubborn], "slo": "5s", "grace": "1s", "workers": {"min": 1}}
+    site.write(orphan_grace="1s", other=pool)
+    supervisor = site.start()
+    (worker,) = eventually(site.workers)
+    supervisor.kill()
+    supervisor.wait()
+    eventually(lambda: not procfs.worker_processes(str(site.files.path)), seconds=30)
+    assert (site.files.path / "workers" / f"{worker}.log").read_text() == "asked\n"
+
+
+def test_a_second_supervisor_of_the_same_state_is_refused(site: Site) -> None:
+    site.write(resize=POOL)
+    site.start()
+    second = subprocess.run(
+        [sys.executable, "-m", "tests.support.supervised", str(site.settings)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert second.returncode != 0
+    assert "AlreadySupervisedError" in second.stderr
+
+
+def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site: Site) -> None:
+    site.write(resize={**POOL, "workers": {"min": 1}}, encode={**POOL, "workers": {"min": 1}})
+    supervisor = site.start()
+    before = eventually(lambda: len(site.workers()) == 2 and site.workers())
+    (kept,) = [worker for worker in before if worker.startswith("resize-")]
+    site.write(resize={**POOL, "workers": {"min": 1}}, extra={**POOL, "workers": {"min": 1}})
+    eventually(lambda: sorted(w.split("-")[0] for w in site.workers()) == ["extra", "resize"])
+    assert site.workers()[kept] == before[kept]
+    site.write(resize={**POOL, "slo": "never"})
+    eventually(lambda: site.told("supervisor.reload_refused"))
+    supervisor.send_signal(signal.SIGHUP)
+    eventually(lambda: len(site.told("supervisor.reload_refused")) == 2)
+    assert site.workers()[kept] == before[kept]
+
+
+def test_a_pool_whose_workers_change_replaces_them_new_before_old(site: Site) -> None:
+    site.write(resize={**POOL, "workers": {"min": 1, "max": 2}})
+    site.start()
+    (old,) = eventually(site.workers)
+    eventually(lambda: site.told("worker.started"))
+    site.write(resize={**POOL, "workers": {"min": 1, "max": 2}, "env": {"COLOUR": "blue"}})
+    eventually(lambda: old not in site.workers())
+    (ended,) = eventually(lambda: [entry for entry in site.told("worker.reaped") if entry["worker"] == old])
+    spawned = [entry for entry in site.told("worker.spawned") if entry["replaces"] == old]
+    assert spawned[0]["timestamp"] < ended["timestamp"]  # type: ignore[operator]
+    assert ended["cause"] == "drained"
+    assert len(site.workers()) == 1
+
+
+def test_workers_that_cannot_start_are_started_less_and_less_often(site: Site) -> None:
+    site.write(broken={**POOL, "app": "no.such.module:app", "workers": {"min": 2}})
+    site.start()
+    eventually(lambda: len(site.files.read_deaths(limit=10)) >= 2)
+    deaths = site.files.read_deaths(limit=10)
+    assert {death["cause"] for death in deaths} == {"misconfigured"}
+    assert any("no.such.module" in line for line in deaths[0]["last_lines"])  # type: ignore[attr-defined]
+    shown = eventually(lambda: (p := site.shown()["pools"]["broken"])["failed_starts"] and p)  # type: ignore[index]
+    assert shown["next_start_at"] is not None
+
+
+def test_a_handler_that_does_not_finish_is_ended_by_a_second_request_to_stop(site: Site) -> None:
+    site.write(resize={**POOL, "grace": "300s"})
+    supervisor = site.start()
+    site.hold()
+    eventually(site.notes)
+    supervisor.send_signal(signal.SIGTERM)
+    eventually(lambda: site.shown()["phase"] == "stopping")
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(timeout=20) == 0
+    assert site.workers() == {}
+    assert site.queue.stats().ready == 1

@@ -1,0 +1,20 @@
+"""An app for end-to-end stories: what a task does is its payload."""
+
+import os
+import time
+from pathlib import Path
+
+from queue_core.worker.app import App
+from queue_core.worker.held import HeldTask
+
+app = App()
+
+
+@app.task(queue="thumbs")
+def work(task: HeldTask) -> None:
+    """`note PATH`: append who worked, when. `hold PATH`: the same, then work until the file `PATH.go` is there."""
+    verb, _, path = task.payload.decode().partition(" ")
+    with Path(path).open("a") as file:
+        file.write(f"{os.environ['TOWLINE_WORKER']} {os.getpid()} {time.time():.6f} {task.lease_number}\n")
+    while verb == "hold" and not Path(f"{path}.go").exists():
+        time.sleep(0.01)
