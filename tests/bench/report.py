@@ -18,6 +18,8 @@ def systems_table(rows: Sequence[tuple[str, str, str]], figures: Mapping[str, fl
     """Rates in tasks a second and latency of each system; `rows` are (key, name, durable)."""
     lines = [["system", *(HEADINGS[kind] for kind in KINDS), "durable when acknowledged"]]
     for key, name, durable in rows:
+        if not any(f"{key}.{kind}" in figures for kind in KINDS):
+            continue
         cells = [_cell(kind, figures.get(f"{key}.{kind}")) for kind in KINDS]
         lines.append([name, *cells, durable])
     return _table(lines)

@@ -79,7 +79,8 @@ def _verdict(requirement: Requirement, figures: Mapping[str, float], missing: Ma
     for name in needed:
         if name not in figures:
             owner = name.split(".")[0]
-            return Verdict(requirement, None, "skipped", f"{owner}: {missing.get(owner, 'not asked for')}")
+            reason = missing.get(owner, "not asked for").splitlines()[0]
+            return Verdict(requirement, None, "skipped", f"{owner}: {reason}")
     measured = figures[requirement.figure] * SCALE[requirement.unit]
     if requirement.against:
         measured /= figures[requirement.against]

@@ -38,7 +38,7 @@ def _up(site: Site) -> dict[str, float]:
     )
     queues = "".join(f"  {name}: {{}}\n" for name in POOLS)
     file.write_text(f"queues:\n{queues}pools:\n{pools}")
-    with serving(site, f"sqlite:///{home}/bench.db", arguments=("up", str(file))) as served:
+    with serving(site, f"sqlite:///{home}/bench.db", arguments=("up", "--file", str(file))) as served:
         time.sleep(SETTLE_SECONDS)
         pid = served.process.pid
         return {

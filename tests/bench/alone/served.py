@@ -17,6 +17,7 @@ from tests.bench.record import RECORDING_VARIABLE
 from tests.bench.site import Site
 from tests.support.engines import free_port
 
+ROOT = Path(__file__).resolve().parents[3]
 TOWLINE = (sys.executable, "-m", "orchestrator")
 START_SECONDS = 20.0
 POLL_SECONDS = 0.02
@@ -61,7 +62,7 @@ def towline(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Any of Towline's commands with its log in `home`; ended by SIGTERM, then with all it started."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
-    environment |= settings
+    environment |= {**settings, "PYTHONPATH": str(ROOT)}
     if recording is not None:
         environment[RECORDING_VARIABLE] = str(recording)
     with (home / "log").open("wb") as log:
@@ -70,6 +71,7 @@ def towline(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            cwd=home,  # no settings file of the user's is found there
             env=environment,
             start_new_session=True,
         )
