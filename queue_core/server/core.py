@@ -11,7 +11,6 @@ from queue_core.events import EventLog
 from queue_core.server.auth import Gate
 from queue_core.server.event_ring import EventRing
 from queue_core.server.hot import HotVerbs
-from queue_core.server.listening import Listener
 from queue_core.server.options import ServeOptions
 from queue_core.server.repeats import Repeats
 from queue_core.server.turns import Turns
@@ -40,8 +39,6 @@ class ServerCore:
         self.gate = Gate(options)
         self.hot = HotVerbs(self.gate, self.turns, self.waiting, Repeats(self.run))
         self._looks = ThreadPoolExecutor(2, thread_name_prefix="towline-look")
-        self._listener = Listener(store.signals, self.waiting.ring)
-        self.waiting.waiting_changed = self._listener.note_waiting
 
     async def look(self, step: Step[T]) -> T:
         """One reading step, beside the loop: what it costs nobody else waits for."""
@@ -70,7 +67,7 @@ class ServerCore:
 
     def close(self) -> None:
         """End the threads."""
-        self._listener.close()
+        self.waiting.close()
         self._looks.shutdown()
         self.turns.close()
 

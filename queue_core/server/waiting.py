@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import QueueError
+from queue_core.server.listening import Listener
 from queue_core.server.turns import Turns
 from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService
@@ -17,6 +18,8 @@ from queue_core.waiters import Waiter, Waiters
 
 RECOMPUTE_SECONDS = 0.002
 """After a turn, how soon the next eta is looked up again: bounds what a busy server spends on one idle waiter."""
+HEARD_SECONDS = 0.002
+"""After a signal of another process, how soon to look: many signals are one look."""
 MAX_WORKERS_REMEMBERED = 20_000
 
 
@@ -74,7 +77,7 @@ class _Timer:
 
 
 class WaitingLeases:
-    """All lease calls of a server. Lives in its loop; `ring` alone may be called from elsewhere."""
+    """All lease calls of a server. Lives in its loop."""
 
     def __init__(self, service: QueueService, turns: Turns, *, max_waiting: int) -> None:
         self._service = service
@@ -85,7 +88,8 @@ class WaitingLeases:
         self._timer = _Timer()
         self._is_stopping = False
         self.watchers = Watchers()
-        self.waiting_changed: Callable[[int], None] = lambda _count: None
+        self._listener = Listener(service.store.signals, self._heard, self._is_wanted)
+        self._unlooked: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -116,8 +120,8 @@ class WaitingLeases:
     def cancel(self, call: LeaseCall) -> None:
         """The caller hung up: forget it. What was granted meanwhile is given back as if it had never been leased."""
         call.is_over = True
-        if call.waiter is not None and self._waiters.discard(call.waiter):
-            self._note_waiting()
+        if call.waiter is not None:
+            self._waiters.discard(call.waiter)
         _stop_timer(call)
 
     def wake(self, wakes: Sequence[Wake]) -> None:
@@ -126,13 +130,10 @@ class WaitingLeases:
             self.watchers.note_task(wake.queue, wake.tag)
             taken = self._waiters.take(wake.queue, wake.tag, wake.count)
             self._try_again(taken)
-            if len(taken) < wake.count:
-                self._service.store.signals.publish(wake.queue, wake.tag, wake.count - len(taken))
-
-    def ring(self) -> None:
-        """Something happened in another process: look at every queue that somebody waits on."""
-        for queue in self._queues():
-            self._look(queue)
+            left = wake.count - len(taken)
+            if left:
+                ourselves = self._listener.is_listening(wake.queue)  # our own ear may be the first that is told
+                self._service.store.signals.publish(wake.queue, wake.tag, left + ourselves)
 
     def retry_worker(self, worker: str) -> None:
         """The worker was retired: its waiting calls try again, and are told so."""
@@ -146,16 +147,13 @@ class WaitingLeases:
     def watch(self, watcher: Watcher) -> None:
         """Tell of ready tasks without leasing them, once."""
         self.watchers.add(watcher)
-        self._note_waiting()
+        for queue, _ in watcher.wanted:
+            self._listener.listen(queue)
         self.after_turn()
 
     def unwatch(self, watcher: Watcher) -> None:
         """Tell no more."""
         self.watchers.discard(watcher)
-        self._note_waiting()
-
-    def _note_waiting(self) -> None:
-        self.waiting_changed(len(self._waiters) + len(self.watchers))
 
     def after_turn(self) -> None:
         """Etas may have changed: find the next one soon, if anybody cares."""
@@ -170,6 +168,10 @@ class WaitingLeases:
             self.watchers.tell_all(queue)
         for waiter in self._discard(list(self._waiters)):
             self._end(waiter.handle, LeaseAnswer(NOTHING, waiter.handle.lost))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._listener.close()
 
     # -- one call -------------------------------------------------------------------------------------------------
 
@@ -204,12 +206,11 @@ class WaitingLeases:
                 self._note_active(call)
         call.waiter = Waiter(call.queue, call.tags, self._active_at.setdefault(call.caller, now), call)
         self._waiters.add(call.waiter)
-        self._note_waiting()
+        self._listener.listen(call.queue)
 
     def _time_up(self, call: LeaseCall) -> None:
         call.timer = None
         if call.waiter is not None and self._waiters.discard(call.waiter):
-            self._note_waiting()
             self._end(call, LeaseAnswer(NOTHING, call.lost))
 
     def _end(self, call: LeaseCall, answer: LeaseAnswer | Exception) -> None:
@@ -234,10 +235,7 @@ class WaitingLeases:
     # -- trying again ---------------------------------------------------------------------------------------------
 
     def _discard(self, waiters: Iterable[Waiter[LeaseCall]]) -> list[Waiter[LeaseCall]]:
-        gone = [waiter for waiter in list(waiters) if self._waiters.discard(waiter)]
-        if gone:
-            self._note_waiting()
-        return gone
+        return [waiter for waiter in list(waiters) if self._waiters.discard(waiter)]
 
     def _try_again(self, waiters: Sequence[Waiter[LeaseCall]]) -> None:
         for waiter in waiters:
@@ -272,6 +270,15 @@ class WaitingLeases:
             seconds = max(0.0, (eta - self._service.clock.now()) / MICROSECONDS)
             self._timer.handle = asyncio.get_running_loop().call_later(seconds, self._eta_reached, queue)
 
+    def _heard(self, queue: str) -> None:
+        """Another process did something (or we did): look, but not more often than time passes."""
+        if queue not in self._unlooked and not self._is_stopping:
+            self._unlooked.add(queue)
+            asyncio.get_running_loop().call_later(HEARD_SECONDS, self._look, queue)
+
+    def _is_wanted(self, queue: str) -> bool:
+        return queue in self._queues()
+
     def _queues(self) -> set[str]:
         """Queues that anybody cares for."""
         return {*self._waiters.queues(), *self.watchers.queues()}
@@ -285,6 +292,7 @@ class WaitingLeases:
         filters = {waiter.tags for waiter in self._waiters if waiter.queue == queue} | self.watchers.filters(queue)
 
         def look(turn: Turn) -> list[Fits]:
+            self._unlooked.discard(queue)
             turn.settle(queue)
             return [(tags, turn.stats(queue, tags).ready) for tags in filters]
 
