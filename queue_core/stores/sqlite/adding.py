@@ -1,19 +1,21 @@
 """The add verb: rows, names and counters of new tasks."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.store import Added
 from queue_core.stores.sqlite import names
-from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY
+from queue_core.stores.sqlite.building import builder
+from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY, tally
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import NewTask, chosen_name
+from queue_core.task import NewTask
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?)"
+
+new_added = builder(Added)
 
 
 def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
@@ -43,8 +45,9 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
     rows: list[tuple[Cell, ...]] = []
     long: list[tuple[int, bytes]] = []
     named: dict[str, int] = {}
-    ready: Counter[int] = Counter()
-    delayed: Counter[int] = Counter()
+    ready: list[int] = []
+    delayed: list[int] = []
+    tag, last_tag = 0, None
     first = task_id = step.take_ids(len(tasks))
     for new in tasks:
         name = new.name
@@ -56,14 +59,16 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
             named[name] = task_id
         eta = now if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
         is_ready = eta <= now
-        tag = step.tag_id(queue, new.tag)
-        (ready if is_ready else delayed)[tag] += 1
+        if new.tag != last_tag or not rows:
+            last_tag = new.tag
+            tag = step.tag_id(queue, last_tag)
+        (ready if is_ready else delayed).append(tag)
         payload: bytes | None = new.payload
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
         rows.append((task_id, queue.id, tag, 0 if is_ready else 1, eta, eta, now, name, payload))
-        outcomes.append(Added(chosen_name(task_id) if name is None else name, "added", is_ready))
+        outcomes.append(new_added(f"_{task_id}" if name is None else name, "added", is_ready))
         task_id += 1
     step.give_back_ids(first + len(tasks) - task_id)
     step.told = True
@@ -73,8 +78,8 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
         step.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:
         names.give(step.connection, queue, list(named.items()), now=now)
-    for tag, number in ready.items():
-        step.counts.change(queue.whole, tag, ((READY, number), (ADDED, number)))
-    for tag, number in delayed.items():
-        step.counts.change(queue.whole, tag, ((DELAYED, number), (ADDED, number)))
+    for gauge, tags in ((READY, ready), (DELAYED, delayed)):
+        if tags:
+            for tag, number in tally(tags):
+                step.counts.change(queue.whole, tag, ((gauge, number), (ADDED, number)))
     return outcomes

@@ -1,5 +1,6 @@
 """The counters of queues and tags: changes are gathered during a transaction and written once, at its end."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from queue_core.clock import Instant
@@ -7,6 +8,7 @@ from queue_core.stores.sqlite.driver import Connection
 from queue_core.task import TaskState
 
 READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED = range(10)
+STORE = 0  # the row of the whole store; its `added` is the last id given to a task
 COLUMNS = ("ready", "delayed", "leased", "dead", "added", "leases", "deleted", "released", "expired", "died")
 GAUGE_OF_STATE = {
     TaskState.READY: READY,
@@ -19,11 +21,21 @@ TOTAL_OF_OUTCOME = {"deleted": DELETED, "released": RELEASED, "expired": EXPIRED
 _WRITE = f"UPDATE counts SET {', '.join(f'{name} = {name} + ?' for name in COLUMNS)}, changed_at = ? WHERE id = ?"  # noqa: S608
 
 
+def tally(tags: list[int]) -> Iterable[tuple[int, int]]:
+    """Each tag's row and how often it occurs; nearly always all are the same."""
+    return ((tags[0], len(tags)),) if tags.count(tags[0]) == len(tags) else Counter(tags).items()
+
+
 class Counts:
     """Changes of counters that are not written yet: one row of numbers for each tag and each whole queue."""
 
     def __init__(self) -> None:
         self._changes: dict[int, list[int]] = {}
+
+    def change_one(self, count_id: int, counter: int, number: int) -> None:
+        """Add to a single row."""
+        of_row = self._changes.setdefault(count_id, [0] * len(COLUMNS))
+        of_row[counter] += number
 
     def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
         """Add to a tag's counters, and to its queue's: pairs of a counter and a number."""

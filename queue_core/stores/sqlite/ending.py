@@ -1,22 +1,33 @@
 """The verbs of a lease's holder: renew, release, delete; each fenced by the token."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.backoff import release_delay_seconds
-from queue_core.clock import Instant, after, seconds_between
+from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Release, Renewal, Renewed
 from queue_core.stores.sqlite.adding import add, check_adds
-from queue_core.stores.sqlite.counts import DELETED, LEASED
+from queue_core.stores.sqlite.building import builder
+from queue_core.stores.sqlite.counts import DELETED, LEASED, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leasing import check_lease_time
-from queue_core.stores.sqlite.rows import end, load, remove, task_of, write
+from queue_core.stores.sqlite.names import take_back
+from queue_core.stores.sqlite.rows import end, id_list, load, remove_ids, task_of, write
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import Task, TaskState, chosen_name, parse_token
+from queue_core.task import Task, TaskState, parse_token
 
 _LEASED = int(TaskState.LEASED)
+
+_SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL"
+_HELD = f"SELECT {_SHORT} FROM tasks WHERE id = ? AND queue = ? AND state = 2 AND eta > ?"  # noqa: S608
+_HELD_ALL = (
+    f"SELECT {_SHORT} FROM (SELECT value AS wanted FROM json_each(?))"  # noqa: S608
+    " CROSS JOIN tasks ON id = wanted AND queue = ? AND state = 2 AND eta > ?"
+)
+
+new_finished_lease = builder(FinishedLease)
+new_deleted = builder(Deleted)
 
 Fence = tuple[int, Instant]
 
@@ -110,34 +121,45 @@ def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant
 
 def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Deleted | None]:
     step.told = True
-    rows = _current(step, queue, fences, now=now)
-    done: list[Row] = []
+    held = {row[0]: row for row in _held(step, queue, fences, now=now)}
     finished: list[FinishedLease] = []
     outcomes: list[Deleted | None] = []
+    done: list[Row] = []
     name = queue.spec.name
-    for fence in fences:
-        row = rows.pop(fence, None)
-        if row is None:
+    for task_id, leased_at in fences:
+        row = held.get(task_id)
+        if row is None or row[4] != leased_at:
             outcomes.append(None)
             continue
-        task_id, tag, _state, _eta, ready_at, _added_at, leases, leased_at, worker, _reason, given, _spent, _long = row
-        sample = FinishedLease(
+        del held[task_id]
+        ready_at, given = row[2], row[6]
+        sample = new_finished_lease(
             name,
-            chosen_name(task_id) if given is None else given,
-            step.tag(tag),
-            worker,
-            leases,
+            f"_{task_id}" if given is None else given,
+            step.tag(row[1]),
+            row[5],
+            row[3],
             "deleted",
-            max(0, leased_at - ready_at) / 1_000_000,
-            max(0, now - leased_at) / 1_000_000,
+            (leased_at - ready_at) / MICROSECONDS if leased_at > ready_at else 0.0,
+            (now - leased_at) / MICROSECONDS if now > leased_at else 0.0,
             now,
         )
         done.append(row)
         finished.append(sample)
-        outcomes.append(Deleted(sample))
+        outcomes.append(new_deleted(sample))
     if done:
-        remove(step, queue, done, at=now)
+        remove_ids(step, [row[0] for row in done], long=[row[0] for row in done if row[7]])
+        named = [row[6] for row in done if row[6] is not None]
+        if named:
+            take_back(step.connection, queue, named, at=now)
         step.note_all(queue, finished)
-        for tag, number in Counter([row[1] for row in done]).items():
+        for tag, number in tally([row[1] for row in done]):
             step.counts.change(queue.whole, tag, ((LEASED, -number), (DELETED, number)))
     return outcomes
+
+
+def _held(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
+    """What a deletion needs of tasks that are under a live lease, whichever it is."""
+    if len(fences) == 1:
+        return step.connection.execute(_HELD, (fences[0][0], queue.id, now)).fetchall()
+    return step.connection.execute(_HELD_ALL, (id_list(dict(fences)), queue.id, now)).fetchall()

@@ -1,7 +1,6 @@
 """The lease verb: settle, find the tasks in order, take them, all in the caller's transaction."""
 
 import heapq
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -9,9 +8,10 @@ from queue_core.clock import Instant, after
 from queue_core.errors import InvalidLeaseTimeError
 from queue_core.semantics import unspent_end
 from queue_core.store import Granted, LeaseRequest
-from queue_core.stores.sqlite.counts import LEASED, LEASES, READY
-from queue_core.stores.sqlite.driver import Cell, Row
-from queue_core.stores.sqlite.rows import payload_of, spent_of, spent_text
+from queue_core.stores.sqlite.building import builder
+from queue_core.stores.sqlite.counts import LEASED, LEASES, READY, tally
+from queue_core.stores.sqlite.driver import Row
+from queue_core.stores.sqlite.rows import id_list, payload_of, spent_of, spent_text
 from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.stores.sqlite.supervision import greet
@@ -24,10 +24,12 @@ _TAG = (
 )
 _ONE = f"SELECT {_COLUMNS} FROM tasks WHERE id = ?"  # noqa: S608
 _HEAD = "SELECT eta, id FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"
-_TAKE = (
-    "UPDATE tasks SET state = 2, ready_at = eta, eta = ?, leases = leases + 1, leased_at = ?, worker = ?, spent = ?"
-    " WHERE id = ?"
-)
+_SET = "UPDATE tasks SET state = 2, ready_at = eta, eta = ?, leases = leases + 1, worker = ?"
+_TAKE = f"{_SET}, leased_at = max(?, leased_at + 1) WHERE id = ?"
+_TAKE_ALL = f"{_SET}, leased_at = max(?, leased_at + 1) WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_TAKE_SPENT = f"{_SET}, leased_at = max(?, leased_at + 1), spent = ? WHERE id = ?"
+
+new_lease = builder(Lease)
 
 
 def check_lease_time(spec: QueueSpec, seconds: float) -> None:
@@ -92,21 +94,22 @@ def _take(step: Step, queue: QueueRow, rows: list[Row], request: LeaseRequest, *
     name, worker = queue.spec.name, request.worker
     end = after(now, request.seconds)
     tags = {tag_id: step.tag(tag_id) for tag_id in {row[2] for row in rows}}
+    plain: list[int] = []
     leases: list[Lease] = []
-    changes: list[tuple[Cell, ...]] = []
     for eta, task_id, tag_id, added_at, number, last_leased_at, given, spent, payload in rows:
         leased_at = now if now > last_leased_at else last_leased_at + 1
-        expires_at, kept = end, None
-        if spent is not None:
+        expires_at = end
+        if spent is None:
+            plain.append(task_id)
+        else:
             expires_at, still = unspent_end(end, spent_of(spent), now=now)
-            kept = spent_text(still)
-        changes.append((expires_at, leased_at, worker, kept, task_id))
+            connection.execute(_TAKE_SPENT, (expires_at, worker, now, spent_text(still), task_id))
         leases.append(
-            Lease(
+            new_lease(
                 name,
                 f"_{task_id}" if given is None else given,
                 tags[tag_id],
-                payload if payload is not None else payload_of(connection, task_id, payload),
+                payload if payload is not None else payload_of(connection, task_id, None),
                 f"{task_id}.{leased_at}",
                 worker,
                 number + 1,
@@ -116,8 +119,11 @@ def _take(step: Step, queue: QueueRow, rows: list[Row], request: LeaseRequest, *
                 added_at,
             )
         )
-    connection.executemany(_TAKE, changes)
-    for tag_id, taken in Counter([row[2] for row in rows]).items():
+    if len(plain) == 1:
+        connection.execute(_TAKE, (end, worker, now, plain[0]))
+    elif plain:
+        connection.execute(_TAKE_ALL, (end, worker, now, id_list(plain)))
+    for tag_id, taken in tally([row[2] for row in rows]):
         step.counts.change(queue.whole, tag_id, ((READY, -taken), (LEASED, taken), (LEASES, taken)))
     step.told = True
     return tuple(leases)

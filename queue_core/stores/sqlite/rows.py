@@ -36,7 +36,7 @@ def load(connection: Connection, queue: QueueRow, ids: Sequence[int]) -> list[Ro
         row = connection.execute(_BY_ID, (ids[0], queue.id)).fetchone()
         return [] if row is None else [row]
     assert len(ids) <= max(MAX_TOKENS_PER_CALL, 1000), "the limits of a call bound it"
-    return connection.execute(_BY_IDS, (f"[{','.join(map(str, ids))}]", queue.id)).fetchall()
+    return connection.execute(_BY_IDS, (id_list(ids), queue.id)).fetchall()
 
 
 def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> Task:
@@ -90,14 +90,30 @@ def write(connection: Connection, tasks: Iterable[Task]) -> None:
 
 
 def remove(step: Step, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> None:
-    """Delete tasks, their long payloads, and hold back their given names. Counts nothing."""
-    step.connection.executemany("DELETE FROM tasks WHERE id = ?", [(row[0],) for row in rows])
-    long = [(row[0],) for row in rows if row[12]]
-    if long:
-        step.connection.executemany("DELETE FROM payloads WHERE id = ?", long)
+    """Delete the tasks of rows selected as `COLUMNS`, and hold back their given names. Counts nothing."""
+    remove_ids(step, [row[0] for row in rows], long=[row[0] for row in rows if row[12]])
     named = [row[10] for row in rows if row[10] is not None]
     if named:
         take_back(step.connection, queue, named, at=at)
+
+
+def remove_ids(step: Step, ids: Sequence[int], *, long: Sequence[int]) -> None:
+    """Delete tasks by id, and the payloads of those whose payload is long."""
+    _delete_ids(step.connection, "tasks", ids)
+    if long:
+        _delete_ids(step.connection, "payloads", long)
+
+
+def _delete_ids(connection: Connection, table: str, ids: Sequence[int]) -> None:
+    if len(ids) == 1:
+        connection.execute(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608
+    else:
+        connection.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", (id_list(ids),))  # noqa: S608
+
+
+def id_list(ids: Iterable[int]) -> str:
+    """Ids for `json_each`: one statement over a list costs two thirds of as many statements."""
+    return f"[{','.join(map(str, ids))}]"
 
 
 def end(step: Step, queue: QueueRow, row: Row, ending: Ending) -> FinishedLease:

@@ -10,6 +10,7 @@ from queue_core.stores.sqlite.driver import Connection
 KEPT_SAMPLES = 10_000
 TRIM_EVERY = 512
 _SHIFT = 40
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 _LARGEST = (1 << _SHIFT) - 1
 
 
@@ -69,7 +70,7 @@ def pack(finished: Sequence[FinishedLease]) -> str:
     ]
     size = len(finished)
     packed = [column[0] if column.count(column[0]) == size else column for column in columns]
-    return json.dumps(packed, separators=(",", ":"))
+    return _encode(packed)
 
 
 def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
-from queue_core.stores.sqlite.counts import Counts
+from queue_core.stores.sqlite.counts import ADDED, STORE, Counts
 from queue_core.stores.sqlite.driver import Connection
 from queue_core.stores.sqlite.samples import write_samples
 from queue_core.task import QueueSpec, TagFilter
@@ -55,15 +55,15 @@ class Step:
         self.counts = Counts()
         self.told = False
         self._finished: dict[int, list[FinishedLease]] = {}
-        self._last_id: int | None = None
-        self._first_new_id = 0
         self.now = Instant(0)
         self._new_tags = 0
-        version = connection.execute("SELECT version FROM catalog").fetchone()
-        assert version is not None, "the migration wrote it"
-        if version[0] != known.version:
+        row = connection.execute("SELECT version, (SELECT added FROM counts WHERE id = 0) FROM catalog").fetchone()
+        assert row is not None, "the migration wrote it"
+        version = row[0]
+        self._last_id = self._first_new_id = int(row[1])
+        if version != known.version:
             known.forget()
-            known.version = version[0]
+            known.version = version
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -163,19 +163,13 @@ class Step:
 
     def take_ids(self, number: int) -> int:
         """The first of so many new task ids, in order and never given out before."""
-        if self._last_id is None:
-            row = self.connection.execute("SELECT added FROM counts WHERE id = 0").fetchone()
-            assert row is not None, "the migration wrote it"
-            self._last_id = self._first_new_id = int(row[0])
         first = self._last_id + 1
         self._last_id += number
         return first
 
     def give_back_ids(self, number: int) -> None:
         """Return the last of the ids taken: nothing was added under them."""
-        if number:
-            assert self._last_id is not None, "ids were taken first"
-            self._last_id -= number
+        self._last_id -= number
 
     def note(self, queue: QueueRow, finished: FinishedLease) -> None:
         """Keep a finished lease for the samples."""
@@ -198,8 +192,9 @@ class Step:
     def write(self) -> None:
         """Write samples and counters; the last act before the commit."""
         self.write_samples()
-        if self._last_id is not None and self._last_id != self._first_new_id:
-            self.connection.execute("UPDATE counts SET added = ? WHERE id = 0", (self._last_id,))
+        if self._last_id != self._first_new_id:
+            self.counts.change_one(STORE, ADDED, self._last_id - self._first_new_id)
+            self._first_new_id = self._last_id
         self.counts.write(self.connection, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()
