@@ -48,6 +48,12 @@ class Results:
         for name, value in figures.items():
             self.rounds.setdefault(f"{owner}.{name}", []).append(value)
 
+    def lack(self, owner: str, error: Exception, label: str) -> None:
+        """Remember why this one has no figures: it cannot be had here, or it was tried and failed."""
+        word = "failed" if isinstance(error, MeasurementFailedError) else "not here"
+        self.missing[owner] = f"{word}: {error}"
+        print(f"{label}: {owner} {word}: {error}", flush=True)
+
     def medians(self) -> dict[str, float]:
         """Each figure's median over the rounds it has."""
         return {name: statistics.median(values) for name, values in self.rounds.items()}
@@ -104,8 +110,7 @@ def _measure_system(entry: Entry, sections: Sequence[str], site: Site, results: 
             results.note(entry.name, measure(driver, kinds, site))
             print(f"{label}: {driver.name} ({time.monotonic() - began:.0f} s)", flush=True)
     except (EngineUnavailableError, MeasurementFailedError) as error:
-        results.missing[entry.name] = str(error)
-        print(f"{label}: {entry.name} skipped: {error}", flush=True)
+        results.lack(entry.name, error, label)
 
 
 def _kinds(entry: Entry, driver: Driver, sections: Sequence[str]) -> tuple[Kind, ...]:
@@ -127,8 +132,7 @@ def _measure_alone(section: str, site: Site, results: Results, label: str) -> No
         results.note(section, _alone(section)(site))
         print(f"{label}: {section} ({time.monotonic() - began:.0f} s)", flush=True)
     except (EngineUnavailableError, MeasurementFailedError) as error:
-        results.missing[section] = str(error)
-        print(f"{label}: {section} skipped: {error}", flush=True)
+        results.lack(section, error, label)
 
 
 def _alone(section: str) -> AloneMeasurement:
