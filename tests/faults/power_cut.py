@@ -4,32 +4,25 @@ import itertools
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 
-from queue_core.errors import QueueError
 from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
-from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.durable import NoSyncer, OpenSyncer
 from queue_core.stores.sqlite.store import SqliteStore
-from tests.faults.checker import Violation, check
-from tests.faults.contents import read_contents
 from tests.faults.disk import SURVIVALS, Wreck
-from tests.faults.history import Answered, Call, Invoked, MemoryHistory
+from tests.faults.history import Answered, Invoked, MemoryHistory
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
-from tests.faults.recorded import RecordedQueue
+from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
 from tests.faults.workload import Caller, create_queues
 
-FILE_NAME = "queue.db"
 CALLERS_PER_STORE = 2
-CHECKPOINT_PAGES = 60
 CREATION_EVENTS = 90
 MEAN_EVENTS_BETWEEN_CUTS = 120
 CUTS_PER_ROUND = 30
@@ -135,36 +128,6 @@ def _cut_events(random: Random, cuts: int) -> set[int]:
     early = random.sample(range(1, CREATION_EVENTS), min(cuts // 3, CREATION_EVENTS - 1))
     gaps = [random.randrange(1, 2 * MEAN_EVENTS_BETWEEN_CUTS) for _ in range(cuts - len(early))]
     return {*early, *(CREATION_EVENTS + event for event in itertools.accumulate(gaps))}
-
-
-def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
-    """Open what is left with the usual VFS, lease some of it, and hold everything against the history."""
-    try:
-        store = SqliteStore(path)
-    except QueueError as error:
-        return [Violation("I16", f"the store does not open: {type(error).__name__}: {error}")]
-    try:
-        history = MemoryHistory()
-        queues = PullQueues(QueueService(store))
-        numbers = itertools.count(1)
-        for spec in queues.queues():
-            RecordedQueue(queues.queue(spec.name), history, numbers).lease(20, seconds=60.0, worker="afterwards")
-        return check([*calls, *history.calls()], read_contents(store))
-    except QueueError as error:
-        return [Violation("I16", f"the store does not work: {type(error).__name__}: {error}")]
-    finally:
-        store.close()
-
-
-@contextmanager
-def checkpoint_every(pages: int) -> Iterator[None]:
-    """Let stores of this process fold their log in after so few pages, so that a short run has many checkpoints."""
-    usual = sqlite_store.CHECKPOINT_PAGES
-    sqlite_store.CHECKPOINT_PAGES = pages
-    try:
-        yield
-    finally:
-        sqlite_store.CHECKPOINT_PAGES = usual
 
 
 class _Numbered:

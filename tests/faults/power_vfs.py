@@ -3,9 +3,11 @@
 The real files are what the page cache is: right for every reader, and lost in the cut.
 """
 
+import errno
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
@@ -13,8 +15,15 @@ import apsw
 from tests.faults.disk import Directory, Truncate, Wreck, Write
 
 
+@dataclass(slots=True)
+class Handle:
+    """One open descriptor of a file: which failures of the device it was told of."""
+
+    failures_seen: int = 0
+
+
 class PowerDisk:
-    """What of one folder's files is durable. `cut_after` counts writes, truncations, deletions and syncs.
+    """What of one folder's files is durable. Events are writes, truncations, deletions, and both ends of syncs.
 
     Args:
         on_event: told, under the lock, the number of each event before it takes effect: the moment to `wreck()`.
@@ -28,7 +37,8 @@ class PowerDisk:
         self._lock = threading.RLock()
         self._on_event = on_event
         self._sync_pause = sync_pause
-        self._failing_syncs = False
+        self._syncs_to_fail = 0
+        self._failures: dict[str, int] = {}
         self.events = 0
         self.syncs = 0
 
@@ -59,10 +69,11 @@ class PowerDisk:
             self._event()
             self._directory.delete(name)
 
-    def sync(self, name: str) -> None:
-        """Make a file's present content durable. Raises `OSError` while `fail_syncs` holds.
+    def sync(self, name: str, handle: "Handle") -> None:
+        """Make a file's present content durable. Raises `OSError` when the device failed.
 
-        A failed sync leaves the file as Linux does: the changes are still seen, count as written, and are not durable.
+        A failed sync leaves the file as Linux does: the changes are still seen, count as written, and will never be
+        durable; and each handle is told once.
         """
         with self._lock:
             self._event()
@@ -74,10 +85,15 @@ class PowerDisk:
             self.syncs += 1
             if inode is None:
                 return
-            if self._failing_syncs:
+            if self._syncs_to_fail:
+                self._syncs_to_fail -= 1
+                self._failures[name] = self._failures.get(name, 0) + 1
                 inode.lose(mark)
-                raise OSError(5, "Input/output error", name)
-            inode.sync(mark)
+            else:
+                inode.sync(mark)
+            if self._failures.get(name, 0) > handle.failures_seen:
+                handle.failures_seen = self._failures[name]
+                raise OSError(errno.EIO, "Input/output error", name)
 
     def sync_directory(self) -> None:
         """Make every name durable."""
@@ -85,10 +101,10 @@ class PowerDisk:
             self._event()
             self._directory.sync()
 
-    def fail_syncs(self, failing: bool) -> None:
-        """Let every sync fail from now on, or work again."""
+    def fail_syncs(self, number: int) -> None:
+        """Let the next so many syncs fail, whichever file they are for."""
         with self._lock:
-            self._failing_syncs = failing
+            self._syncs_to_fail = number
 
     def wreck(self) -> Wreck:
         """The disk as a cut at this moment leaves it."""
@@ -106,10 +122,11 @@ class PowerSyncer:
     def __init__(self, disk: PowerDisk, path: Path) -> None:
         self._disk = disk
         self._name = path.name
+        self._handle = Handle()
 
     def sync(self) -> None:
         """See `Syncer.sync`."""
-        self._disk.sync(self._name)
+        self._disk.sync(self._name, self._handle)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -139,6 +156,7 @@ class PowerFile(apsw.VFSFile):
     def __init__(self, disk: PowerDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         filename = name.filename() if isinstance(name, apsw.URIFilename) else name
         self._disk = disk
+        self._handle = Handle()
         self._name = Path(filename).name if filename else ""
         # SQLite's own VFS syncs the folder with the first sync of a log or journal, and of no other file.
         self._syncs_folder = bool(flags[0] & (apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL))
@@ -160,7 +178,7 @@ class PowerFile(apsw.VFSFile):
         # Nothing is synced for real: the model decides what survives.
         if self._name:
             try:
-                self._disk.sync(self._name)
+                self._disk.sync(self._name, self._handle)
             except OSError as error:
                 raise apsw.IOError(str(error)) from error
             if self._syncs_folder:

@@ -1,0 +1,107 @@
+"""An SQLite VFS that counts what reaches the disk and lets the n-th go wrong: the process killed, the disk full."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from queue_core.stores.sqlite.durable import FileSyncer
+
+Fault = Callable[[int], None]
+"""Told the number of each write, truncation, deletion or sync before it happens; may raise, or never return."""
+
+
+class Meter:
+    """Counts events of one process and brings the fault about."""
+
+    def __init__(self, fault: Fault = lambda _: None) -> None:
+        self._fault = fault
+        self._lock = threading.Lock()
+        self.events = 0
+
+    def event(self) -> None:
+        """Count one more."""
+        with self._lock:
+            self.events += 1
+            number = self.events
+        self._fault(number)
+
+
+def kill_at(event: int) -> Fault:
+    """SIGKILL this very process instead of the event."""
+
+    def fault(number: int) -> None:
+        if number == event:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return fault
+
+
+def full_between(first: int, last: int) -> Fault:
+    """No space for the events from `first` to `last`."""
+
+    def fault(number: int) -> None:
+        if first <= number <= last:
+            raise apsw.FullError("database or disk is full")
+
+    return fault
+
+
+class FaultVfs(apsw.VFS):
+    """Passes everything on to the usual VFS, by way of the meter. Close every connection before `unregister`.
+
+    Args:
+        counts_syncs: False where syncs can't fail in the way that is played, as for a full disk.
+    """
+
+    def __init__(self, name: str, meter: Meter, *, counts_syncs: bool = True) -> None:
+        self.name = name
+        self.meter = meter
+        self.counts_syncs = counts_syncs
+        super().__init__(name, "unix")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "FaultFile":  # noqa: N802
+        return FaultFile(self, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+        if self.counts_syncs:
+            self.meter.event()
+        super().xDelete(filename, syncdir)
+
+
+class FaultFile(apsw.VFSFile):
+    """One open file."""
+
+    def __init__(self, vfs: FaultVfs, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self._vfs = vfs
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        self._vfs.meter.event()
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        if self._vfs.counts_syncs:
+            self._vfs.meter.event()
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        if self._vfs.counts_syncs:
+            self._vfs.meter.event()
+        super().xSync(flags)
+
+
+class MeteredSyncer(FileSyncer):
+    """The store's own syncer, counted as well."""
+
+    def __init__(self, meter: Meter, path: Path) -> None:
+        super().__init__(path)
+        self._meter = meter
+
+    def sync(self) -> None:
+        """See `Syncer.sync`."""
+        self._meter.event()
+        super().sync()

@@ -1,0 +1,116 @@
+"""SIGKILL at random: producers and workers on one file, each killed at any instant and replaced by a new identity."""
+
+import itertools
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from random import Random
+
+from queue_core.pull_queue import PullQueues
+from queue_core.service import QueueService
+from queue_core.stores.sqlite.store import SqliteStore
+from tests.faults.checker import Violation
+from tests.faults.children import fork_context, kill, start
+from tests.faults.history import FileHistory, read_histories
+from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.recorded import release_worker
+from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
+from tests.faults.workload import Caller, create_queues
+
+ROLES = ("producer", "worker", "worker", "worker")
+ROUND_SECONDS = 3.0
+MAX_LIFE_SECONDS = 0.25
+
+
+def kills_at_random(budget: Budget, folder: Path) -> Tally:
+    """Rounds on a fresh file each; at the end of a round everyone is killed, and the file is held to the histories."""
+    tally = Tally("kill")
+    deadline = budget.started()
+    context = fork_context(__name__)
+    number = 0
+    while not deadline.is_over:
+        home = folder / f"round-{number}"
+        home.mkdir()
+        seed = f"{budget.seed}/{number}"
+        until = Deadline(time.monotonic() + min(ROUND_SECONDS, deadline.left_seconds))
+        _round(tally, context, home, until, seed)
+        calls = read_histories(home)
+        tally.operations += len(calls)
+        tally.reopenings += 1
+        tally.found(reopen_and_check(home / FILE_NAME, calls), f"seed {seed}")
+        shutil.rmtree(home)
+        number += 1
+    return tally
+
+
+@dataclass(slots=True)
+class _Child:
+    process: ForkServerProcess
+    name: str
+    role: str
+
+
+def _round(tally: Tally, context: ForkServerContext, home: Path, until: Deadline, seed: str) -> None:
+    random = Random(seed)
+    numbers = itertools.count(1)
+    with ExitStack() as stack:
+        stack.enter_context(_prepared(home, held_open=random.random() < 0.5))
+        children: list[_Child] = []
+
+        def spawn(role: str) -> None:
+            name = f"{role}-{next(numbers)}"
+            process = start(context, call_until_killed, home, name, role, random.random(), name=name)
+            children.append(_Child(process, name, role))
+
+        def end(child: _Child) -> None:
+            children.remove(child)
+            code = kill(child.process)
+            tally.kills += code == -signal.SIGKILL
+            if code != -signal.SIGKILL:
+                tally.found([Violation("I16", f"{child.name} ended with {code}")], f"seed {seed}")
+
+        for role in ROLES:
+            spawn(role)
+        with FileHistory(home / "supervisor.jsonl") as history:
+            calls = itertools.count(1)
+            while not until.is_over:
+                time.sleep(random.uniform(0.005, MAX_LIFE_SECONDS))
+                child = random.choice(children)
+                end(child)
+                if random.random() < 0.5:
+                    with _opened(home) as queues:
+                        release_worker(queues, child.name, history=history, numbers=calls)
+                spawn(child.role)
+        while children:
+            end(children[0])
+
+
+def call_until_killed(home: Path, name: str, role: str, seed: float) -> None:
+    """In the child: verbs without end."""
+    with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / f"{name}.jsonl") as history, _opened(home) as queues:
+        caller = Caller(queues, history, name=name, random=Random(seed), role=role)
+        while True:
+            caller.turn()
+
+
+@contextmanager
+def _prepared(home: Path, *, held_open: bool) -> Iterator[None]:
+    """Make the file; held open here, no killed process is ever the last to have it open."""
+    with ExitStack() as stack:
+        with ExitStack() as making:
+            create_queues((stack if held_open else making).enter_context(_opened(home)))
+        yield
+
+
+@contextmanager
+def _opened(home: Path) -> Iterator[PullQueues]:
+    queues = PullQueues(QueueService(SqliteStore(home / FILE_NAME)))
+    try:
+        yield queues
+    finally:
+        queues.close()

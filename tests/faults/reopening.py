@@ -1,0 +1,51 @@
+"""After the fault: open the store with the usual VFS, work a little, and hold everything against the history."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from queue_core.errors import QueueError
+from queue_core.pull_queue import PullQueues
+from queue_core.service import QueueService
+from queue_core.stores.sqlite import store as sqlite_store
+from queue_core.stores.sqlite.store import SqliteStore
+from tests.faults.checker import Violation, check
+from tests.faults.contents import read_contents
+from tests.faults.history import Call, MemoryHistory
+from tests.faults.recorded import RecordedQueue
+
+FILE_NAME = "queue.db"
+CHECKPOINT_PAGES = 60
+LEASED_AFTERWARDS = 20
+
+
+def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
+    """Every violation that the calls and what is left prove; a store that does not open or work is I16."""
+    try:
+        store = SqliteStore(path)
+    except QueueError as error:
+        return [Violation("I16", f"the store does not open: {type(error).__name__}: {error}")]
+    try:
+        history = MemoryHistory()
+        queues = PullQueues(QueueService(store))
+        numbers = itertools.count(1)
+        for spec in queues.queues():
+            afterwards = RecordedQueue(queues.queue(spec.name), history, numbers)
+            afterwards.lease(LEASED_AFTERWARDS, seconds=60.0, worker="afterwards")
+        return check([*calls, *history.calls()], read_contents(store))
+    except QueueError as error:
+        return [Violation("I16", f"the store does not work: {type(error).__name__}: {error}")]
+    finally:
+        store.close()
+
+
+@contextmanager
+def checkpoint_every(pages: int) -> Iterator[None]:
+    """Let stores of this process fold their log in after so few pages, so that a short run has many checkpoints."""
+    usual = sqlite_store.CHECKPOINT_PAGES
+    sqlite_store.CHECKPOINT_PAGES = pages
+    try:
+        yield
+    finally:
+        sqlite_store.CHECKPOINT_PAGES = usual
