@@ -83,8 +83,8 @@ def index_page(modules: Sequence[Module], *, python: str) -> str:
     body = [
         "<h1>The Python standard library</h1>",
         (
-            f'<p class="lead">Every module of Python {escape(python)} on this machine, parsed and rendered by a fleet of '
-            "workers that sized itself to the work: one task to parse each module, one to render its page.</p>"
+            f'<p class="lead">Every module of Python {escape(python)} on this machine, parsed and rendered by a fleet '
+            "of workers that sized itself to the work: one task to parse each module, one to render its page.</p>"
         ),
         _figures(
             {

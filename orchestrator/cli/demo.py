@@ -1,0 +1,71 @@
+"""`towline demo`: watch a fleet do real work."""
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from orchestrator.clock import SystemClock
+from orchestrator.demo.arrivals import recorded_shape
+from orchestrator.demo.library import find_modules
+from orchestrator.demo.runner import Demo, View
+from orchestrator.demo.script import MAX_SECONDS, MIN_SECONDS, script_of
+from orchestrator.demo.view import LineView, LiveView, summary_of
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import DURATION, json_option
+
+
+@command(
+    "demo",
+    examples=("towline demo", "towline demo --for 2m --dir ./report", "towline demo --for 60s --json | tail -1"),
+)
+@click.option("--for", "seconds", type=DURATION, default=60.0, show_default="60s", help="How long, from 20s to 1h.")
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), help="Work here  [default: a new folder]"
+)
+@json_option
+def demo(seconds: float, folder: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Parse and render every module of Python's standard library with a fleet that sizes itself.
+
+    Tasks arrive in a recorded pattern; half-way one busy worker is killed. The demo ends by itself and leaves a report
+    to open. The last line of stdout is the outcome, with --json as one JSON object. Exit code 1 when a task was lost,
+    or not all of them were done.
+    """
+    if not MIN_SECONDS <= seconds <= MAX_SECONDS:
+        told = f"--for must be in [{MIN_SECONDS:.0f}, {MAX_SECONDS:.0f}] s: {seconds:g}"
+        raise CommandError(told, code=exits.USAGE, fix="`towline demo --for 60s` shows everything")
+    folder = _prepared(folder)
+    script = script_of(find_modules(), recorded_shape(), seconds=seconds)
+    click.echo(f"{len(script.modules):,} modules, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}", err=True)
+    with ExitStack() as stack:
+        view = _view(stack, as_json=as_json)
+        socket_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towline-")))
+        listen = f"unix:{socket_folder / 'queue.sock'}"
+        outcome = Demo(script, folder, listen=listen, clock=SystemClock(), view=view).run()
+    click.echo(outcome.to_json() if as_json else summary_of(outcome))
+    return exits.OK if outcome.is_good else exits.NEGATIVE
+
+
+def _view(stack: ExitStack, *, as_json: bool) -> View:
+    if as_json or not sys.stdout.isatty():
+        return LineView()
+    from rich.console import Console
+
+    return stack.enter_context(LiveView(Console()))
+
+
+def _prepared(folder: Path | None) -> Path:
+    """An empty folder of the demo's own. Raises `CommandError` for one in use."""
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="towline-demo-"))
+    if folder.exists() and any(folder.iterdir()):
+        told = f"{folder} is not empty"
+        raise CommandError(
+            told, code=exits.CANT_CREATE, fix="name a new folder, or none for one in the temporary files"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()

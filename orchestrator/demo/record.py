@@ -1,0 +1,117 @@
+"""What the lifecycle record of a run says: who held what, how long tasks waited, what became of them. Pure."""
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from queue_core.clock import Instant, seconds_between
+
+Event = Mapping[str, object]
+
+
+@dataclass(slots=True)
+class Record:
+    """The lifecycle events of a run, taken in one by one."""
+
+    added: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    died: set[str] = field(default_factory=set)
+    held: dict[str, tuple[str, Instant]] = field(default_factory=dict)
+    """Task to its worker and the instant of the lease."""
+    waits: list[float] = field(default_factory=list)
+    leases: dict[str, list[tuple[Instant, str]]] = field(default_factory=dict)
+    let_go: dict[str, set[str]] = field(default_factory=dict)
+    """Worker to tasks it held without finishing them."""
+
+    def take(self, event: Event) -> None:
+        """Take in one event."""
+        task, worker, name = str(event.get("task")), str(event.get("worker")), event.get("event")
+        if name == "task.added":
+            self.added.add(task)
+        elif name == "task.leased":
+            at = _instant(event)
+            self.held[task] = (worker, at)
+            self.leases.setdefault(task, []).append((at, worker))
+            waited = event.get("waited_seconds")
+            self.waits.append(float(waited) if isinstance(waited, int | float) else 0.0)
+        elif name == "task.deleted":
+            self.deleted.add(task)
+            self.held.pop(task, None)
+        elif name in ("lease.released", "lease.expired"):
+            self.held.pop(task, None)
+            self.let_go.setdefault(worker, set()).add(task)
+        elif name == "task.died":
+            self.died.add(task)
+
+    def busiest(self, *, besides: Iterable[str] = ()) -> str | None:
+        """The worker whose lease is the youngest: the one most surely in the midst of its work."""
+        left_out = set(besides)
+        held = [(at, worker) for worker, at in self.held.values() if worker and worker not in left_out]
+        return max(held)[1] if held else None
+
+    def restarted_seconds(self, worker: str, killed_at: Instant) -> float | None:
+        """From the death of a worker to the moment the last of its tasks was leased again.
+
+        None while one of them waits, or when it held none.
+        """
+        times = []
+        for task in self.let_go.get(worker, ()):
+            again = [at for at, by in self.leases[task] if at >= killed_at and by != worker]
+            if not again:
+                return None
+            times.append(seconds_between(killed_at, min(again)))
+        return max(times) if times else None
+
+    def lost(self, expected: Iterable[str]) -> set[str]:
+        """Tasks that were acknowledged, and were neither finished nor kept as dead."""
+        return (set(expected) | self.added) - self.deleted - self.died
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of a run."""
+
+    added: int
+    done: int
+    lost: int
+    dead: int
+    duplicated: int
+    peak_workers: int
+    final_workers: int
+    wait_p50: float
+    wait_p95: float
+    slo: float
+    decisions: int
+    killed: int
+    restarted_seconds: float | None
+    pages: int
+    seconds: float
+    report: str
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing lost, nothing left, nobody left."""
+        return self.lost == 0 and self.dead == 0 and self.final_workers == 0 and self.done == self.added
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie; 0 when there are none."""
+    if len(values) < 2:
+        return values[0] if values else 0.0
+    return statistics.quantiles(values, n=1000, method="inclusive")[max(0, min(998, round(share * 1000) - 1))]
+
+
+def twice(names: Iterable[str]) -> int:
+    """How many names occur more than once."""
+    return sum(1 for count in Counter(names).values() if count > 1)
+
+
+def _instant(event: Event) -> Instant:
+    at = event["at"]
+    return Instant(at if isinstance(at, int) else 0)

@@ -1,0 +1,82 @@
+"""The demo's plan: how much work, how it is paced, how the pools are set, when a worker is killed. Pure."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orchestrator.demo.arrivals import due_seconds
+from orchestrator.demo.tasks import FOLDER_VARIABLE, QUEUE, REST_VARIABLE
+
+MIN_SECONDS: Final = 20.0
+MAX_SECONDS: Final = 3_600.0
+ALL_MODULES_SECONDS: Final = 40.0
+"""A shorter demo takes a share of the modules."""
+FEED_SHARE: Final = 0.8
+KILL_SHARE: Final = 0.5
+MEAN_WORKERS: Final = 3.5
+"""What the work is made to need on average; its bursts need a multiple."""
+WORK_SECONDS: Final = 0.012
+"""What a task takes besides its rest, about."""
+SLO_SECONDS: Final = 5.0
+MAX_WORKERS_PER_POOL: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One run: `modules` with their files, `due_seconds` of each from the start, and the moments that matter."""
+
+    seconds: float
+    modules: tuple[tuple[str, Path], ...]
+    due_seconds: tuple[float, ...]
+    rest_seconds: float
+    kill_at_seconds: float
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of the whole run: two stages for each module, and the index."""
+        return 2 * len(self.modules) + 1
+
+
+def script_of(modules: Sequence[tuple[str, Path]], shape: Sequence[int], *, seconds: float) -> Script:
+    """A run of `seconds` over `modules`. Raises `ValueError` when there are none."""
+    if not modules:
+        raise ValueError("no module of the standard library was found: is this Python installed without its sources?")
+    share = min(1.0, seconds / ALL_MODULES_SECONDS)
+    taken = [modules[int(index / share)] for index in range(max(1, int(len(modules) * share)))]
+    feed_seconds = FEED_SHARE * seconds
+    rest_seconds = max(0.01, MEAN_WORKERS * feed_seconds / (2 * len(taken)) - WORK_SECONDS)
+    due = due_seconds(shape, tasks=len(taken), feed_seconds=feed_seconds)
+    return Script(seconds, tuple(taken), tuple(due), rest_seconds, KILL_SHARE * seconds)
+
+
+def settings_text(folder: Path, *, listen: str, rest_seconds: float) -> str:
+    """The demo's towline.yaml: like anybody's, but for a churn that lets it end soon."""
+    environment = json.dumps({FOLDER_VARIABLE: str(folder), REST_VARIABLE: f"{rest_seconds:.4f}"})
+    pools = "".join(
+        f"""\
+  {stage}:
+    queue: {QUEUE}
+    tags: [{stage}]
+    app: orchestrator.demo.tasks:app
+    slo: {SLO_SECONDS:.0f}s
+    workers: {{min: 0, max: {MAX_WORKERS_PER_POOL}}}
+    grace: 10s
+    churn: 1s          # a worker is let go soon: a demo has no hours to spare
+    env: {environment}
+"""
+        for stage in ("parse", "render")
+    )
+    return f"""\
+# Written by `towline demo`.
+store: sqlite:///towline.db
+server: {{listen: {json.dumps(listen)}}}
+lifecycle: task
+log: events.jsonl
+queues:
+  {QUEUE}:
+    lease: 30s
+    max_leases: 5
+pools:
+{pools}"""

@@ -1,0 +1,105 @@
+"""The demo's app: `parse` reads a module and hands it on, `render` makes its page. Each is done by whoever leases it.
+
+Every handler also rests a while, as work that waits for a disk or another machine does: that is why a fleet of many
+workers makes sense on two cores. What a task leaves behind is written in one step, so doing it twice does no harm.
+"""
+
+import json
+import os
+import time
+import tokenize
+from pathlib import Path
+from typing import Final
+
+from orchestrator.demo.library import Module, read_module
+from orchestrator.demo.pages import STYLE, index_page, module_page, page_name
+from queue_core.task import NewTask
+from queue_core.worker.app import App
+from queue_core.worker.held import HeldTask
+
+QUEUE: Final = "library"
+INDEX: Final = "index"
+FOLDER_VARIABLE: Final = "TOWLINE_DEMO_FOLDER"
+REST_VARIABLE: Final = "TOWLINE_DEMO_REST_SECONDS"
+
+app = App()
+
+
+@app.task(queue=QUEUE, tag="parse")
+def parse(task: HeldTask) -> NewTask:
+    """Read one module; its rendering is added in the step that deletes this task."""
+    folder, work = _folder(), json.loads(task.payload)
+    module = read_module(work["module"], Path(work["path"]))
+    _rest()
+    _write(folder / "parsed" / f"{module.name}.json", module.to_json())
+    _note_done(folder, task)
+    return render_task(module.name, work["path"])
+
+
+@app.task(queue=QUEUE, tag="render")
+def render(task: HeldTask) -> None:
+    """Make one page, or the index when everything else is there."""
+    folder, work = _folder(), json.loads(task.payload)
+    known = frozenset(json.loads((folder / "modules.json").read_text()))
+    if work["module"] == INDEX:
+        modules = [_parsed(folder, name) for name in sorted(known)]
+        _write(folder / "report" / "style.css", STYLE)
+        _write(folder / "report" / "index.html", index_page(modules, python=work["python"]))
+    else:
+        module = _parsed(folder, work["module"])
+        with tokenize.open(work["path"]) as file:
+            page = module_page(module, file.read(), known=known)
+        _rest()
+        _write(folder / "report" / page_name(module.name), page)
+    _note_done(folder, task)
+
+
+def parse_task(module: str, path: Path) -> NewTask:
+    """The first stage of a module."""
+    return NewTask(
+        json.dumps({"module": module, "path": str(path)}).encode(), name=task_name("parse", module), tag="parse"
+    )
+
+
+def render_task(module: str, path: str) -> NewTask:
+    """The second stage of a module."""
+    return NewTask(
+        json.dumps({"module": module, "path": path}).encode(), name=task_name("render", module), tag="render"
+    )
+
+
+def index_task(python: str) -> NewTask:
+    """The last task of all."""
+    return NewTask(
+        json.dumps({"module": INDEX, "python": python}).encode(), name=task_name("render", INDEX), tag="render"
+    )
+
+
+def task_name(stage: str, module: str) -> str:
+    """A module's task of a stage; a name says no dots."""
+    return f"{stage}-{module.replace('.', '-')}"
+
+
+def _folder() -> Path:
+    return Path(os.environ[FOLDER_VARIABLE])
+
+
+def _rest() -> None:
+    time.sleep(float(os.environ[REST_VARIABLE]))
+
+
+def _parsed(folder: Path, name: str) -> Module:
+    return Module.from_json((folder / "parsed" / f"{name}.json").read_text())
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing, also when this process is killed on the way."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _note_done(folder: Path, task: HeldTask) -> None:
+    """One line for what was done: this is how work that was done twice is found out."""
+    with (folder / "done.txt").open("ab", buffering=0) as file:
+        file.write(f"{task.name}\n".encode())
