@@ -4,7 +4,16 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from queue_core.errors import InvalidRequestError, LeaseLostError, QueueError, StoreUnavailableError
+from queue_core.errors import (
+    InvalidRequestError,
+    LeaseLostError,
+    PermissionDeniedError,
+    QueueError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownQueueError,
+    WorkerRetiredError,
+)
 
 PREFIX = "urn:towline:problem:"
 STALE_KEY = PREFIX + "stale-key"
@@ -23,16 +32,18 @@ def problem_type(error: type[QueueError]) -> str:
     return PREFIX + _WORD.sub("-", error.__name__.removesuffix("Error")).lower()
 
 
-def _tree(error: type[QueueError]) -> dict[str, type[QueueError]]:
-    found = {problem_type(error): error}
-    for below in error.__subclasses__():
-        if below.__module__ == error.__module__:
-            found.update(_tree(below))
+def _trees(*roots: type[QueueError]) -> dict[str, type[QueueError]]:
+    found: dict[str, type[QueueError]] = {}
+    for root in roots:
+        found[problem_type(root)] = root
+        found.update(_trees(*root.__subclasses__()))
     return found
 
 
 ERRORS: Mapping[str, type[QueueError]] = MappingProxyType(
-    {**_tree(QueueError), problem_type(OutcomeUnknownError): OutcomeUnknownError}
+    _trees(
+        InvalidRequestError, UnknownQueueError, LeaseLostError, WorkerRetiredError, PermissionDeniedError, StoreError
+    )
 )
 """Every error that crosses the wire, by its problem type."""
 

@@ -1,0 +1,125 @@
+"""A real server on a free port in a thread, and small ways to speak to it byte by byte."""
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from queue_core.client import HttpQueue, HttpQueues
+from queue_core.http_api.caller import Retries
+from queue_core.server.options import ServeOptions
+from queue_core.server.run import ServerThread
+from queue_core.service import QueueService
+from queue_core.store import Store
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import QueueSpec
+
+QUEUE = "work"
+IMPATIENT = Retries(tries=3, first_pause_seconds=0.0, longest_pause_seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back on a bare socket."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, object]:
+        """The body as an object."""
+        value = json.loads(self.body)
+        assert isinstance(value, dict)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that answers, with one queue in it."""
+
+    thread: ServerThread
+    store: Store
+    url: str
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def queue(self, *, token: str | None = None) -> HttpQueue:
+        return HttpQueue(self.url, QUEUE, token=token, retries=IMPATIENT)
+
+    def queues(self, *, token: str | None = None) -> HttpQueues:
+        return HttpQueues(self.url, token=token, retries=IMPATIENT)
+
+    def waiting(self) -> int:
+        """How many lease calls wait now."""
+        return len(self.thread.core.waiting)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: Sequence[tuple[str, str]] = (("content-type", "application/json"),),
+    ) -> Reply:
+        """One request on a connection of its own."""
+        with self.connect() as connection:
+            connection.sendall(request(method, path, body, headers=headers))
+            return read_reply(connection)
+
+
+@contextmanager
+def a_server(store: Store | None = None, options: ServeOptions | None = None) -> Iterator[RunningServer]:
+    """A server over a memory store (or the one given) with the queue `work`, stopped at the end."""
+    opened = store or MemoryStore()
+    service = QueueService(opened)
+    service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+    thread = ServerThread(opened, replace(options or ServeOptions(), port=0))
+    url = thread.start()
+    try:
+        yield RunningServer(thread, opened, url)
+    finally:
+        thread.stop()
+        opened.close()
+
+
+def request(
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    *,
+    headers: Sequence[tuple[str, str]] = (("content-type", "application/json"),),
+) -> bytes:
+    """A request's bytes; `headers` may replace `host`."""
+    lines = [f"{method} {path} HTTP/1.1"]
+    if not any(name == "host" for name, _ in headers):
+        lines.append("host: localhost")
+    lines += [f"{name}: {value}" for name, value in headers]
+    if body is not None:
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+def read_reply(connection: socket.socket) -> Reply:
+    """One answer with a content length."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += _some(connection)
+    head, _, body = data.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    while len(body) < int(headers.get("content-length", "0")):
+        body += _some(connection)
+    return Reply(int(status.split(" ")[1]), headers, body)
+
+
+def _some(connection: socket.socket) -> bytes:
+    data = connection.recv(65536)
+    if not data:
+        raise ConnectionError("the server closed the connection before its answer was complete")
+    return data
