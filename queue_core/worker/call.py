@@ -152,7 +152,7 @@ def _traceback_without(error: BaseException, tasks: Sequence[HeldTask]) -> str:
 
 def _line_of_thread(thread_id: int) -> str:
     frame = sys._current_frames().get(thread_id)  # noqa: SLF001  the only way to see another thread's stack
-    lines = []
+    lines: list[str] = []
     while frame is not None and len(lines) < LINES_SHOWN:
         lines.append(line_of(frame))
         frame = frame.f_back

@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal
 
 from queue_core.api import QueueApi
 from queue_core.errors import (
@@ -19,18 +20,21 @@ from queue_core.worker import events
 from queue_core.worker.call import Done, Failed
 from queue_core.worker.shift import EXIT_MISCONFIGURED, Ending, Shift, retry_seconds
 
-Answer = TypeVar("Answer")
-
-SHORT_WAIT_SECONDS = 1.0  # where a wait can't be cut short, a drain waits for it
+SHORT_WAIT_SECONDS = 1.0  # where a wait can't be cut short, a drain sits it out
 
 
-@runtime_checkable
-class Interruptible(Protocol):
-    """A queue whose waiting calls another thread can end."""
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """How a worker opens its lines to the queue.
 
-    def interrupt(self) -> None:
-        """End waiting calls now, and let none wait from now on; they return no lease, or raise
-        `StoreUnavailableError`."""
+    Args:
+        shared: for calls that do not wait; used by several threads.
+        waiting: opens a line of one thread's own, which is closed to cut its wait short; None: waits go over the shared
+            one, can't be cut short, and are short instead.
+    """
+
+    shared: QueueApi
+    waiting: Callable[[], QueueApi] | None = None
 
 
 class Link:
@@ -41,18 +45,19 @@ class Link:
     """
 
     def __init__(
-        self, queue: QueueApi, shift: Shift, *, tags: TagFilter, jitter: Callable[[], float] = random.random
+        self, lines: Lines, shift: Shift, *, tags: TagFilter, jitter: Callable[[], float] = random.random
     ) -> None:
-        self._queue = queue
+        self._queue = lines.shared
         self._shift = shift
         self._tags = tags
         self._jitter = jitter
         self._finished: list[Done] = []
         self._is_uncertain = False
         """Whether `_finished` went out once without an answer: it may have taken effect."""
-        self._wait_seconds = shift.settings.wait_seconds
-        if not isinstance(queue, Interruptible):
-            self._wait_seconds = min(self._wait_seconds, SHORT_WAIT_SECONDS)
+        self._is_own = lines.waiting is not None
+        self._waiting = lines.shared if lines.waiting is None else lines.waiting()
+        wait_seconds = shift.settings.wait_seconds
+        self._wait_seconds = wait_seconds if self._is_own else min(wait_seconds, SHORT_WAIT_SECONDS)
 
     def finish(self, done: Sequence[Done]) -> None:
         """Have these deleted with the next lease, or by `flush`."""
@@ -66,7 +71,7 @@ class Link:
         attempt = 0
         while not self._shift.ending.is_set():
             try:
-                leases, refused = self._queue.exchange(
+                leases, refused = self._waiting.exchange(
                     [done.deletion for done in self._finished],
                     count=count,
                     tags=self._tags,
@@ -136,9 +141,13 @@ class Link:
         self._release(leases, delay_seconds=0.0, charge="uncounted")
 
     def interrupt(self) -> None:
-        """End a wait of the thread that uses this link."""
-        if isinstance(self._queue, Interruptible):
-            self._queue.interrupt()
+        """End a wait of the thread that uses this link, from another one; the shift must be ending."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what is this link's own: it can't lease any more, only delete and release."""
+        if self._is_own:
+            self._waiting.close()
 
     def _clear(self) -> None:
         self._finished.clear()

@@ -56,11 +56,15 @@ class LoopSlots:
 
     def _run(self, part: Part) -> None:
         shift = self._bench.shift
+        link: Link | None = None
         try:
-            part(self._bench.link())
+            link = self._bench.link()
+            part(link)
         except Exception:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
             shift.fail(thread="slots")
         finally:
+            if link is not None:
+                link.close()
             with self._changed:
                 self._live_threads -= 1
                 self._changed.notify_all()

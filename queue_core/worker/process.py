@@ -4,14 +4,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import structlog
 
-from queue_core.api import QueuesApi
-from queue_core.connect import open_queues
+from queue_core.api import QueueApi, QueuesApi
+from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.worker import events
 from queue_core.worker.loading import load_app
@@ -34,7 +34,7 @@ def run_worker(settings: WorkerSettings) -> int:
     try:
         app = load_app(settings.app)
         queues = open_queues(settings.url, token=settings.token)
-        runner = Runner(app, settings, open_queue=queues.queue)
+        runner = Runner(app, settings, open_queue=queues.queue, open_waiting=_waiting_lines(settings))
     except QueueError as error:
         told = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
         log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=told)  # noqa: TRY400
@@ -54,6 +54,13 @@ def run_worker(settings: WorkerSettings) -> int:
         os._exit(code)
     queues.close()
     return code
+
+
+def _waiting_lines(settings: WorkerSettings) -> Callable[[str], QueueApi] | None:
+    """Connections of their own for threads that wait for work at a server; a store is opened once per process."""
+    if not settings.url.startswith(SERVER_SCHEMES):
+        return None
+    return lambda queue: open_queues(settings.url, token=settings.token).queue(queue)
 
 
 @contextmanager

@@ -44,10 +44,8 @@ class Kept:
 class Renewals:
     """One thread for all slots of a worker. Handlers that block cannot hold it up."""
 
-    def __init__(
-        self, open_queue: Callable[[], QueueApi], shift: Shift, *, jitter: Callable[[], float] = random.random
-    ) -> None:
-        self._open_queue = open_queue
+    def __init__(self, queue: QueueApi, shift: Shift, *, jitter: Callable[[], float] = random.random) -> None:
+        self._queue = queue
         self._shift = shift
         self._jitter = jitter
         self._changed = Condition()
@@ -95,16 +93,9 @@ class Renewals:
         return [entry.task.lease for entry in kept]
 
     def _run(self) -> None:
-        queue: QueueApi | None = None
         try:
-            while True:
-                due = self._wait_for_due()
-                if due is None:
-                    return
-                if due and queue is None:
-                    queue = self._open_queue()
-                if due and queue is not None:
-                    self._renew_all(queue, due)
+            while (due := self._wait_for_due()) is not None:
+                self._renew_all(due)
                 self._look_for_stuck()
         except Exception:  # noqa: BLE001  the top of a thread: without it handlers would lose their leases unnoticed
             self._shift.fail(thread="renewals")
@@ -128,7 +119,7 @@ class Renewals:
         soonest = min((kept.due_at for kept in self._kept.values()), default=float("inf"))
         return min(soonest, min(self._lost_at.values(), default=float("inf")) + grace_seconds)
 
-    def _renew_all(self, queue: QueueApi, due: Sequence[Kept]) -> None:
+    def _renew_all(self, due: Sequence[Kept]) -> None:
         now = self._shift.clock.monotonic()
         self._lose([kept for kept in due if kept.ends_at <= now and not kept.is_final], EXPIRED)
         self._lose([kept for kept in due if kept.ends_at <= now and kept.is_final], OUTGROWN)
@@ -138,17 +129,17 @@ class Renewals:
                 by_length.setdefault(kept.lease_seconds, []).append(kept)
         for seconds, group in by_length.items():
             for start in range(0, len(group), MAX_TOKENS_PER_CALL):
-                self._renew(queue, group[start : start + MAX_TOKENS_PER_CALL], seconds)
+                self._renew(group[start : start + MAX_TOKENS_PER_CALL], seconds)
 
-    def _renew(self, queue: QueueApi, group: Sequence[Kept], seconds: float) -> None:
+    def _renew(self, group: Sequence[Kept], seconds: float) -> None:
         asked_at = self._shift.clock.monotonic()
         refused: Sequence[str] = ()
         try:
-            queue.renew([kept.task.lease.token for kept in group], seconds=seconds)
+            self._queue.renew([kept.task.lease.token for kept in group], seconds=seconds)
         except LeaseLostError as error:
             refused = error.tokens
         except InvalidLeaseTimeError:
-            self._outgrow(queue, group, seconds)
+            self._outgrow(group, seconds)
             return
         except StoreUnavailableError as error:
             self._shift.unreached(error)
@@ -165,11 +156,11 @@ class Renewals:
             kept.ends_at = asked_at + seconds  # from the asking, as the queue counts from a later instant
             kept.due_at = asked_at + seconds * RENEWED_AFTER
 
-    def _outgrow(self, queue: QueueApi, group: Sequence[Kept], seconds: float) -> None:
+    def _outgrow(self, group: Sequence[Kept], seconds: float) -> None:
         """One of these would outgrow `max_lease` and failed the call for all: tell it from the others."""
         if len(group) > 1:
             for kept in group:
-                self._renew(queue, [kept], seconds)
+                self._renew([kept], seconds)
             return
         group[0].is_final = True
         group[0].due_at = group[0].ends_at

@@ -12,7 +12,7 @@ from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.handler_loop import HandlerLoop
-from queue_core.worker.link import Link
+from queue_core.worker.link import Lines, Link
 from queue_core.worker.loop_slots import LoopSlots
 from queue_core.worker.orphan import OrphanWatch
 from queue_core.worker.recycle import resident_bytes
@@ -40,11 +40,14 @@ class Runner:
         settings: WorkerSettings,
         *,
         open_queue: Callable[[str], QueueApi],
+        open_waiting: Callable[[str], QueueApi] | None = None,
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
     ) -> None:
         """Args:
-        open_queue: a new line to the queue of that name for one more thread; called once per slot.
+        open_queue: a line to the queue of that name, which all threads share.
+        open_waiting: a further line for one waiting thread, which `close` cuts short without touching the others;
+            None where that can't be had, as in a program that opens the store itself.
         watch_seconds: how often to look whether the worker is to end by itself.
 
         Raises `AppError` when the app's handlers do not cover what the settings ask for.
@@ -53,9 +56,10 @@ class Runner:
         offer = app.offer(queue, settings.tags)
         log = structlog.get_logger().bind(worker=settings.worker, queue=queue)
         self._shift = Shift(settings, queue=queue, clock=clock or SystemClock(), log=log)
-        self._open_queue = lambda: open_queue(queue)
-        self._renewals = Renewals(self._open_queue, self._shift)
-        self._bench = Workbench(app, offer, self._shift, self._renewals, self._open_queue)
+        waiting = None if open_waiting is None else lambda: open_waiting(queue)
+        self._lines = Lines(open_queue(queue), waiting)
+        self._renewals = Renewals(self._lines.shared, self._shift)
+        self._bench = Workbench(app, offer, self._shift, self._renewals, self._lines)
         handlers = app.serving(queue, settings.tags)
         self._loop = HandlerLoop(self._shift) if any(handler.is_async for handler in handlers) else None
         self._slots = self._make_slots(all_async=all(handler.is_async for handler in handlers))
@@ -157,7 +161,7 @@ class Runner:
         if not rest:
             return
         try:
-            link = Link(self._open_queue(), self._shift, tags=self._bench.offer.tags)
+            link = Link(Lines(self._lines.shared), self._shift, tags=self._bench.offer.tags)
             link.give_back(rest)
         except QueueError as error:
             self._shift.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))

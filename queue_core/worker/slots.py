@@ -1,16 +1,15 @@
 """ThreadSlots: each slot is a thread that leases, handles and deletes over a line of its own. For plain handlers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Thread
 from typing import Protocol
 
-from queue_core.api import QueueApi
 from queue_core.task import UNTAGGED, Lease, TagFilter
 from queue_core.worker import events
 from queue_core.worker.app import App, Handler, Offer
 from queue_core.worker.call import Call, Failed, Outcome
 from queue_core.worker.handler_loop import HandlerLoop
-from queue_core.worker.link import Link
+from queue_core.worker.link import Lines, Link
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.shift import Shift
 
@@ -31,18 +30,16 @@ class Slots(Protocol):
 class Workbench:
     """What slots share: which handler takes which task, and the renewals that keep it theirs."""
 
-    def __init__(
-        self, app: App, offer: Offer, shift: Shift, renewals: Renewals, open_queue: Callable[[], QueueApi]
-    ) -> None:
+    def __init__(self, app: App, offer: Offer, shift: Shift, renewals: Renewals, lines: Lines) -> None:
         self.offer = offer
         self.shift = shift
         self.renewals = renewals
         self._app = app
-        self._open_queue = open_queue
+        self._lines = lines
 
     def link(self) -> Link:
         """A line to the queue for one more thread."""
-        return Link(self._open_queue(), self.shift, tags=self.offer.tags)
+        return Link(self._lines, self.shift, tags=self.offer.tags)
 
     def begin(self, leases: Sequence[Lease], link: Link) -> Call:
         """Put leases of one tag into the hands of their handler; a batch that was leased short is filled up."""
@@ -94,6 +91,7 @@ class ThreadSlots:
 
     def _run(self) -> None:
         shift = self._bench.shift
+        link: Link | None = None
         try:
             link = self._bench.link()
             self._links.append(link)
@@ -107,6 +105,8 @@ class ThreadSlots:
         except Exception:  # noqa: BLE001  the top of a thread: a worker with a dead slot would look alive and do nothing
             shift.fail(thread="slot")
         finally:
+            if link is not None:
+                link.close()
             self._ended.append(None)
             shift.nudge()
 

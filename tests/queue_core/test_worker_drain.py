@@ -128,7 +128,7 @@ def test_a_lease_granted_while_draining_is_given_back_uncounted(store: tuple[Pul
 
 
 def test_a_drain_cuts_a_wait_short_where_the_queue_can(store: tuple[PullQueues, PullQueue]) -> None:
-    _, queue = store
+    queues, queue = store
     interrupted, waits = threading.Event(), []
 
     class Waiting(FaultyQueue):
@@ -139,12 +139,15 @@ def test_a_drain_cuts_a_wait_short_where_the_queue_can(store: tuple[PullQueues, 
             assert interrupted.wait(20)
             unavailable()
 
-        def interrupt(self) -> None:
+        def close(self) -> None:
             interrupted.set()
 
     app = App()
     app.task(queue="q")(print)
-    with capture_logs() as logs, running_worker(app, lambda name: Waiting(queue), wait_seconds=20.0) as worker:
+    with (
+        capture_logs() as logs,
+        running_worker(app, queues.queue, open_waiting=lambda name: Waiting(queue), wait_seconds=20.0) as worker,
+    ):
         eventually(lambda: waits == [20.0])
         worker.runner.drain("SIGTERM")
         assert worker.wait() == 0

@@ -66,11 +66,16 @@ class RunningWorker:
 
 @contextmanager
 def running_worker(
-    app: App, open_queue: Callable[[str], QueueApi], *, watch_seconds: float = 0.02, **settings: object
+    app: App,
+    open_queue: Callable[[str], QueueApi],
+    *,
+    open_waiting: Callable[[str], QueueApi] | None = None,
+    watch_seconds: float = 0.02,
+    **settings: object,
 ) -> Iterator[RunningWorker]:
     """Run a worker of queue "q" in a thread; on leaving it is drained, and what runs is released."""
     chosen = WorkerSettings(**{"app": "tests:app", "worker": "w-1", "queue": "q", "wait_seconds": 0.05, **settings})
-    runner = Runner(app, chosen, open_queue=open_queue, watch_seconds=watch_seconds)
+    runner = Runner(app, chosen, open_queue=open_queue, open_waiting=open_waiting, watch_seconds=watch_seconds)
 
     def run() -> None:
         worker.code = runner.run()

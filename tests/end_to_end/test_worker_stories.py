@@ -1,0 +1,190 @@
+"""A worker is a process: real signals, real deaths, a real store under it."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from queue_core.connect import open_queues
+from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.task import NewTask, QueueSpec
+from queue_core.worker import events
+from tests.support.eventually import eventually
+
+ROOT = Path(__file__).parents[2]
+
+
+class Story:
+    """A store on disk with queue "thumbs", a worker of it, and what both have written."""
+
+    def __init__(self, directory: Path, url: str, queues: PullQueues) -> None:
+        self.notes = directory / "notes"
+        self.log = directory / "log"
+        self.url = url
+        self.queues = queues
+        self.queue: PullQueue = queues.queue("thumbs")
+
+    def add(self, verb: str) -> str:
+        """A task for `tests.support.working`."""
+        return self.queue.add([NewTask(f"{verb} {self.notes}".encode())])[0].name
+
+    def let_go(self) -> None:
+        """Let the task finish that is on hold."""
+        Path(f"{self.notes}.go").touch()
+
+    def starts(self) -> list[str]:
+        """One line per handler call."""
+        return self.notes.read_text().splitlines() if self.notes.exists() else []
+
+    def logged(self, event: str) -> list[dict[str, object]]:
+        """What the worker has logged of an event."""
+        lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [line for line in lines if line["event"] == event]
+
+    @contextmanager
+    def worker(self, **environment: object) -> Iterator[subprocess.Popen[bytes]]:
+        """A running worker process; ended with the block, whatever became of it."""
+        told = {
+            "TOWLINE_APP": "tests.support.working:app",
+            "TOWLINE_WORKER": "w-1",
+            "TOWLINE_URL": self.url,
+            "TOWLINE_QUEUE": "thumbs",
+            **{f"TOWLINE_{name.upper()}": str(value) for name, value in environment.items()},
+        }
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.work"],
+                cwd=ROOT,
+                env={**os.environ, **told},
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(timeout=10)
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    url = f"sqlite:///{tmp_path}/queue.db"
+    queues = open_queues(url, durability="relaxed")
+    queues.put_queue(QueueSpec("thumbs", lease_seconds=30.0, max_lease_seconds=3600.0))
+    yield Story(tmp_path, url, queues)
+    queues.close()
+
+
+def test_sigterm_lets_the_running_task_finish_and_leaves_the_rest(story: Story) -> None:
+    story.add("hold")
+    story.add("note")
+    with story.worker() as worker:
+        eventually(story.starts)
+        worker.send_signal(signal.SIGTERM)
+        eventually(lambda: story.logged(events.WORKER_DRAINING))
+        story.let_go()
+        assert worker.wait(timeout=10) == 0
+    stats = story.queue.stats()
+    assert (stats.deleted_total, stats.ready, stats.in_flight) == (1, 1, 0)
+    assert len(story.starts()) == 1
+
+
+def test_what_outlasts_the_grace_is_given_back_uncounted_and_the_process_ends(story: Story) -> None:
+    story.add("hold")
+    with story.worker(grace_seconds=0.2) as worker:
+        eventually(story.starts)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=10) == 0
+    (lease,) = story.queue.lease()
+    assert lease.lease_number == 1
+
+
+def test_a_second_ctrl_c_gives_back_at_once_but_another_signal_does_not(story: Story) -> None:
+    story.add("hold")
+    with story.worker(grace_seconds=3600) as worker:
+        eventually(story.starts)
+        worker.send_signal(signal.SIGINT)
+        eventually(lambda: story.logged(events.WORKER_DRAINING))
+        worker.send_signal(signal.SIGTERM)
+        assert story.queue.stats().in_flight == 1
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(timeout=10) == 0
+    assert story.queue.stats().ready == 1
+
+
+def test_an_idle_worker_ends_at_once_on_sigterm(story: Story) -> None:
+    with story.worker() as worker:
+        eventually(lambda: story.logged(events.WORKER_STARTED))
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=10) == 0
+    assert story.logged(events.WORKER_DRAINED)[0]["reason"] == "SIGTERM"
+
+
+def test_the_tasks_of_a_killed_worker_run_again_as_soon_as_they_are_released(story: Story) -> None:
+    name = story.add("hold")
+    with story.worker() as worker:
+        eventually(story.starts)
+        worker.kill()
+        worker.wait(timeout=10)
+    assert [lease.name for lease in story.queues.release_worker("w-1")] == [name]
+    story.let_go()
+    with story.worker(worker="w-2"):
+        eventually(lambda: story.queue.stats().deleted_total == 1)
+    assert [line.split()[3] for line in story.starts()] == ["1", "2"]
+
+
+def test_a_worker_without_its_supervisor_drains_and_ends(story: Story, tmp_path: Path) -> None:
+    lock = tmp_path / "supervisor.lock"
+    with lock.open("w") as supervisor:
+        fcntl.flock(supervisor, fcntl.LOCK_EX)
+        with story.worker(supervisor_lock=lock, orphan_grace_seconds=0.5) as worker:
+            story.add("note")
+            eventually(lambda: story.queue.stats().deleted_total == 1)
+            assert worker.poll() is None
+            fcntl.flock(supervisor, fcntl.LOCK_UN)
+            assert worker.wait(timeout=10) == 0
+    assert len(story.logged(events.WORKER_ORPHANED)) == 1
+
+
+def test_a_recycled_worker_ends_between_tasks(story: Story) -> None:
+    for _ in range(3):
+        story.add("note")
+    with story.worker(recycle='{"tasks": 2}') as worker:
+        assert worker.wait(timeout=10) == 0
+    assert len(story.logged(events.WORKER_RECYCLED)) == 1
+    assert (story.queue.stats().deleted_total, story.queue.stats().ready) == (2, 1)
+
+
+def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story: Story) -> None:
+    story.queues.put_queue(QueueSpec("thumbs", lease_seconds=0.5, max_lease_seconds=1.0))
+    story.add("hold")
+    with story.worker(grace_seconds=0.3) as worker:
+        assert worker.wait(timeout=20) == 70
+    (stuck,) = story.logged(events.HANDLER_STUCK)[:1]
+    assert "in work" in stuck["where"]
+    assert story.queue.lease()[0].lease_number == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        pytest.param({"app": "tests.support.nowhere:app"}, "no such module", id="no such module"),
+        pytest.param({"app": "tests.support.working:nothing"}, "name one of: tests.support.working:app", id="no app"),
+        pytest.param({"queue": "encode"}, "no handler for queue 'encode'", id="a queue nobody handles"),
+        pytest.param({"url": "ftp://x"}, "not the URL of a store", id="no such store"),
+    ],
+)
+def test_a_worker_that_cannot_work_says_why_and_exits_with_78(
+    story: Story, environment: dict[str, object], told: str
+) -> None:
+    with story.worker(**environment) as worker:
+        assert worker.wait(timeout=10) == 78
+    (refusal,) = story.logged(events.WORKER_REFUSED)
+    assert told in str(refusal["reason"])
