@@ -18,7 +18,7 @@ from queue_core.stores.sqlite.driver import Connection, Driver
 from queue_core.stores.sqlite.durable import FileLock, sync_folder
 
 APPLICATION_ID = 0x546F776C  # "Towl"
-PAGE_BYTES = 4096
+PAGE_BYTES = 2048  # measured against 4096: a third more commits of one task, the same rate by the hundred
 CACHE_KIBIBYTES = 32_768
 WAL_KEPT_BYTES = 64 << 20
 
