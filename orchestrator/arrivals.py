@@ -4,9 +4,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import structlog
+
+from orchestrator import events
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.source import WorkSource
+
+log = structlog.get_logger()
 
 SLICE_SECONDS: Final = 1.0
 """One wait at the source, at most: as long as a stop may have to wait for it."""
@@ -51,13 +56,19 @@ class ArrivalWatch:
                 pools = self._pools
             try:
                 arrived = self._source.wait_for_arrival(pools, timeout_seconds=SLICE_SECONDS)
-            except SourceUnavailableError:
-                # The turns tell of it; here it only means to pause.
-                with self._changed:
-                    self._changed.wait_for(lambda: self._is_stopping, timeout=SLICE_SECONDS)
+            except SourceUnavailableError:  # the turns tell of it
+                self._pause()
+                continue
+            except Exception:
+                log.exception(events.TURN_FAILED, thread="arrivals")
+                self._pause()
                 continue
             if arrived is not None:
                 self._told(arrived)
+
+    def _pause(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping, timeout=SLICE_SECONDS)
 
     def _told(self, arrived: str) -> None:
         with self._changed:

@@ -6,6 +6,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from orchestrator import events
+
+log = structlog.get_logger()
+
 MAX_JOURNAL_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -14,15 +20,26 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._is_failing = False
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Add one line. It survives a crash of this process, not of the host."""
+        """Add one line. It survives a crash of this process, not of the host.
+
+        A full disk costs lines, never a decision: it is told in the log, once until a line fits again.
+        """
         line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
-        with self._path.open("a", encoding="utf-8") as file:
-            is_full = file.tell() >= MAX_JOURNAL_BYTES
-            file.write(line)
-        if is_full:
-            self._path.replace(_older(self._path))
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                is_full = file.tell() >= MAX_JOURNAL_BYTES
+                file.write(line)
+            if is_full:
+                self._path.replace(_older(self._path))
+        except OSError as error:
+            if not self._is_failing:
+                log.warning(events.STATE_NOT_WRITTEN, path=str(self._path), error=error.strerror)
+            self._is_failing = True
+        else:
+            self._is_failing = False
 
 
 def read_journal(path: Path, *, limit: int) -> list[dict[str, object]]:

@@ -234,11 +234,9 @@ class Reconciler:
 
     def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan) -> None:
         """Log the decision with every input, when it changes the pool or is held back in a new way."""
-        told = (decision.target, decision.limited_by)
-        changes = decision.target != decision.current or not todo.is_empty
-        if not changes and not (decision.limited_by and told != pool.told):
+        before, pool.told = pool.told, (decision.target, decision.limited_by)
+        if todo.is_empty and (not decision.limited_by or pool.told == before):
             return
-        pool.told = told
         record = decision.record()
         log.info(events.POOL_DECIDED, **record)
         self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})

@@ -1,7 +1,7 @@
 """Shows the fleet to other processes, and keeps what was learned: both on disk, neither often."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import structlog
@@ -31,11 +31,15 @@ class Showcase:
         self._url = url
         self._show_at = _AT_ONCE
         self._keep_at = Monotonic(clock.monotonic() + LEARNED_SECONDS)
+        self._is_failing = False
         self._shown: tuple[str, Collection[str]] = ("", ())
         self.snapshot: Mapping[str, object] = {}
 
     def update(self, pools: Collection[ManagedPool], *, phase: str) -> None:
-        """Show a change of phase or of workers at once, other changes once a second, an idle fleet less often."""
+        """Show a change of phase or of workers at once, other changes once a second, an idle fleet less often.
+
+        A folder that can't be written to is told in the log; the fleet does not depend on it.
+        """
         now = self._clock.monotonic()
         workers = {worker for pool in pools for worker in pool.fleet.workers}
         if now >= self._show_at or self._shown != (phase, workers):
@@ -49,7 +53,8 @@ class Showcase:
 
     def keep_learned(self, pools: Collection[ManagedPool]) -> None:
         """Keep now what was learned of each pool."""
-        self._files.write_learned({pool.name: pool.state.to_json() for pool in pools if pool.spec})
+        learned = {pool.name: pool.state.to_json() for pool in pools if pool.spec}
+        self._write(lambda: self._files.write_learned(learned))
 
     def learned(self) -> Mapping[str, object]:
         """What an earlier supervisor learned; nothing, with a warning, when that can't be read."""
@@ -80,4 +85,14 @@ class Showcase:
             "shown_at": round(self._clock.wall_seconds(), 3),
             **snapshot_of(pools, wall=wall),
         }
-        self._files.write_snapshot(self.snapshot)
+        self._write(lambda: self._files.write_snapshot(self.snapshot))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if not self._is_failing:
+                log.warning(events.STATE_NOT_WRITTEN, path=str(self._files.path), error=error.strerror)
+            self._is_failing = True
+        else:
+            self._is_failing = False

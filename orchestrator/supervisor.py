@@ -5,6 +5,7 @@ Owns the order of things: adoption at the start, signals, lead, reload, stop. Wh
 
 import os
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -118,10 +119,13 @@ class Supervisor:
         Signals are handled when this is the main thread. Raises `AlreadySupervisedError`.
         """
         with self._files.locked(), handling_signals(stop=self.request_stop, reload=self.request_reload):
-            self._start()
             try:
+                self._start()
                 while not self._stops_asked:
-                    self._pass()
+                    if self._pass():
+                        self._sleep()
+                    else:
+                        time.sleep(PASS_SECONDS)  # not at the runtime: what broke may be what would wake us
                 self._stop()
             finally:
                 self._arrivals.stop()
@@ -139,8 +143,20 @@ class Supervisor:
         )
         self._manager.tell("READY=1", f"MAINPID={os.getpid()}")
 
-    def _pass(self) -> None:
-        """Once round: what was asked, who ended, whose turn it is; then sleep until there is more."""
+    def _pass(self) -> bool:
+        """Once round: what was asked, who ended, whose turn it is. False when it broke down half-way."""
+        try:
+            is_well = self._do_what_is_due()
+        except Exception:
+            log.exception(events.TURN_FAILED)
+            return False
+        if is_well:
+            self._feed_watchdog()
+        return True
+
+    def _do_what_is_due(self) -> bool:
+        """False when a pool's turn failed."""
+        is_well = True
         self._reconciler.reap()
         self._take_the_lead()
         self._reload()
@@ -150,21 +166,19 @@ class Supervisor:
             is_well = self._reconciler.turns()
             self._arrivals.wait_for(self._reconciler.waiting_pools())
         else:
-            is_well = True
             self._arrivals.wait_for(())
             self._reconciler.end_overdue()
         self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
-        if is_well:
-            self._feed_watchdog()
-        self._runtime.wait_for_exit(timeout_seconds=self._seconds_to_sleep())
+        return is_well
 
-    def _seconds_to_sleep(self) -> float:
-        if self._stops_asked or self._reloads.is_asked or self._arrived:
-            return 0.0
+    def _sleep(self) -> None:
+        """Until the next turn, an exit, an arrival or a request, whichever is first."""
+        seconds = PASS_SECONDS
         next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
-        if next_turn_at is None:
-            return PASS_SECONDS
-        return min(PASS_SECONDS, max(0.0, next_turn_at - self._clock.monotonic()))
+        if next_turn_at is not None:
+            seconds = min(seconds, max(0.0, next_turn_at - self._clock.monotonic()))
+        if not self._stops_asked:
+            self._runtime.wait_for_exit(timeout_seconds=seconds)
 
     def _take_the_lead(self) -> None:
         """Act only as the leader of the store; where another one leads, its workers count, and ours go."""

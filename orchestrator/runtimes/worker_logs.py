@@ -3,6 +3,7 @@
 Files, not pipes: a worker that outlives its supervisor must not be ended by a broken pipe.
 """
 
+import contextlib
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -32,9 +33,13 @@ class WorkerLogs:
     def open(self, worker: str) -> int:
         """A file descriptor for a new worker's output; the caller closes it.
 
-        It appends, so that `trim` may shorten the file while the worker goes on writing.
+        It appends, so that `trim` may shorten the file while the worker goes on writing. Where no file can be made the
+        output is dropped: a worker without a log is better than none.
         """
-        return os.open(self.path(worker), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            return os.open(self.path(worker), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def last_lines(self, worker: str) -> tuple[str, ...]:
         """The last lines a worker wrote: up to 20, each cut to 500 characters; none when there is no log."""
@@ -58,7 +63,8 @@ class WorkerLogs:
                 continue
             status = entry.stat()
             if status.st_size > MAX_LOG_BYTES:
-                _cut(Path(entry.path))
+                with contextlib.suppress(OSError):  # a full disk, most likely: next time
+                    _cut(Path(entry.path))
             if entry.name.removesuffix(_SUFFIX) not in live:
                 dead.append((status.st_mtime, Path(entry.path)))
         for _, path in sorted(dead)[:-MAX_DEAD_LOGS]:

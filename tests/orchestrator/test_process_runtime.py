@@ -1,0 +1,161 @@
+"""What is particular to workers that are processes: their logs, their environment, their warden."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.config import PoolSpec
+from orchestrator.launch import Launch
+from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes import procfs, warden, worker_logs
+from orchestrator.runtimes.process import ProcessRuntime
+from orchestrator.runtimes.procfs import WorkerProcess
+from orchestrator.runtimes.worker_logs import WorkerLogs
+from tests.support.eventually import eventually
+from tests.support.fleet_builders import a_pool
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[ProcessRuntime]:
+    runtime = ProcessRuntime(tmp_path)
+    yield runtime
+    for worker in runtime.usage():
+        runtime.kill(worker)
+    runtime.close()
+
+
+def request_for(pool: PoolSpec, tmp_path: Path) -> SpawnRequest:
+    launch = Launch("memory:", str(tmp_path), str(tmp_path / "lock"), 60.0)
+    return SpawnRequest("w1", pool, launch.environment("w1", pool))
+
+
+def shell(script: str) -> PoolSpec:
+    return a_pool(app=None, command=["sh", "-c", script])
+
+
+def own_process(**environment: str) -> WorkerProcess:
+    stat = procfs.read_stat(os.getpid())
+    assert stat is not None
+    return WorkerProcess(stat, environment)
+
+
+def test_a_worker_does_not_inherit_what_the_service_manager_told_its_supervisor(
+    runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    runtime.spawn(request_for(shell('echo "[$NOTIFY_SOCKET]"'), tmp_path), now=CLOCK.monotonic())
+    assert runtime.wait_for_exit(timeout_seconds=10)
+    (ended,) = runtime.reap(now=CLOCK.monotonic())
+    assert ended.last_lines == ("[]",)
+
+
+def test_a_worker_inherits_no_file_of_its_supervisor(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as secret:
+        os.set_inheritable(secret.fileno(), True)
+        runtime.spawn(request_for(shell("ls /proc/self/fd"), tmp_path), now=CLOCK.monotonic())
+        assert runtime.wait_for_exit(timeout_seconds=10)
+        (ended,) = runtime.reap(now=CLOCK.monotonic())
+    assert ended.last_lines == ("0", "1", "2", "3")  # 3 is the folder that ls reads
+
+
+def test_a_worker_that_is_not_our_child_is_adopted_and_its_end_is_seen(tmp_path: Path) -> None:
+    # The parent starts a worker and exits, as a supervisor that was killed does.
+    environment = dict(request_for(shell("exec sleep 600"), tmp_path).environment)
+    parent = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True).returncode = 0"
+    subprocess.run([sys.executable, "-c", parent], env={**os.environ, **environment}, check=True)
+    runtime = ProcessRuntime(tmp_path)
+    (handle,) = runtime.adopt(now=CLOCK.monotonic())
+    runtime.kill(handle.worker)
+    assert runtime.wait_for_exit(timeout_seconds=10)
+    (ended,) = runtime.reap(now=CLOCK.monotonic())
+    assert (ended.worker, ended.code, ended.signal) == ("w1", None, None)
+    runtime.close()
+
+
+def test_a_process_of_that_pid_but_another_start_is_never_opened() -> None:
+    stat = procfs.read_stat(os.getpid())
+    assert stat is not None
+    assert procfs.open_exactly(stat.pid, stat.start_ticks + 1) is None
+    pidfd = procfs.open_exactly(stat.pid, stat.start_ticks)
+    assert pidfd is not None
+    os.close(pidfd)
+
+
+def test_a_shell_that_exports_our_variables_is_no_worker(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "600"], env={"TOWLINE_STATE_DIR": str(tmp_path)}) as bystander:
+        try:
+            eventually(lambda: procfs.environment_of(bystander.pid))
+            assert procfs.worker_processes(str(tmp_path)) == []
+        finally:
+            bystander.kill()
+
+
+def test_only_the_last_lines_are_kept_for_a_death_and_each_is_cut(tmp_path: Path) -> None:
+    logs = WorkerLogs(tmp_path)
+    logs.path("w1").write_text("".join(f"{number} {'x' * 600}\n" for number in range(30)))
+    lines = logs.last_lines("w1")
+    assert len(lines) == 20
+    assert lines[-1].startswith("29 x")
+    assert {len(line) for line in lines} == {500}
+    assert logs.last_lines("unknown") == ()
+
+
+def test_a_log_that_grew_too_large_is_cut_to_its_end_while_its_worker_writes_on(tmp_path: Path) -> None:
+    logs = WorkerLogs(tmp_path)
+    output = logs.open("w1")
+    try:
+        os.write(output, b"line of a worker\n" * (worker_logs.MAX_LOG_BYTES // 17 + 1))
+        logs.trim({"w1"})
+        os.write(output, b"after\n")
+    finally:
+        os.close(output)
+    text = logs.path("w1").read_text()
+    assert len(text) < worker_logs.KEPT_LOG_BYTES + 100
+    assert set(text.splitlines()) == {"line of a worker", "after"}
+    assert text.endswith("after\n")
+
+
+def test_logs_of_the_living_and_of_the_newest_dead_are_kept(tmp_path: Path) -> None:
+    logs = WorkerLogs(tmp_path)
+    for number in range(60):
+        logs.path(f"w{number}").touch()
+        os.utime(logs.path(f"w{number}"), (number, number))
+    logs.trim({"w0"})
+    left = {path.stem for path in tmp_path.iterdir()}
+    assert left == {"w0"} | {f"w{number}" for number in range(10, 60)}
+
+
+@pytest.mark.parametrize(
+    ("lost_seconds", "app", "due"),
+    [
+        pytest.param(9.9, "", None, id="it may come back"),
+        pytest.param(10, "", 15, id="another program is asked to finish"),
+        pytest.param(10, "tasks:app", None, id="a worker of ours knows by itself"),
+        pytest.param(16.9, "", 15, id="within its grace"),
+        pytest.param(17, "", 9, id="it had its grace, and a margin"),
+        pytest.param(17, "tasks:app", 9, id="a worker of ours that hangs"),
+    ],
+)
+def test_what_is_due_to_an_orphan(lost_seconds: float, app: str, due: int | None) -> None:
+    process = own_process(TOWLINE_ORPHAN_GRACE_SECONDS="10", TOWLINE_GRACE_SECONDS="2", TOWLINE_APP=app)
+    process.leads = True
+    assert warden.verdict(process, lost_seconds=lost_seconds) == due
+
+
+def test_what_an_orphan_started_is_not_asked_but_ended_with_it() -> None:
+    process = own_process(TOWLINE_ORPHAN_GRACE_SECONDS="10", TOWLINE_GRACE_SECONDS="2")
+    process.leads = False
+    assert warden.verdict(process, lost_seconds=12) is None
+    assert warden.verdict(process, lost_seconds=17) == 9
+
+
+def test_a_warden_leaves_when_there_is_nobody_to_watch_over(tmp_path: Path) -> None:
+    warden.watch(str(tmp_path), str(tmp_path / "supervisor.lock"))
+    assert (tmp_path / "warden.lock").exists()

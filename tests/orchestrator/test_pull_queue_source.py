@@ -1,0 +1,170 @@
+"""The queue as the fleet sees it, over the memory store and a clock that stands still."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from orchestrator.clock import Monotonic
+from orchestrator.errors import SourceUnavailableError
+from orchestrator.metrics import QueueSample, Waiting
+from orchestrator.sources.pull_queue import PullQueueSource
+from queue_core.clock import ManualClock
+from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.service import QueueService
+from queue_core.stores import open_store
+from queue_core.task import NewTask, QueueSpec
+from tests.support.fleet_builders import NOW, a_pool
+
+
+@dataclass
+class Site:
+    clock: ManualClock
+    queues: PullQueues
+    queue: PullQueue
+    source: PullQueueSource
+
+    def sample(self, **settings: object) -> QueueSample:
+        return self.source.sample(a_pool(**settings), workers=["w1", "w2"], now=Monotonic(NOW))
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    clock = ManualClock()
+    queues = PullQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
+    queues.put_queue(QueueSpec("thumbs", lease_seconds=60, retry_min_seconds=10))
+    yield Site(clock, queues, queues.queue("thumbs"), PullQueueSource(queues))
+    queues.close()
+
+
+def test_what_waits_is_told_with_its_age(site: Site) -> None:
+    site.queue.add(b"first")
+    site.clock.advance(5)
+    site.queue.add(b"second")
+    site.clock.advance(2)
+    sample = site.sample()
+    assert (sample.at, sample.ready, sample.in_flight) == (NOW, 2, 0)
+    assert sample.waiting == (Waiting(1, 7.0), Waiting(2, 2.0))
+
+
+def test_what_is_held_is_told_with_who_holds_it(site: Site) -> None:
+    site.queue.add(b"task")
+    site.clock.advance(3)
+    site.queue.lease(worker="w1")
+    site.clock.advance(2)
+    (running,) = site.sample().running
+    assert (running.worker, running.held_seconds, running.waited_seconds, running.lease_number) == ("w1", 2.0, 3.0, 1)
+
+
+def test_a_finished_lease_is_told_once(site: Site) -> None:
+    site.sample()
+    site.queue.add(b"task")
+    (lease,) = site.queue.lease(worker="w1")
+    site.clock.advance(4)
+    site.queue.delete(lease)
+    site.clock.advance(1)
+    (finished,) = site.sample().finished
+    assert (finished.worker, finished.held_seconds, finished.ended_seconds_ago) == ("w1", 4.0, 1.0)
+    assert finished.outcome == "deleted"
+    assert site.sample().finished == ()
+
+
+def test_a_task_that_died_with_its_lease_is_told_as_died(site: Site) -> None:
+    site.sample()
+    site.queue.add(b"task")
+    site.queue.release(site.queue.lease(worker="w1"), dead_reason="broken")
+    assert [finished.outcome for finished in site.sample().finished] == ["died"]
+
+
+def test_what_finished_before_the_first_look_is_not_told(site: Site) -> None:
+    site.queue.add(b"task")
+    site.queue.delete(site.queue.lease(worker="w1"))
+    first = site.sample()
+    assert (first.finished, first.arrivals) == ((), 0)
+
+
+def test_more_finished_leases_than_one_look_holds_are_all_told(site: Site) -> None:
+    site.sample()
+    for _ in range(3):
+        site.queue.add([NewTask(b"task")] * 500)
+        site.queue.delete(site.queue.lease(500, worker="w1"))
+    assert len(site.sample().finished) == 1500
+
+
+def test_tasks_that_became_leasable_are_counted_however_they_did(site: Site) -> None:
+    site.sample()
+    site.queue.add([NewTask(b"now"), NewTask(b"later", delay_seconds=30)])
+    assert site.sample().arrivals == 1
+    (lease,) = site.queue.lease(worker="w1")
+    assert site.sample().arrivals == 0
+    site.queue.release(lease, delay_seconds=0)
+    assert site.sample().arrivals == 1
+    site.queue.lease(worker="w1")
+    site.clock.advance(30)
+    assert site.sample().arrivals == 1  # its eta came
+    site.clock.advance(31)
+    assert site.sample().arrivals == 1  # its lease expired
+
+
+def test_a_pool_sees_the_tasks_of_its_own_tags_only(site: Site) -> None:
+    site.queue.add([NewTask(b"a", tag="a"), NewTask(b"b", tag="b"), NewTask(b"none")])
+    assert site.sample(name="one", tags=["a"]).ready == 1
+    assert site.sample(name="two", tags=["a", "b"]).ready == 2
+    assert site.sample(name="rest", untagged=True).ready == 1
+    assert site.sample(name="all").ready == 3
+
+
+def test_finished_leases_of_another_pools_tags_are_left_out(site: Site) -> None:
+    site.sample(tags=["a"])
+    site.queue.add([NewTask(b"a", tag="a"), NewTask(b"b", tag="b")])
+    site.queue.delete(site.queue.lease(2, worker="w1"))
+    assert len(site.sample(tags=["a"]).finished) == 1
+
+
+def test_a_paused_queue_is_told_as_paused(site: Site) -> None:
+    site.queue.pause()
+    assert site.sample().paused is True
+
+
+def test_when_a_worker_first_asked_for_a_lease_is_told(site: Site) -> None:
+    site.queue.lease(worker="w1")
+    site.clock.advance(3)
+    assert site.sample().first_seen_seconds_ago == {"w1": 3.0}
+
+
+def test_an_idle_worker_is_fenced_and_a_busy_one_is_not(site: Site) -> None:
+    site.queue.add(b"task")
+    site.queue.lease(worker="busy")
+    assert site.source.retire("busy") is False
+    assert site.source.retire("idle") is True
+
+
+def test_all_that_a_dead_worker_holds_is_leasable_at_once(site: Site) -> None:
+    site.queue.add([NewTask(b"1", name="one"), NewTask(b"2", name="two", tag="a")])
+    site.queue.lease(2, worker="dead")
+    site.clock.advance(2)
+    released = site.source.release_held_by("dead")
+    assert [(task.queue, task.task, task.tag, task.held_seconds) for task in released] == [
+        ("thumbs", "one", None, 2.0),
+        ("thumbs", "two", "a", 2.0),
+    ]
+    assert len(site.queue.lease(2, worker="w1")) == 2
+
+
+def test_an_arrival_is_told_by_the_pool_whose_tags_it_has(site: Site) -> None:
+    pools = [a_pool("one", tags=["a"]), a_pool("two", tags=["b"])]
+    assert site.source.wait_for_arrival(pools, timeout_seconds=0) is None
+    site.queue.add(NewTask(b"task", tag="b"))
+    assert site.source.wait_for_arrival(pools, timeout_seconds=5) == "two"
+
+
+def test_one_supervisor_leads_until_it_lets_go(site: Site) -> None:
+    assert site.source.lead("one", seconds=15) is True
+    assert site.source.lead("two", seconds=15) is False
+    assert site.source.lead("one", seconds=0) is True
+    assert site.source.lead("two", seconds=15) is True
+
+
+def test_a_queue_that_does_not_answer_is_unavailable(site: Site) -> None:
+    with pytest.raises(SourceUnavailableError, match="no queue 'missing'"):
+        site.sample(queue="missing")

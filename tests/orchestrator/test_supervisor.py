@@ -1,0 +1,236 @@
+"""The supervisor's loop around fakes: what wakes it, what it waits for, and how it ends."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from orchestrator import events
+from orchestrator.arrivals import ArrivalWatch
+from orchestrator.clock import Monotonic, SystemClock
+from orchestrator.config import PoolSpec, SupervisorSettings
+from orchestrator.errors import ReloadRefusedError
+from orchestrator.lead import RENEWAL_SECONDS, STANDBY_SECONDS, Lead, holder_of
+from orchestrator.reload import Reloads
+from orchestrator.sd_notify import ServiceManager
+from orchestrator.state import StateDir
+from orchestrator.supervisor import Supervisor, fresh_identity
+from tests.support.eventually import eventually
+from tests.support.fakes import FakeRuntime, FakeSource
+from tests.support.fleet_builders import NOW, a_pool
+
+CLOCK = SystemClock()
+
+
+@dataclass
+class Stage:
+    """A supervisor over fakes, in a thread of its own."""
+
+    folder: Path
+    source: FakeSource = field(default_factory=FakeSource)
+    runtime: FakeRuntime = field(default_factory=FakeRuntime)
+    pools: list[PoolSpec] = field(default_factory=lambda: [a_pool()])
+    environment: Mapping[str, str] = field(default_factory=dict)
+    load: Callable[[], Mapping[str, PoolSpec]] | None = None
+    codes: list[int] = field(default_factory=list)
+
+    @contextmanager
+    def running(self) -> Iterator[Supervisor]:
+        supervisor = Supervisor(
+            SupervisorSettings(),
+            {pool.name: pool for pool in self.pools},
+            source=self.source,
+            runtime=self.runtime,
+            files=StateDir(self.folder),
+            url="memory:",
+            load=self.load,
+            environment=self.environment,
+        )
+        thread = threading.Thread(target=lambda: self.codes.append(supervisor.run()))
+        thread.start()
+        try:
+            yield supervisor
+        finally:
+            supervisor.request_stop()
+            while thread.is_alive():
+                self.end_those_asked()
+                thread.join(timeout=0.01)
+
+    def end_those_asked(self) -> None:
+        """Workers that were asked to finish, or ended, do so."""
+        for _, worker in [entry for entry in self.runtime.asked if entry[0] in {"drain", "kill"}]:
+            if worker in self.runtime.live:
+                self.runtime.end(worker, now=CLOCK.monotonic(), code=0)
+
+    @property
+    def acts(self) -> list[str]:
+        return [verb for verb, _ in self.runtime.asked]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_stop_drains_every_worker_and_ends_with_0(stage: Stage) -> None:
+    stage.pools = [a_pool(least=2)]
+    with stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn", "spawn"])
+    assert stage.acts == ["spawn", "spawn", "drain", "drain"]
+    assert stage.codes == [0]
+    assert supervisor.snapshot()["phase"] == "stopped"
+    assert supervisor.snapshot() == StateDir(stage.folder).read_snapshot()
+
+
+def test_a_second_request_to_stop_ends_workers_at_once(stage: Stage) -> None:
+    stage.pools = [a_pool(least=1)]
+    with stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn"])
+        supervisor.request_stop()
+        eventually(lambda: stage.acts == ["spawn", "drain"])
+        supervisor.request_stop()
+        eventually(lambda: stage.acts == ["spawn", "drain", "kill"])
+
+
+def test_the_end_of_a_worker_is_acted_upon_between_turns(stage: Stage) -> None:
+    stage.pools = [a_pool(least=1, slo="50s")]  # a turn every 5 s
+    with stage.running():
+        (worker,) = eventually(lambda: list(stage.runtime.live))
+        stage.source.seen.add(worker)
+        stage.source.held[worker] = ["t1"]
+        stage.runtime.end(worker, now=CLOCK.monotonic(), signal=9)
+        eventually(lambda: stage.source.released == [worker], seconds=2)
+
+
+def test_an_arrival_for_an_empty_pool_is_acted_upon_between_turns(stage: Stage) -> None:
+    stage.pools = [a_pool(slo="50s")]
+    with stage.running() as supervisor:
+        eventually(lambda: supervisor.snapshot().get("phase") == "leading")
+        stage.source.ready = 1
+        stage.source.arrival.set()
+        eventually(lambda: stage.acts == ["spawn"], seconds=2)
+
+
+def test_a_supervisor_that_does_not_lead_does_nothing_until_it_does(stage: Stage) -> None:
+    stage.pools = [a_pool(least=1)]
+    stage.source.leader = "another"
+    with capture_logs() as logs, stage.running():
+        eventually(lambda: any(entry["event"] == events.SUPERVISOR_STANDBY for entry in logs))
+        assert stage.acts == []
+        stage.source.leader = None
+        eventually(lambda: stage.acts == ["spawn"])
+
+
+def test_pools_can_be_exchanged_while_it_runs(stage: Stage) -> None:
+    stage.pools = [a_pool(least=1)]
+    with stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn"])
+        supervisor.request_reload({"encode": a_pool("encode", least=1)})
+        eventually(lambda: stage.acts == ["spawn", "drain", "spawn"])
+
+
+def test_a_refused_reload_is_told_with_every_mistake_and_changes_nothing(stage: Stage) -> None:
+    def load() -> Mapping[str, PoolSpec]:
+        raise ReloadRefusedError(["towline.yaml:1:1: pools: ...", "towline.yaml:2:1: queues: ..."])
+
+    stage.pools, stage.load = [a_pool(least=1)], load
+    with capture_logs() as logs, stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn"])
+        supervisor.request_reload()
+        (told,) = eventually(lambda: [e for e in logs if e["event"] == events.SUPERVISOR_RELOAD_REFUSED])
+        assert len(told["mistakes"]) == 2
+        assert stage.acts == ["spawn"]
+
+
+def test_the_service_manager_is_told_of_start_life_and_end(stage: Stage, tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(10)
+        stage.environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "100000"}
+        with stage.running():
+            assert manager.recv(1000).startswith(b"READY=1\nMAINPID=")
+            assert manager.recv(1000) == b"WATCHDOG=1"
+        while (said := manager.recv(1000)) == b"WATCHDOG=1":
+            pass
+        assert said == b"STOPPING=1"
+
+
+def test_without_a_service_manager_nothing_is_said() -> None:
+    manager = ServiceManager({})
+    assert manager.watchdog_seconds is None
+    manager.tell("READY=1")
+    ServiceManager({"NOTIFY_SOCKET": "/nobody/listens"}).tell("READY=1")
+
+
+def test_the_lead_is_renewed_now_and_then_and_asked_for_often_while_another_has_it() -> None:
+    source = FakeSource(leader="another")
+    lead = Lead(source, holder="me")
+    assert lead.hold(now=NOW) is False
+    assert lead.is_anothers
+    source.leader = None
+    assert lead.hold(now=NOW) is False  # not asked again at once
+    assert lead.hold(now=Monotonic(NOW + STANDBY_SECONDS)) is True
+    source.leader = "another"
+    assert lead.hold(now=Monotonic(NOW + RENEWAL_SECONDS)) is True
+    assert lead.hold(now=Monotonic(NOW + STANDBY_SECONDS + RENEWAL_SECONDS)) is False
+
+
+def test_a_lead_is_kept_while_its_store_does_not_answer() -> None:
+    source = FakeSource()
+    lead = Lead(source, holder="me")
+    assert lead.hold(now=NOW) is True
+    source.is_down = True
+    assert lead.hold(now=Monotonic(NOW + 1000)) is True
+    lead.give_up()
+
+
+def test_a_restarted_supervisor_is_the_same_holder_of_the_lead(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) == holder_of(tmp_path)
+    assert holder_of(tmp_path) != holder_of(tmp_path / "other")
+
+
+def test_a_file_is_read_again_when_it_is_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "towline.yaml"
+    path.write_text("one")
+    reads: list[str] = []
+
+    def load() -> Mapping[str, PoolSpec]:
+        reads.append(path.read_text())
+        return {}
+
+    reloads = Reloads(load=load, watched=path)
+    assert reloads.next(now=NOW) is None
+    path.write_text("another")
+    assert reloads.next(now=Monotonic(NOW + 0.5)) is None  # looked at once a second
+    assert reloads.next(now=Monotonic(NOW + 1)) == {}
+    path.unlink()  # as an editor does, for a moment
+    assert reloads.next(now=Monotonic(NOW + 2)) is None
+    path.write_text("third")
+    assert reloads.next(now=Monotonic(NOW + 3)) == {}
+    assert reads == ["another", "third"]
+
+
+def test_an_arrival_is_told_once_per_pool_that_waits() -> None:
+    source, told = FakeSource(), []
+    watch = ArrivalWatch(source, on_arrival=told.append)
+    watch.start()
+    try:
+        watch.wait_for([a_pool("one")])
+        source.arrival.set()
+        eventually(lambda: told == ["one"])
+        watch.wait_for([a_pool("two")])
+        eventually(lambda: told == ["one", "two"])
+    finally:
+        watch.stop()
+
+
+def test_identities_are_fresh_and_name_their_pool() -> None:
+    names = {fresh_identity("resize") for _ in range(1000)}
+    assert len(names) == 1000
+    assert all(name.startswith("resize-") for name in names)
