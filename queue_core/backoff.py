@@ -25,11 +25,12 @@ def release_delay_seconds(
     charge: Literal["counted", "uncounted"],
     leases: int,
     jitter: float,
-) -> float:
+) -> float | None:
     """Seconds until a task that is given back may be leased again.
 
-    What the caller asked for; else nothing for a lease that is not counted, and the queue's back-off for one that is.
+    What the caller asked for; else the queue's back-off. A lease that is not counted never was: None, the task takes
+    its old place.
     """
     if asked_seconds is not None:
         return asked_seconds
-    return 0.0 if charge == "uncounted" else retry_delay_seconds(spec, leases=leases, jitter=jitter)
+    return None if charge == "uncounted" else retry_delay_seconds(spec, leases=leases, jitter=jitter)

@@ -117,7 +117,7 @@ def release(
     task: Task,
     spec: QueueSpec,
     *,
-    delay_seconds: float,
+    delay_seconds: float | None,
     now: Instant,
     charge: Literal["counted", "uncounted"] = "counted",
     dead_reason: str = "",
@@ -125,7 +125,7 @@ def release(
     """Give a current lease back.
 
     Args:
-        delay_seconds: from `now` until it may be leased again.
+        delay_seconds: from `now` until it may be leased again; None: at once, in the place it had before the lease.
         charge: `uncounted` takes this lease off the task's count: the worker never got to the work.
         dead_reason: makes the task dead at once, for this reason.
     """
@@ -134,7 +134,7 @@ def release(
     if dead_reason or (charge == "counted" and is_exhausted(leases, spec)):
         gone = replace(task, spent=cut_short)
         return _die(gone, spec, outcome="released", ended_at=now, reason=dead_reason or "max_leases")
-    eta = after(now, delay_seconds)
+    eta = min(task.ready_at, now) if delay_seconds is None else after(now, delay_seconds)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
     given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short)
     return Ending(finished_lease(task, "released", ended_at=now), given_back)

@@ -209,7 +209,7 @@ class Transaction(Protocol):
         """Fence a worker that holds no live lease: it gets none from now on. False if it holds one."""
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        """Give back every lease a dead worker holds: counted, leasable at once (or dead); and retire it."""
+        """Give back every lease a dead worker holds: counted, in their old places; and retire it."""
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         """Take or keep the lead called `name` until `seconds` from now; False while another holder has it."""

@@ -324,7 +324,7 @@ class MemoryStore:
         for held in self._queues.values():
             held.settle(now=now)
             for task in held.leased_by(worker):
-                ending = semantics.release(task, held.spec, delay_seconds=0.0, now=now)
+                ending = semantics.release(task, held.spec, delay_seconds=None, now=now)
                 released.append(held.end(task, ending))
         return released
 

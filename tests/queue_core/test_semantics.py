@@ -154,6 +154,13 @@ def test_a_released_task_waits_for_its_delay(delay_seconds: float, state: TaskSt
     assert (ending.task.state, ending.task.eta) == (state, after(NOW, delay_seconds))
 
 
+def test_a_task_that_is_given_back_without_a_delay_takes_its_old_place() -> None:
+    leased = a_leased_task(now=after(NOW, 5))
+    ending = semantics.release(leased, SPEC, delay_seconds=None, now=after(NOW, 9))
+    assert ending.task is not None
+    assert (ending.task.state, ending.task.eta) == (TaskState.READY, NOW)
+
+
 def test_an_uncounted_release_takes_the_lease_off_the_count() -> None:
     ending = semantics.release(a_leased_task(leases=2), SPEC, delay_seconds=0, now=NOW, charge="uncounted")
     assert ending.task is not None

@@ -70,7 +70,7 @@ def release(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:
         queue = step.queue(name)
         settle(step, queue, now=now)
         for row in step.connection.execute(_HELD, (queue.id, now, worker)).fetchall():
-            ending = semantics.release(task_of(step, queue, row), queue.spec, delay_seconds=0.0, now=now)
+            ending = semantics.release(task_of(step, queue, row), queue.spec, delay_seconds=None, now=now)
             released.append(end(step, queue, row, ending))
     return released
 
