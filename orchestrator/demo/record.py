@@ -5,10 +5,13 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from queue_core.clock import Instant, seconds_between
 
 Event = Mapping[str, object]
+
+_READY_BY: Final = {"task.added": 1, "task.leased": -1, "lease.released": 1, "lease.expired": 1}
 
 
 @dataclass(slots=True)
@@ -22,12 +25,15 @@ class Record:
     """Task to its worker and the instant of the lease."""
     waits: list[float] = field(default_factory=list)
     leases: dict[str, list[tuple[Instant, str]]] = field(default_factory=dict)
+    ready: Counter[str] = field(default_factory=Counter)
+    """Tag to its tasks that wait."""
     let_go: dict[str, set[str]] = field(default_factory=dict)
     """Worker to tasks it held without finishing them."""
 
     def take(self, event: Event) -> None:
         """Take in one event."""
         task, worker, name = str(event.get("task")), str(event.get("worker")), event.get("event")
+        self.ready[str(event.get("tag"))] += _READY_BY.get(str(name), 0)
         if name == "task.added":
             self.added.add(task)
         elif name == "task.leased":
@@ -45,11 +51,11 @@ class Record:
         elif name == "task.died":
             self.died.add(task)
 
-    def busiest(self, *, besides: Iterable[str] = ()) -> str | None:
-        """The worker whose lease is the youngest: the one most surely in the midst of its work."""
+    def busy(self, *, besides: Iterable[str] = ()) -> list[str]:
+        """Workers that hold a task, the youngest lease first: that one is most surely in the midst of its work."""
         left_out = set(besides)
         held = [(at, worker) for worker, at in self.held.values() if worker and worker not in left_out]
-        return max(held)[1] if held else None
+        return [worker for _, worker in sorted(held, reverse=True)]
 
     def restarted_seconds(self, worker: str, killed_at: Instant) -> float | None:
         """From the death of a worker to the moment the last of its tasks was leased again.

@@ -27,6 +27,10 @@ UP_SECONDS: Final = 15.0
 MARGIN_SECONDS: Final = 30.0
 """How long after its time the demo gives up."""
 KILL_ATTEMPTS: Final = 5
+LATE_SHARE: Final = 1.4
+"""Of the time of the kill: how long to wait for a good moment."""
+MAX_AHEAD: Final = 4
+"""Tasks that may wait ahead of the killed worker's."""
 RESTART_SECONDS: Final = 5.0
 """How long a killed worker's tasks may take to start again before that is a finding."""
 
@@ -69,7 +73,12 @@ class Run:
 
     def workers_of(self, pool: str) -> int:
         """Worker processes of a pool now."""
-        return sum(1 for worker in self.workers if worker.rpartition("-")[0] == pool)
+        return sum(1 for worker in self.workers if pool_of(worker) == pool)
+
+
+def pool_of(worker: str) -> str:
+    """The pool that a worker's name tells; it is also the tag of its tasks."""
+    return worker.rpartition("-")[0]
 
 
 class Demo:
@@ -186,12 +195,23 @@ class Demo:
                 return
             if run.record.let_go.get(worker) or (self._wall.now() - at) / 1_000_000 < RESTART_SECONDS:
                 return
-        if len(run.killed) == KILL_ATTEMPTS:
-            return
-        worker_now = run.record.busiest(besides=[name for name, _ in run.killed])
-        if worker_now is not None and fleet.kill(worker_now):
-            run.killed.append((worker_now, self._wall.now()))
-            self._view.tell(f"killed {worker_now} (SIGKILL) in the midst of its work")
+        victim = self._victim() if len(run.killed) < KILL_ATTEMPTS else None
+        if victim is not None and fleet.kill(victim):
+            run.killed.append((victim, self._wall.now()))
+            self._view.tell(f"killed {victim} (SIGKILL) in the midst of its work")
+
+    def _victim(self) -> str | None:
+        """A busy worker whose death shows how soon its task is started again, and not how long a backlog takes.
+
+        Such a moment comes between bursts; when it does not, any busy worker will do.
+        """
+        run = self.run_state
+        is_late = run.elapsed_seconds > run.script.kill_at_seconds * LATE_SHARE
+        for worker in run.record.busy(besides=[name for name, _ in run.killed]):
+            pool = pool_of(worker)
+            if is_late or (run.workers_of(pool) > 1 and run.record.ready[pool] <= MAX_AHEAD):
+                return worker
+        return None
 
     def _outcome(self) -> Outcome:
         run = self.run_state

@@ -84,7 +84,7 @@ def summary_of(outcome: Outcome) -> str:
     lines = [
         f"{outcome.done:,} of {outcome.added:,} tasks done in {outcome.seconds:.0f} s",
         f"{outcome.lost} lost, {outcome.dead} dead, {outcome.duplicated} run twice",
-        f"workers: at most {outcome.peak_workers}, {outcome.final_workers} left, sized by {outcome.decisions} decisions",
+        f"workers: at most {outcome.peak_workers}, {outcome.final_workers} left; {outcome.decisions} decisions",
         f"{outcome.killed} killed{again}",
         f"waits: half under {outcome.wait_p50:.2f} s, 95 % under {outcome.wait_p95:.2f} s; slo {outcome.slo:.0f} s",
         f"report: {outcome.report} ({outcome.pages:,} pages)",
