@@ -76,7 +76,8 @@ class Link:
                     count=count,
                     tags=self._tags,
                     worker=self._shift.settings.worker,
-                    wait_seconds=self._wait_seconds if wait == "wait" else 0.0,
+                    # A repeat does not wait, so that the answer tells at once that the queue is back.
+                    wait_seconds=self._wait_seconds if wait == "wait" and attempt == 0 else 0.0,
                 )
             except StoreUnavailableError as error:
                 self._is_uncertain = True
