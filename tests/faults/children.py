@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
@@ -10,9 +11,12 @@ WAIT_SECONDS = 30.0
 
 
 def fork_context(*modules: str) -> ForkServerContext:
-    """A context whose children have these modules imported already, so that a start costs milliseconds."""
+    """A context whose children have these modules imported already, so that a start costs milliseconds.
+
+    Each child runs this program's main script again, under another name: under pytest that imports pytest.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(modules))
+    context.set_forkserver_preload([*modules, *(name for name in ("pytest",) if name in sys.modules)])
     return context
 
 

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 import apsw
 
@@ -78,6 +79,15 @@ class FaultFile(apsw.VFSFile):
     def __init__(self, vfs: FaultVfs, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         self._vfs = vfs
         super().__init__("unix", name, flags)
+
+    def excepthook(
+        self,
+        etype: type[BaseException] | None,
+        evalue: BaseException | None,
+        etraceback: TracebackType | None,
+    ) -> bool:
+        """Be silent where SQLite itself ignores a failure: it is the one that was planned."""
+        return True
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         self._vfs.meter.event()

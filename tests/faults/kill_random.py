@@ -66,6 +66,7 @@ def _round(tally: Tally, context: ForkServerContext, home: Path, until: Deadline
             name = f"{role}-{next(numbers)}"
             process = start(context, call_until_killed, home, name, role, random.random(), name=name)
             children.append(_Child(process, name, role))
+            tally.reopenings += 1
 
         def end(child: _Child) -> None:
             children.remove(child)

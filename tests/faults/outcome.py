@@ -15,6 +15,7 @@ class Tally:
     operations: int = 0
     kills: int = 0
     cuts: int = 0
+    disk_errors: int = 0
     reopenings: int = 0
     violations: list[Violation] = field(default_factory=list)
     skipped: str = ""

@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -16,7 +16,8 @@ from queue_core.service import QueueService
 from queue_core.stores.sqlite.durable import NoSyncer, OpenSyncer
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.disk import SURVIVALS, Wreck
-from tests.faults.history import Answered, Invoked, MemoryHistory
+from tests.faults.history import MemoryHistory
+from tests.faults.numbered import NumberedHistory
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
@@ -106,7 +107,7 @@ def _run_until_cut(
             for thread in range(CALLERS_PER_STORE):
                 name = f"caller-{store_number}-{thread}"
                 callers.append(
-                    Caller(queues, _Numbered(history, len(callers)), name=name, random=Random(random.random()))
+                    Caller(queues, NumberedHistory(history, len(callers)), name=name, random=Random(random.random()))
                 )
         with ThreadPoolExecutor(len(callers)) as pool:
             for done in [pool.submit(_work, caller, enough, until) for caller in callers]:
@@ -128,15 +129,3 @@ def _cut_events(random: Random, cuts: int) -> set[int]:
     early = random.sample(range(1, CREATION_EVENTS), min(cuts // 3, CREATION_EVENTS - 1))
     gaps = [random.randrange(1, 2 * MEAN_EVENTS_BETWEEN_CUTS) for _ in range(cuts - len(early))]
     return {*early, *(CREATION_EVENTS + event for event in itertools.accumulate(gaps))}
-
-
-class _Numbered:
-    """Keeps the calls of several callers apart in one history: each gets numbers of its own."""
-
-    def __init__(self, history: MemoryHistory, caller: int) -> None:
-        self._history = history
-        self._offset = caller * 1_000_000_000
-
-    def write(self, line: Invoked | Answered) -> None:
-        """See `History.write`."""
-        self._history.write(replace(line, call=line.call + self._offset))

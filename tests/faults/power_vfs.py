@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import apsw
 
@@ -163,6 +164,15 @@ class PowerFile(apsw.VFSFile):
         super().__init__("unix", name, flags)
         if self._name:
             self._syncs_folder = self._disk.create(self._name) and self._syncs_folder
+
+    def excepthook(
+        self,
+        etype: type[BaseException] | None,
+        evalue: BaseException | None,
+        etraceback: TracebackType | None,
+    ) -> bool:
+        """Be silent where SQLite itself ignores a failure: it is the one that was planned."""
+        return True
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         if self._name:

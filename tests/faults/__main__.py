@@ -1,0 +1,89 @@
+"""`python3 -m tests.faults --for 60s`: break everything that may break, count what was promised and not kept."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from queue_core.units import parse_seconds
+from tests.faults.full_disk import failing_disks
+from tests.faults.kill_random import kills_at_random
+from tests.faults.kill_server import kills_of_servers
+from tests.faults.kill_write import kills_at_writes
+from tests.faults.outcome import Budget, Tally
+from tests.faults.power_cut import power_cuts
+from tests.faults.report import as_json, as_table
+
+Scenario = Callable[[Budget, Path], Tally]
+
+SCENARIOS: dict[str, tuple[str, Scenario]] = {
+    "kill": ("producers and workers on one file, killed at random", kills_at_random),
+    "write": ("a store's process killed at each of its writes and syncs", kills_at_writes),
+    "power": ("power cuts that keep any mixture of what was not synced", power_cuts),
+    "server": ("server, supervisor and workers killed under HTTP producers", kills_of_servers),
+    "disk": ("a full disk, and one that can't sync", failing_disks),
+}
+MIN_FREE_BYTES = 1 << 30
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the scenarios one after another; 0 when nothing was violated, else 1."""
+    options = _parser().parse_args(arguments)
+    names = options.only.split(",") if options.only else list(SCENARIOS)
+    unknown = sorted(set(names) - set(SCENARIOS))
+    if unknown:
+        print(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="towline-faults-", dir=options.directory))
+    tallies: list[Tally] = []
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < MIN_FREE_BYTES:
+            print(f"{folder}: {free >> 20} MiB free, {MIN_FREE_BYTES >> 20} MiB needed", file=sys.stderr)
+            return 2
+        for name in names:
+            title, scenario = SCENARIOS[name]
+            _tell(f"{name:7} {title} ...")
+            home = folder / name
+            home.mkdir()
+            tally = scenario(Budget(options.seconds / len(names), options.seed), home)
+            shutil.rmtree(home)
+            tallies.append(tally)
+            _tell(f"{name:7} {tally.skipped or f'{tally.operations} operations, {len(tally.violations)} violations'}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(as_json(tallies, options.seed) if options.json else as_table(tallies, options.seed))
+    return 1 if any(tally.violations for tally in tallies) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 -m tests.faults", description=__doc__)
+    parser.add_argument("--for", dest="seconds", type=_seconds, default=60.0, help="for all scenarios (default 60s)")
+    parser.add_argument("--seed", type=int, default=1, help="what is drawn, is drawn from it (default 1)")
+    parser.add_argument("--only", default="", help=f"scenarios, by commas: {', '.join(SCENARIOS)}")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="where the files go (default: the temporary folder)"
+    )
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not 1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"must be in [1s, 24h]: {text}")
+    return seconds
+
+
+def _tell(line: str) -> None:
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The store's driver, for a VFS written in Python whose errors come while a connection closes.
+
+SQLite keeps to itself what fails then (the log stays, and is read at the next opening); apsw alone would raise it.
+"""
+
+import contextlib
+from dataclasses import replace
+
+import apsw
+
+from queue_core.stores.sqlite.driver import Connection, Driver, apsw_driver
+
+BUSY_MILLISECONDS = 10_000
+
+
+class QuietlyClosing(apsw.Connection):
+    """A connection whose `close` fails no more than it does over SQLite's own VFS."""
+
+    def close(self, force: bool = False) -> None:
+        with contextlib.suppress(apsw.FullError, apsw.IOError):
+            super().close(force)
+
+
+def quiet_driver() -> Driver:
+    """Apsw, with connections that close quietly."""
+
+    def connect(path: str, vfs: str) -> Connection:
+        connection = QuietlyClosing(path, vfs=vfs or None)
+        connection.set_busy_timeout(BUSY_MILLISECONDS)
+        opened: Connection = connection
+        return opened
+
+    return replace(apsw_driver(), connect=connect)
