@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from queue_core.api import ALL_STATES, Observation
 from queue_core.errors import LeaseLostError
 from queue_core.http_api import values
-from queue_core.http_api.caller import Caller, Retries, quoted
+from queue_core.http_api.caller import Caller, Repeat, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.pull_queue import as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.stats import FinishedLease, QueueStats, TagStats
@@ -46,9 +46,15 @@ class HttpQueue:
         return self._name
 
     def add(self, tasks: bytes | NewTask | Iterable[NewTask]) -> list[Added]:
-        """See `QueueApi.add`. Repeated when the answer is lost; `OutcomeUnknownError` when that can't be settled."""
-        body: Json = {"tasks": [values.new_task_json(task) for task in as_new_tasks(tasks)]}
-        return values.added_of(self._caller.post(f"{self._path}/add", body, repeat="keyed").json()["added"])
+        """See `QueueApi.add`. Repeated when the answer is lost; `OutcomeUnknownError` when that can't be settled.
+
+        Names settle it always (a task that the first try added is `exists` then); tasks without names are known to
+        the server by a key, until it is started anew.
+        """
+        batch = as_new_tasks(tasks)
+        body: Json = {"tasks": [values.new_task_json(task) for task in batch]}
+        repeat: Repeat = "safe" if all(task.name is not None for task in batch) else "keyed"
+        return values.added_of(self._caller.post(f"{self._path}/add", body, repeat=repeat).json()["added"])
 
     def lease(
         self,

@@ -36,7 +36,8 @@ def _trees(*roots: type[QueueError]) -> dict[str, type[QueueError]]:
     found: dict[str, type[QueueError]] = {}
     for root in roots:
         found[problem_type(root)] = root
-        found.update(_trees(*root.__subclasses__()))
+        ours = (below for below in root.__subclasses__() if below.__module__ in (QueueError.__module__, __name__))
+        found.update(_trees(*ours))
     return found
 
 

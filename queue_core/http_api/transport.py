@@ -82,7 +82,9 @@ class Connection:
         self._poller.register(self._socket.fileno(), CLOSED)
         self._timeout_seconds = -1.0
         self._parts: list[bytes] = []
+        self._parser: httptools.HttpResponseParser | None = None
         self._is_complete = False
+        self._is_reusable = False
 
     def ask(self, request: bytes, *, timeout_seconds: float) -> tuple[Answer, bool]:
         """Send, and read the answer; the second value tells whether the connection can be used again.
@@ -94,7 +96,7 @@ class Connection:
             self._timeout_seconds = timeout_seconds
         self._parts.clear()
         self._is_complete = False
-        parser = httptools.HttpResponseParser(self)
+        parser = self._parser = httptools.HttpResponseParser(self)
         try:
             self._socket.sendall(request)
             while not self._is_complete:
@@ -109,15 +111,16 @@ class Connection:
         except httptools.HttpParserError as error:
             raise AnswerLostError(f"not an HTTP answer: {error}") from error
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        return Answer(parser.get_status_code(), body), parser.should_keep_alive()
+        return Answer(parser.get_status_code(), body), self._is_reusable
 
     def on_body(self, body: bytes) -> None:
         """Of the parser."""
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Of the parser."""
+        """Of the parser, which tells only here whether the connection stays."""
         self._is_complete = True
+        self._is_reusable = self._parser is not None and self._parser.should_keep_alive()
 
     def is_stale(self) -> bool:
         """Whether the server has closed it: nothing else is to be read from an idle connection."""
