@@ -1,22 +1,28 @@
-"""The worker process that a supervisor starts: settings from the environment, its end as the exit code."""
+"""`python -m queue_core.worker`: a worker told everything by its environment, as a supervisor starts it.
+
+What `towline work` does for people, without loading a command line: it leases its first task in half the time.
+"""
 
 import os
 import sys
 
-from queue_core import logs
+from queue_core import logs  # first: it spares structlog an import
 from queue_core.errors import InvalidSettingError
+from queue_core.worker import events
 from queue_core.worker.process import run_worker
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.shift import EXIT_MISCONFIGURED
 
 
 def main() -> int:
-    """Run one worker; 78 when the environment can't be understood, else see `run_worker`."""
-    logs.configure()
+    """Returns the exit code; see `run_worker`."""
+    import structlog
+
+    logs.configure(shape="auto")
     try:
         settings = WorkerSettings.from_environment(os.environ)
     except InvalidSettingError as error:
-        sys.stderr.write(f"towline worker: {error}\n")
+        structlog.get_logger().error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
         return EXIT_MISCONFIGURED
     return run_worker(settings)
 

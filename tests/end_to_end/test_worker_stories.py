@@ -60,7 +60,7 @@ class Story:
         }
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.work"],
+                [sys.executable, "-m", "queue_core.worker"],
                 cwd=ROOT,
                 env={**os.environ, **told},
                 stdout=log,
@@ -179,6 +179,7 @@ def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story
         pytest.param({"app": "tests.support.working:nothing"}, "name one of: tests.support.working:app", id="no app"),
         pytest.param({"queue": "encode"}, "no handler for queue 'encode'", id="a queue nobody handles"),
         pytest.param({"url": "ftp://x"}, "not the URL of a store", id="no such store"),
+        pytest.param({"concurrency": "many"}, "TOWLINE_CONCURRENCY must be", id="settings that can't be read"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why_and_exits_with_78(
