@@ -1,0 +1,172 @@
+"""Group commit in a loop: shared transactions, one sync, failures that take nobody else with them."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from queue_core.clock import ManualClock
+from queue_core.errors import QueueError, StoreFullError, UnknownQueueError
+from queue_core.http_api.problem_types import OutcomeUnknownError
+from queue_core.server.core import ServerCore
+from queue_core.server.options import ServeOptions
+from queue_core.server.turns import SLOW_SYNC_SECONDS, Turns
+from queue_core.server.waiting import LeaseAnswer, LeaseCall
+from queue_core.service import QueueService
+from queue_core.store import Ticket
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import ANY, NewTask, QueueSpec
+from queue_core.verbs import Turn
+from tests.support.eventually import eventually_async
+
+QUEUE = "q"
+
+
+class SlowDisk(MemoryStore):
+    """Counts transactions and syncs, lets a sync take time, and fails when told to."""
+
+    def __init__(self, clock: ManualClock, *, sync_seconds: float = 0.0) -> None:
+        super().__init__()
+        self.clock = clock
+        self.sync_seconds = sync_seconds
+        self.transactions = 0
+        self.syncs = 0
+        self.commit_failure: QueueError | None = None
+        self.sync_failure: QueueError | None = None
+
+    @contextmanager
+    def begin(self) -> Iterator["SlowDisk"]:
+        if self.commit_failure is not None:
+            raise self.commit_failure
+        self.transactions += 1
+        yield self
+
+    def sync(self, ticket: Ticket) -> None:
+        self.syncs += 1
+        self.clock.advance(self.sync_seconds)
+        if self.sync_failure is not None:
+            raise self.sync_failure
+
+
+def _turns(*, sync_seconds: float = 0.0) -> tuple[Turns, SlowDisk]:
+    clock = ManualClock()
+    store = SlowDisk(clock, sync_seconds=sync_seconds)
+    service = QueueService(store, clock=clock)
+    service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+    store.transactions = store.syncs = 0
+    return Turns(service), store
+
+
+def _add(turn: Turn) -> str:
+    return turn.add(QUEUE, [NewTask(b"x")])[0].name
+
+
+@pytest.mark.parametrize("sync_seconds", [0.0, 100 * SLOW_SYNC_SECONDS], ids=["fast disk", "slow disk"])
+def test_callers_of_one_turn_share_a_transaction_and_are_answered_in_order(sync_seconds: float) -> None:
+    async def main() -> None:
+        turns, store = _turns(sync_seconds=sync_seconds)
+        for _ in range(3):
+            await turns.run(_add)
+        before = (store.transactions, store.syncs)
+        names = await asyncio.gather(*(turns.run(_add) for _ in range(50)))
+        assert names == [f"_{number}" for number in range(4, 54)]
+        assert (store.transactions - before[0], store.syncs - before[1]) == (1, 1)
+        turns.close()
+
+    asyncio.run(main())
+
+
+def test_an_error_is_one_callers_alone() -> None:
+    async def main() -> None:
+        turns, store = _turns()
+        outcomes = await asyncio.gather(
+            turns.run(_add),
+            turns.run(lambda turn: turn.add("nowhere", [NewTask()])),
+            turns.run(_add),
+            return_exceptions=True,
+        )
+        assert [outcomes[0], outcomes[2]] == ["_1", "_2"]
+        assert isinstance(outcomes[1], UnknownQueueError)
+        assert store.transactions == 1
+
+    asyncio.run(main())
+
+
+def test_a_broken_step_does_not_take_the_others_with_it() -> None:
+    def broken(turn: Turn) -> str:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        turns, _ = _turns()
+        outcomes = await asyncio.gather(turns.run(broken), turns.run(lambda _turn: "fine"), return_exceptions=True)
+        assert isinstance(outcomes[0], ZeroDivisionError)
+        assert outcomes[1] == "fine"
+        turns.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_that_fails_is_told_to_all_and_recovers() -> None:
+    async def main() -> None:
+        turns, store = _turns()
+        store.commit_failure = StoreFullError("no room")
+        outcomes = await asyncio.gather(turns.run(_add), turns.run(_add), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StoreFullError, StoreFullError]
+        assert turns.failure is store.commit_failure
+        store.commit_failure = None
+        assert await turns.run(_add) == "_1"
+        assert turns.failure is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sync_seconds", [0.0, 100 * SLOW_SYNC_SECONDS], ids=["fast disk", "slow disk"])
+def test_nobody_is_answered_when_the_disk_does_not_confirm(sync_seconds: float) -> None:
+    async def main() -> None:
+        turns, store = _turns(sync_seconds=sync_seconds)
+        await turns.run(_add)
+        store.sync_failure = StoreFullError("no room")
+        with pytest.raises(OutcomeUnknownError):
+            await turns.run(_add)
+        turns.close()
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_went_away_in_mid_lease_gives_back_what_it_was_granted() -> None:
+    answers: list[object] = []
+
+    async def main() -> None:
+        core = ServerCore(MemoryStore(), ServeOptions())
+        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        await core.turns.run(_add)
+        call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False)
+        core.waiting.start(call)
+        core.waiting.cancel(call)
+        await eventually_async(lambda: core.service.look(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
+        granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
+        assert [lease.lease_number for lease in granted.leases] == [1]
+        core.close()
+
+    asyncio.run(main())
+    assert answers == []
+
+
+def test_a_caller_whose_socket_is_gone_is_not_granted_what_woke_it() -> None:
+    answers: list[object] = []
+
+    async def main() -> None:
+        core = ServerCore(MemoryStore(), ServeOptions())
+        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: True)
+        core.waiting.start(call)
+        await eventually_async(lambda: len(core.waiting) == 1)
+        await core.turns.run(_add)
+        await eventually_async(lambda: len(core.waiting) == 1)
+        assert core.service.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
+        core.stop()
+        core.close()
+
+    asyncio.run(main())
+    assert [answer.granted.leases for answer in answers if isinstance(answer, LeaseAnswer)] == [()]
