@@ -1,10 +1,148 @@
-"""SIGKILL of the server, the supervisor and its workers while producers add over HTTP."""
+"""SIGKILL of the server, the supervisor and its workers while callers go on over HTTP; then an orderly stop."""
 
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
-from tests.faults.outcome import Budget, Tally
+from queue_core.client import HttpQueues
+from queue_core.errors import StoreError
+from tests.faults.checker import Violation
+from tests.faults.history import Asked, Call, FileHistory, Invoked, moment, read_histories
+from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.reopening import reopen_and_check
+from tests.faults.towline_process import TowlineProcess
+from tests.faults.workload import Caller, create_queues
+
+ROUND_SECONDS = 6.0
+MAX_PAUSE_SECONDS = 0.6
+IDLE_SECONDS = 20.0
+UNREACHABLE_PAUSE_SECONDS = 0.02
+
+Gap = tuple[int, int]
+"""From a kill of the server until it answered again, CLOCK_MONOTONIC in nanoseconds."""
 
 
 def kills_of_servers(budget: Budget, folder: Path) -> Tally:
-    """Not yet wired."""
-    return Tally("server", skipped="the command line does not start yet")
+    """Rounds of `towline up` with its workers, and of `towline serve` with callers that do everything, by turns."""
+    tally = Tally("server")
+    deadline = budget.started()
+    number = 0
+    while not deadline.is_over:
+        home = folder / f"round-{number}"
+        home.mkdir()
+        (home / "history").mkdir()
+        until = Deadline(time.monotonic() + min(ROUND_SECONDS, deadline.left_seconds))
+        with tempfile.TemporaryDirectory(prefix="tl-") as sockets, ExitStack() as stack:
+            process = TowlineProcess(home, Path(sockets) / "s", command="serve" if number % 2 else "up")
+            stack.callback(process.end_everything)
+            _round(tally, process, home, until, seed=f"{budget.seed}/{number}")
+        shutil.rmtree(home)
+        number += 1
+    return tally
+
+
+def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *, seed: str) -> None:
+    random = Random(seed)
+    where = f"seed {seed}, towline {process.command}"
+    process.start()
+    tally.reopenings += 1
+    queues = HttpQueues(process.url)
+    gaps: list[Gap] = []
+    stop = threading.Event()
+    roles = ("producer", "producer") if process.command == "up" else ("producer", "worker", "worker")
+    with ExitStack() as stack:
+        stack.callback(queues.close)
+        create_queues(queues)
+        names = [f"{role}-{number}" for number, role in enumerate(roles)]
+        histories = [stack.enter_context(FileHistory(home / "history" / f"{name}.jsonl")) for name in names]
+        supervisor = stack.enter_context(FileHistory(home / "history" / "killer.jsonl"))
+        callers = [
+            Caller(queues, history, name=name, random=Random(random.random()), role=role)
+            for name, role, history in zip(names, roles, histories, strict=True)
+        ]
+        with ThreadPoolExecutor(len(callers)) as pool:
+            working = [pool.submit(_call_on, caller, stop) for caller in callers]
+            try:
+                _kill_on(tally, process, supervisor, random, until, gaps)
+            finally:
+                stop.set()
+            for done in working:
+                done.result()
+        if process.command == "up":
+            _wait_until_idle(queues)
+    if process.command == "up":
+        tally.found([Violation("I18", what) for what in process.stop()], where)
+    process.end_everything()
+    calls = doubtful(read_histories(home / "history"), gaps)
+    tally.operations += len(calls)
+    tally.reopenings += 1
+    tally.found(reopen_and_check(process.store_path, calls), where)
+
+
+def _call_on(caller: Caller, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            caller.turn()
+        except StoreError:
+            stop.wait(UNREACHABLE_PAUSE_SECONDS)
+
+
+def _kill_on(
+    tally: Tally, process: TowlineProcess, history: FileHistory, random: Random, until: Deadline, gaps: list[Gap]
+) -> None:
+    number = 0
+    while not until.is_over:
+        time.sleep(random.uniform(0.05, MAX_PAUSE_SECONDS))
+        workers = process.workers()
+        if workers and random.random() < 0.6:
+            victim = random.choice(workers)
+            number += 1
+            # The supervisor will give back what it held, at any time from now on.
+            history.write(Invoked(number, moment(), Asked("release_worker", worker=victim.worker)))
+            tally.kills += process.kill_worker(victim)
+            continue
+        began = time.monotonic_ns()
+        process.kill()
+        tally.kills += 1
+        time.sleep(random.uniform(0.0, 0.1))
+        process.start()
+        tally.reopenings += 1
+        gaps.append((began, time.monotonic_ns()))
+
+
+def _wait_until_idle(queues: HttpQueues) -> None:
+    """Until the workers have nothing left to do but wait for delays; a backlog that remains is not lost, only late."""
+    deadline = Deadline(time.monotonic() + IDLE_SECONDS)
+    while not deadline.is_over:
+        with suppress(StoreError):
+            stats = queues.queue("first").stats()
+            if not stats.ready and not stats.in_flight:
+                return
+        time.sleep(UNREACHABLE_PAUSE_SECONDS)
+
+
+def doubtful(calls: Sequence[Call], gaps: Sequence[Gap]) -> list[Call]:
+    """The calls, those in doubt that the client may have sent twice: what came back tells of the second time only.
+
+    Adds carry a key and leases are sent once; of the rest, those under way while the server was away are unknown.
+    """
+    return [
+        replace(call, outcome="unknown") if _may_be_repeated(call) and _met_a_gap(call, gaps) else call
+        for call in calls
+    ]
+
+
+def _may_be_repeated(call: Call) -> bool:
+    return call.asked.verb not in ("add", "lease")
+
+
+def _met_a_gap(call: Call, gaps: Sequence[Gap]) -> bool:
+    answered = call.answered.ns if call.answered is not None else call.invoked.ns
+    return any(call.invoked.ns <= back and answered >= away for away, back in gaps)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from tests.faults.checker import INVARIANTS, Violation, count_by_invariant
+from tests.faults.checker import INVARIANTS, TOLD_BY_DRIVERS, Violation, count_by_invariant
 from tests.faults.outcome import Tally
 
 SHOWN_VIOLATIONS = 20
@@ -20,7 +20,7 @@ def as_table(tallies: Sequence[Tally], seed: int) -> str:
     lines.append(_row("total", [str(sum(counts)) for counts in zip(*map(_counts, tallies), strict=True)]))
     lines += ["", _row("violations", [*names, "total"])]
     by_scenario = [count_by_invariant(tally.violations) for tally in tallies]
-    for invariant in INVARIANTS:
+    for invariant in (*INVARIANTS, *TOLD_BY_DRIVERS):
         counts = [counted[invariant] for counted in by_scenario]
         lines.append(_row(invariant, [str(count) for count in (*counts, sum(counts))]))
     violations = list(chain.from_iterable(tally.violations for tally in tallies))
