@@ -1,0 +1,55 @@
+"""`towline doctor`: what may go wrong on this machine, each with what to do about it."""
+
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.checkup import Finding, findings
+from orchestrator.cli.project_file import load_project
+from orchestrator.project import DEFAULT_FILE, Project
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_option, json_option
+from queue_core.cli.output import print_json, wants_colour
+
+_COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
+
+
+@command("doctor", examples=("towline doctor", "towline doctor -f deploy/towline.yaml --json"))
+@file_option
+@json_option
+def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Look at Python, SQLite, the settings, the store's disk, limits, the clock, the server and the supervisor.
+
+    Changes nothing, but for a small file written and removed to time the disk. Exit code 1 when something is bad.
+    """
+    project, first = _project(file)
+    found = [*first, *findings(project)]
+    if as_json:
+        print_json([{"check": f.check, "level": f.level, "found": f.found, "fix": f.fix} for f in found])
+    else:
+        for finding in found:
+            _print(finding)
+    return exits.NEGATIVE if any(finding.level == "bad" for finding in found) else exits.OK
+
+
+def _project(file: Path | None) -> tuple[Project | None, list[Finding]]:
+    path = file or Path(DEFAULT_FILE)
+    if file is None and not path.exists():
+        return None, [Finding("settings", "warn", f"no {DEFAULT_FILE} here", "`towline init` writes one")]
+    try:
+        project = load_project(file)
+    except CommandError as error:
+        return None, [Finding("settings", "bad", "; ".join(error.lines), error.fix)]
+    except OSError as error:
+        return None, [Finding("settings", "bad", str(error), "make it readable")]
+    notes = [Finding("settings", "warn", note) for note in project.notes]
+    return project, [Finding("settings", "ok", f"{path}: right"), *notes]
+
+
+def _print(finding: Finding) -> None:
+    level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level], bold=finding.level == "bad")
+    click.echo(f"{level} {finding.check:<12} {finding.found}", color=wants_colour())
+    if finding.fix:
+        click.echo(f"{'':<19}{finding.fix}")

@@ -1,0 +1,159 @@
+"""`towline pools` and `towline workers`: the fleet as its supervisor last showed it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+import click
+
+from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.clock import SystemClock
+from orchestrator.state import StateDir
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_option, json_option
+from queue_core.cli.output import columns, print_json, print_table, say, shown_seconds
+from queue_core.units import format_bytes, format_seconds
+
+Json: TypeAlias = dict[str, object]
+
+STALE_SECONDS: Final = 15.0
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the supervisor showed last, and whether it is alive."""
+
+    snapshot: Json
+    is_alive: bool
+    age_seconds: float
+
+    @property
+    def pools(self) -> dict[str, Json]:
+        """Pools by name."""
+        return cast("dict[str, Json]", self.snapshot.get("pools", {}))
+
+    @property
+    def workers(self) -> list[Json]:
+        """Workers, oldest first."""
+        return cast("list[Json]", self.snapshot.get("workers", []))
+
+
+def shown_fleet(files: StateDir) -> Shown:
+    """The fleet of a state directory. Raises `CommandError` when no supervisor ever ran there."""
+    snapshot = files.read_snapshot()
+    if snapshot is None:
+        raise CommandError(
+            "no supervisor has run here",
+            code=exits.UNAVAILABLE,
+            where=str(files.path),
+            fix="start it with `towline up`, or name another settings file with -f",
+        )
+    shown_at = snapshot.get("shown_at")
+    age = SystemClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
+    return Shown(snapshot, files.is_supervised(), max(0.0, age))
+
+
+@command("pools", examples=("towline pools", "towline pools --json"))
+@file_option
+@json_option
+def pools(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Pools of the settings file: their workers, what waits, and what decided their size."""
+    shown = shown_fleet(state_of(load_project(file)))
+    if as_json:
+        print_json({"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "pools": shown.pools})
+        return exits.OK
+    rows = [pool_row(name, pool, shown.workers) for name, pool in shown.pools.items()]
+    heads = columns(
+        "POOL", ">WORKERS", ">TARGET", ">BUSY", ">READY", ">IN-FLIGHT", ">OLDEST", ">SLO", "RULE", "LIMITED BY"
+    )
+    print_table(heads, rows, empty="no pools in the settings file")
+    _warn(shown)
+    return exits.OK
+
+
+@command("workers", examples=("towline workers", "towline workers --deaths 20", "towline workers --json"))
+@click.option("--deaths", default=5, show_default=True, type=click.IntRange(0, 1000), help="Recent deaths to show.")
+@file_option
+@json_option
+def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Workers of the settings file: what each does, how much memory it takes; and why others ended."""
+    files = state_of(load_project(file))
+    shown = shown_fleet(files)
+    ended = files.read_deaths(limit=deaths)
+    if as_json:
+        print_json({"alive": shown.is_alive, "workers": shown.workers, "deaths": ended})
+        return exits.OK
+    now = SystemClock().wall_seconds()
+    rows = [worker_row(worker, now) for worker in shown.workers]
+    heads = columns("WORKER", "POOL", ">PID", "STATE", ">FOR", ">HOLDS", ">DONE", ">MEMORY", ">AGE", "")
+    print_table(heads, rows, empty="no workers now")
+    if ended:
+        click.echo()
+        told = [(d.get("worker"), d.get("cause"), d.get("detail"), _lived(d)) for d in ended]
+        print_table(columns("ENDED", "CAUSE", "WHY", ">LIVED"), told, empty="")
+    _warn(shown)
+    return exits.OK
+
+
+def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
+    """A pool as a row of a table."""
+    sample, decision = _part(pool, "sample"), _part(pool, "decision")
+    settings = _part(pool, "settings")
+    busy = sum(1 for worker in crew if worker.get("pool") == name and worker.get("state") == "busy")
+    limits = decision.get("limited_by")
+    return (
+        name,
+        pool.get("current"),
+        pool.get("target"),
+        busy,
+        sample.get("ready"),
+        sample.get("in_flight"),
+        shown_seconds(_number(sample, "oldest_seconds")) if sample.get("ready") else "",
+        format_seconds(_number(settings, "slo_seconds")),
+        decision.get("rule", ""),
+        ", ".join(map(str, limits)) if isinstance(limits, list) else "",
+    )
+
+
+def worker_row(worker: Json, now: float) -> tuple[object, ...]:
+    """A worker as a row of a table."""
+    memory = int(_number(worker, "memory_bytes"))
+    notes = ["adopted"] if worker.get("adopted") else []
+    if worker.get("replaced_by"):
+        notes.append(f"replaced by {worker['replaced_by']}")
+    return (
+        worker.get("worker"),
+        worker.get("pool"),
+        str(worker.get("pid") or ""),
+        worker.get("state"),
+        shown_seconds(max(0.0, now - _number(worker, "since"))),
+        worker.get("holding"),
+        worker.get("finished"),
+        format_bytes(round(memory / _MIB) * _MIB) if memory else "",
+        shown_seconds(max(0.0, now - _number(worker, "spawned_at"))),
+        ", ".join(notes),
+    )
+
+
+def _warn(shown: Shown) -> None:
+    if not shown.is_alive:
+        say(f"no supervisor is alive: this was {shown_seconds(shown.age_seconds)} ago")
+    elif shown.age_seconds > STALE_SECONDS:
+        say(f"the supervisor has not shown itself for {shown_seconds(shown.age_seconds)}: is it stuck?")
+
+
+def _part(pool: Json, name: str) -> Json:
+    part = pool.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(values: Json, name: str) -> float:
+    value = values.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _lived(death: Json) -> str:
+    return shown_seconds(_number(death, "lived_seconds"))

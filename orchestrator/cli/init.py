@@ -1,0 +1,84 @@
+"""`towline init`: a commented settings file and an example program, never over an existing one."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import json_option
+from queue_core.cli.output import print_json, say
+
+SETTINGS: Final = """\
+# towline.yaml: queues and the pools of workers that work on them. `towline check` lists every mistake in it,
+# `towline config --origin` every setting in force. Durations are 500ms, 30s, 5m, 6h; sizes 64KiB, 512MiB.
+
+store: sqlite:///towline.db     # a file beside this one
+durability: strict              # an add that returned survives power loss; relaxed: only a crash of the process
+
+server:
+  listen: 127.0.0.1:7878        # or unix:towline.sock; another address needs tokens:
+  # tokens:
+  #   - {role: producer, token_env: PRODUCER_TOKEN}
+  #   - {role: admin, token_file: admin.token}
+
+queues:
+  thumbs:
+    lease: 30s                  # how long a worker holds a task; renewed while its handler lives
+    max_lease: 10m              # the longest a lease may become by renewals
+    max_leases: 5               # then the task is dead: kept, listed, and ready again by `towline redrive`
+    retry: {min: 1s, max: 5m}   # rest after a failed lease, doubling
+
+pools:
+  resize:
+    queue: thumbs
+    tags: [resize]              # leave out for any task
+    app: tasks:app              # module:attribute; or command: [./worker, --fast]
+    slo: 30s                    # the longest a task may wait for its lease: what the pool is sized by
+    workers: {min: 0, max: 8}
+    grace: 30s                  # from asking a worker to stop to ending it
+    concurrency: 1              # tasks one worker holds at a time
+    recycle: {tasks: 1000, memory: 512MiB, age: 6h}
+"""
+PROGRAM: Final = '''\
+"""What is done with the tasks of towline.yaml. Try it: towline up, then: towline add thumbs cat.jpg --tag resize"""
+
+from queue_core.worker.app import App
+from queue_core.worker.held import HeldTask
+
+app = App()
+
+
+@app.task(queue="thumbs", tag="resize")
+def resize(task: HeldTask) -> None:
+    """Returning deletes the task; raising gives it back, to be tried again after a rest."""
+    print(f"resizing {task.text}")
+'''
+
+
+@command("init", examples=("towline init", "towline init --dir demo", "towline init --no-example"))
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), default=".", help="Write into this folder."
+)
+@click.option("--example/--no-example", default=True, help="Write tasks.py too.")
+@json_option
+def init(folder: Path, example: bool, as_json: bool) -> int:  # noqa: FBT001
+    """Write towline.yaml, with comments, and tasks.py. Files that are there already are left alone, exit code 73."""
+    wanted = {folder / "towline.yaml": SETTINGS} | ({folder / "tasks.py": PROGRAM} if example else {})
+    there = [path for path in wanted if path.exists()]
+    if there:
+        told = f"{', '.join(map(str, there))}: there already, and left as it is"
+        raise CommandError(told, code=exits.CANT_CREATE, fix="name another folder with --dir, or move it away first")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in wanted.items():
+        with path.open("x", encoding="utf-8") as file:  # x: never over a file that came in between
+            file.write(text)
+    if as_json:
+        print_json({"written": [str(path) for path in wanted]})
+    else:
+        click.echo("\n".join(f"wrote {path}" for path in wanted))
+        place = "" if folder == Path() else f"cd {folder} && "
+        say(f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize")
+    return exits.OK

@@ -1,0 +1,115 @@
+"""`towline plan`: one turn without the acting: sample, decide, plan, print."""
+
+from pathlib import Path
+from typing import cast
+
+import click
+
+from orchestrator.cli.fleet import Json
+from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.clock import Clock, Monotonic, SystemClock
+from orchestrator.config import PoolSpec
+from orchestrator.decision import Decision
+from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet import Fleet, adopted, observe
+from orchestrator.plan import Plan
+from orchestrator.plan import plan as plan_actions
+from orchestrator.policy import PolicyState, decide
+from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.state import StateDir
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_option, json_option
+from queue_core.cli.output import print_json
+from queue_core.cli.target import opened
+
+
+@command("plan", examples=("towline plan", "towline plan -f deploy/towline.yaml --json"))
+@file_option
+@json_option
+def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """What a supervisor would do now for each pool, and why. Nothing is started, stopped or written.
+
+    Looks at the queues once, so arrival rates come from what an earlier supervisor learned, where one did.
+    """
+    project = load_project(file)
+    files, clock = state_of(project), SystemClock()
+    learned = _learned(files)
+    found: list[tuple[Decision, Plan]] = []
+    with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
+        source = PullQueueSource(queues)
+        for pool in project.pools.values():
+            try:
+                found.append(_one(pool, source, files, learned.get(pool.name), clock))
+            except SourceUnavailableError as error:
+                raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.url) from error
+    if as_json:
+        print_json([decision.record() | _actions(todo) for decision, todo in found])
+        return exits.OK
+    for decision, todo in found:
+        _print(decision, todo)
+    return exits.OK
+
+
+def _one(
+    pool: PoolSpec, source: PullQueueSource, files: StateDir, learned: object, clock: Clock
+) -> tuple[Decision, Plan]:
+    fleet = _fleet(pool, files, clock)
+    sample = source.sample(pool, workers=fleet.workers.keys(), now=clock.monotonic())
+    fleet = observe(fleet, sample)
+    now = clock.monotonic()
+    try:
+        state = PolicyState.from_json(learned) if learned is not None else PolicyState()
+    except ValueError:
+        state = PolicyState()
+    decision, _ = decide(sample, fleet=fleet, spec=pool, state=state, now=now)
+    return decision, plan_actions(decision, fleet=fleet, spec=pool, now=now)
+
+
+def _fleet(pool: PoolSpec, files: StateDir, clock: Clock) -> Fleet:
+    """The pool's workers as a living supervisor shows them; without one there are none."""
+    fleet = Fleet(pool.name)
+    snapshot = files.read_snapshot() if files.is_supervised() else None
+    offset = clock.monotonic() - clock.wall_seconds()
+    for worker in cast("list[Json]", (snapshot or {}).get("workers", [])):
+        if worker.get("pool") == pool.name and worker.get("state") not in ("draining", "killed"):
+            fleet = adopted(
+                fleet,
+                worker=str(worker["worker"]),
+                ref=str(worker["ref"]),
+                spec_digest=str(worker["spec_digest"]),
+                spawned_at=Monotonic(cast("float", worker["spawned_at"]) + offset),
+                now=clock.monotonic(),
+            )
+    return fleet
+
+
+def _learned(files: StateDir) -> dict[str, object]:
+    try:
+        return files.read_learned()
+    except ValueError:
+        return {}
+
+
+def _actions(todo: Plan) -> dict[str, object]:
+    return {
+        "spawn": len(todo.spawn),
+        "retire": [leave.worker for leave in todo.retire],
+        "drain": [leave.worker for leave in todo.drain],
+        "kill": [leave.worker for leave in todo.kill],
+    }
+
+
+def _print(decision: Decision, todo: Plan) -> None:
+    click.echo(f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`")
+    click.echo(f"  {decision.why}")
+    for limit in decision.limits:
+        click.echo(f"  limited by {limit.guard}: {limit.why}")
+    if todo.spawn:
+        click.echo(f"  would start {len(todo.spawn)}")
+    for verb, leaves in (("retire", todo.retire), ("drain", todo.drain), ("end", todo.kill)):
+        for leave in leaves:
+            click.echo(f"  would {verb} {leave.worker}: {leave.why}")
+    if not (todo.spawn or todo.retire or todo.drain or todo.kill):
+        click.echo("  would do nothing")
