@@ -63,7 +63,8 @@ def bind(options: ServeOptions) -> socket.socket:
     if options.socket_path is not None:
         return _bind_unix(options.socket_path)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sets TCP_NODELAY only where the protocol is named; without it an answer in two segments takes 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((options.host, options.port))

@@ -1,6 +1,7 @@
 """The HTTP API as a stranger meets it: every verb's path, bad input, roles, foreign pages."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,6 +165,17 @@ def test_a_connection_that_is_to_close_is_closed(server: RunningServer) -> None:
         connection.sendall(request("POST", ADD, TASK, headers=headers))
         assert read_reply(connection).headers["connection"] == "close"
         assert connection.recv(1) == b""
+
+
+def test_an_answer_in_two_segments_is_not_held_back(server: RunningServer) -> None:
+    with server.connect() as connection:
+        connection.sendall(request("GET", "/livez"))
+        read_reply(connection)
+        running = server.thread._server._uvicorn
+        assert running is not None
+        sockets = [one.transport.get_extra_info("socket") for one in running.server_state.connections]
+        assert sockets
+        assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in sockets)
 
 
 # -- who may ----------------------------------------------------------------------------------------------------------
