@@ -14,7 +14,7 @@ from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import id_list, payload_of, spent_of, spent_text
 from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.stores.sqlite.supervision import greet
+from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, QueueSpec, TagFilter
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
@@ -43,8 +43,10 @@ def check_lease_time(spec: QueueSpec, seconds: float) -> None:
 def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
     """See `Transaction.lease`."""
     queue = step.queue(name)
+    known = is_known(step, request.worker)
     check_lease_time(queue.spec, request.seconds)
-    greet(step, request.worker, now=now)
+    if not known:
+        remember(step, request.worker, now=now)
     settled = settle(step, queue, now=now)
     unsettled = settled.horizon is not None
     if queue.spec.paused:

@@ -87,7 +87,7 @@ def _by_id(step: Step, queue: QueueRow, look: Look, tag_ids: list[int] | None) -
 
 def _with_payloads(step: Step, tasks: Sequence[Task], payload_bytes: int) -> tuple[Task, ...]:
     cut = (
-        "SELECT substr(coalesce(tasks.payload, payloads.payload), 1, ?)"
+        "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x'')"
         " FROM tasks LEFT JOIN payloads USING (id) WHERE id = ?"
     )
     shown = []

@@ -20,20 +20,24 @@ _HELD = (
 )
 
 
-def greet(step: Step, worker: str, *, now: Instant) -> None:
-    """Remember when a worker first asked for a lease. Raises `WorkerRetiredError`."""
+def is_known(step: Step, worker: str) -> bool:
+    """Whether a worker has asked for a lease before ("" is nobody: known). Raises `WorkerRetiredError`."""
     if not worker:
-        return
-    row = step.connection.execute("SELECT seen_at, retired_at FROM workers WHERE worker = ?", (worker,)).fetchone()
-    if row is not None and row[1] is not None:
+        return True
+    row = step.connection.execute("SELECT retired_at FROM workers WHERE worker = ?", (worker,)).fetchone()
+    if row is not None and row[0] is not None:
         raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
-    if row is None:
-        step.connection.execute("INSERT INTO workers VALUES (?, ?, NULL)", (worker, now))
-        step.connection.execute(
-            "DELETE FROM workers WHERE worker IN (SELECT worker FROM workers WHERE retired_at < ? LIMIT ?)",
-            (now - RETIRED_KEPT_MICROSECONDS, FORGOTTEN_PER_NEW_WORKER),
-        )
-        step.told = True
+    return row is not None
+
+
+def remember(step: Step, worker: str, *, now: Instant) -> None:
+    """Keep the instant a worker first asked for a lease, and forget a few that were retired long ago."""
+    step.told = True
+    step.connection.execute("INSERT INTO workers VALUES (?, ?, NULL)", (worker, now))
+    step.connection.execute(
+        "DELETE FROM workers WHERE worker IN (SELECT worker FROM workers WHERE retired_at < ? LIMIT ?)",
+        (now - RETIRED_KEPT_MICROSECONDS, FORGOTTEN_PER_NEW_WORKER),
+    )
 
 
 def seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:

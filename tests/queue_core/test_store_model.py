@@ -1,0 +1,270 @@
+"""Any sequence of verbs, on SQLite and on the reference side by side: every outcome, count and sample is the same."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as some
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from queue_core.clock import ManualClock
+from queue_core.errors import QueueError
+from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
+from queue_core.stores.memory import MemoryStore
+from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.task import NewTask, QueueSpec, TagFilter, TaskState
+from tests.support.task_builders import MICROSECOND
+
+QUEUES = ("one", "two")
+TAGS = (None, "a", "b", "ä")
+WORKERS = ("", "w1", "w2", "w3")
+
+queues = some.sampled_from(QUEUES)
+filters = some.one_of(
+    some.just(TagFilter()),
+    some.just(TagFilter("untagged")),
+    some.just(TagFilter.oldest()),
+    some.lists(some.sampled_from(["a", "b", "ä", "none"]), min_size=1, max_size=3).flatmap(
+        lambda tags: some.sampled_from([TagFilter.of(*tags), TagFilter.oldest(*tags)])
+    ),
+)
+delays = some.sampled_from([None, 0.0, MICROSECOND, 1.0, 2.5, 5.0])
+new_tasks = some.builds(
+    NewTask,
+    payload=some.sampled_from([b"", b"x", b"y" * 2048, b"z" * 2049]),
+    name=some.sampled_from([None, None, None, "n1", "n2", "n3"]),
+    tag=some.sampled_from(TAGS),
+    delay_seconds=delays,
+    queue=some.sampled_from([None, None, None, None, "one", "two", "unknown"]),
+)
+next_tasks = some.lists(new_tasks, min_size=1, max_size=3)
+some_tasks = some.lists(new_tasks.map(lambda task: replace(task, queue=None)), min_size=1, max_size=5)
+names = some.lists(some.sampled_from(["n1", "n2", "n3", "_1", "_2", "_5", "_9", "n9"]), min_size=1, max_size=4)
+specs = some.builds(
+    QueueSpec,
+    name=queues,
+    max_leases=some.sampled_from([None, None, 1, 2]),
+    max_lease_seconds=some.sampled_from([604_800.0, 12.0]),
+    retry_min_seconds=some.sampled_from([0.0, 1.0]),
+    retry_max_seconds=some.just(3.0),
+    on_exhausted=some.sampled_from(["dead", "delete"]),
+    name_retention_seconds=some.sampled_from([0.0, 4.0, 100.0]),
+)
+
+
+class StoreModel(RuleBasedStateMachine):
+    """Drives both stores with one clock; tokens of all leases ever granted are tried again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = ManualClock()
+        self.reference: Store = MemoryStore()
+        self.store: Store = SqliteStore(Path(self.folder.name) / "queue.db", durability="relaxed")
+        self.tokens: list[str] = []
+        self.cursors = dict.fromkeys(QUEUES, 0)
+
+    def teardown(self) -> None:
+        found = self.store.check()
+        self.store.close()
+        self.folder.cleanup()
+        assert found.problems == ()
+
+    def both(self, verb: Callable[[Transaction], object], *, how: Literal["write", "read"] = "write") -> object:
+        """Run a verb on both; the outcomes, or the errors' classes, must be equal."""
+        outcomes = []
+        for store in (self.reference, self.store):
+            with store.begin() if how == "write" else store.read() as transaction:
+                try:
+                    outcomes.append(verb(transaction))
+                except QueueError as error:
+                    outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
+        return outcomes[0]
+
+    def token(self, pick: int) -> str:
+        return self.tokens[-1 - pick % len(self.tokens)] if self.tokens else "7.1"
+
+    def keep(self, granted: object) -> None:
+        self.tokens += [held.token for held in getattr(granted, "leases", ())]
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    @rule(seconds=some.sampled_from([MICROSECOND, 0.5, 1.0, 3.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(queue=queues, off=some.sampled_from([-MICROSECOND, 0.0, MICROSECOND]))
+    def time_comes_to_the_next_eta(self, queue: str, off: float) -> None:
+        due = self.both(lambda to: to.next_eta(queue, now=self.clock.now()))
+        if isinstance(due, int) and due + off * 1e6 > self.clock.now():
+            self.clock.advance((due - self.clock.now()) / 1e6 + off)
+
+    @rule(seconds=some.sampled_from([-MICROSECOND, -2.0, -7.0]))
+    def the_clock_is_stepped_back(self, seconds: float) -> None:
+        self.clock.step(seconds)
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    @initialize()
+    def queues_exist(self) -> None:
+        for name in QUEUES:
+            self.both(lambda to, name=name: to.put_queue(QueueSpec(name), now=self.clock.now()))
+
+    @rule(spec=specs)
+    def put_queue(self, spec: QueueSpec) -> None:
+        self.both(lambda to: (to.put_queue(spec, now=self.clock.now()), to.queue(spec.name), to.queues()))
+
+    @rule(queue=queues, paused=some.sampled_from(["paused", "running", "running"]))
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> None:
+        self.both(lambda to: (to.set_paused(queue, paused), to.queue(queue).paused))
+
+    @precondition(lambda self: len(self.tokens) > 25)
+    @rule(queue=queues)
+    def delete_queue(self, queue: str) -> None:
+        self.both(lambda to: to.delete_queue(queue))
+        self.cursors[queue] = 0
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+
+    @rule(queue=queues, tasks=some_tasks)
+    def add(self, queue: str, tasks: list[NewTask]) -> None:
+        self.both(lambda to: to.add(queue, tasks, now=self.clock.now()))
+
+    @rule(
+        queue=queues,
+        count=some.sampled_from([1, 2, 10]),
+        seconds=some.sampled_from([0.0, 1.0, 5.0, 13.0]),
+        tags=filters,
+        worker=some.sampled_from(WORKERS),
+    )
+    def lease(self, queue: str, count: int, seconds: float, tags: TagFilter, worker: str) -> None:
+        request = LeaseRequest(count, seconds, tags, worker)
+        self.keep(self.both(lambda to: to.lease(queue, request, now=self.clock.now())))
+
+    @rule(queue=queues, picks=some.lists(some.integers(0, 7), min_size=1, max_size=3), seconds=some.floats(0, 9))
+    def renew(self, queue: str, picks: list[int], seconds: float) -> None:
+        renewals = [Renewal(self.token(pick), seconds) for pick in picks]
+        self.both(lambda to: to.renew(queue, renewals, now=self.clock.now()))
+
+    @rule(
+        queue=queues,
+        picks=some.lists(some.integers(0, 7), min_size=1, max_size=3),
+        delay_seconds=delays,
+        charge=some.sampled_from(["counted", "uncounted"]),
+        reason=some.sampled_from(["", "", "bad input"]),
+        jitter=some.sampled_from([0.0, 0.5]),
+    )
+    def release(
+        self,
+        queue: str,
+        picks: list[int],
+        delay_seconds: float | None,
+        charge: Literal["counted", "uncounted"],
+        reason: str,
+        jitter: float,
+    ) -> None:
+        releases = [Release(self.token(pick), delay_seconds, charge, reason, jitter) for pick in picks]
+        self.both(lambda to: to.release(queue, releases, now=self.clock.now()))
+
+    @rule(
+        queue=queues,
+        picks=some.lists(some.integers(0, 7), min_size=1, max_size=3),
+        then=some.one_of(some.just([]), some.just([]), next_tasks),
+        worker=some.sampled_from(WORKERS),
+    )
+    def exchange(self, queue: str, picks: list[int], then: list[NewTask], worker: str) -> None:
+        deletions = [Deletion(self.token(pick), tuple(then)) for pick in picks]
+        request = LeaseRequest(2, 5.0, TagFilter(), worker)
+        self.both(lambda to: to.delete(queue, deletions, now=self.clock.now()))
+        self.keep(self.both(lambda to: to.lease(queue, request, now=self.clock.now())))
+
+    @rule(queue=queues, names=names)
+    def delete_by_name(self, queue: str, names: list[str]) -> None:
+        self.both(lambda to: to.delete_by_name(queue, names, now=self.clock.now()))
+
+    @rule(queue=queues, tags=filters, which=some.sampled_from(["alive", "dead", "dead"]))
+    def purge(self, queue: str, tags: TagFilter, which: str) -> None:
+        def verb(to: Transaction) -> int:
+            purge = to.purge if which == "alive" else to.purge_dead
+            return purge(queue, tags, limit=1000, now=self.clock.now())
+
+        self.both(verb)
+
+    @rule(queue=queues, tags=filters, names=some.one_of(some.none(), names))
+    def redrive(self, queue: str, tags: TagFilter, names: list[str] | None) -> None:
+        self.both(lambda to: to.redrive(queue, names, tags, limit=1000, now=self.clock.now()))
+
+    # -- supervisors ----------------------------------------------------------------------------------------------
+
+    @rule(worker=some.sampled_from(WORKERS[2:]))
+    def retire_worker(self, worker: str) -> None:
+        self.both(lambda to: (to.retire_worker(worker, now=self.clock.now()), to.workers_seen(WORKERS)))
+
+    @rule(worker=some.sampled_from(WORKERS[2:]))
+    def release_worker(self, worker: str) -> None:
+        self.both(lambda to: to.release_worker(worker, now=self.clock.now()))
+
+    @rule(holder=some.sampled_from(["h1", "h2"]), seconds=some.sampled_from([0.0, 3.0]))
+    def lead(self, holder: str, seconds: float) -> None:
+        self.both(lambda to: to.lead("fleet", holder, seconds=seconds, now=self.clock.now()))
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    @rule(
+        queue=queues,
+        tags=filters,
+        states=some.sets(some.sampled_from(list(TaskState)), min_size=1),
+        limit=some.integers(1, 4),
+    )
+    def look(self, queue: str, tags: TagFilter, states: set[TaskState], limit: int) -> None:
+        """What a snapshot shows before anything is settled is what the reference shows once all is."""
+        now = self.clock.now()
+
+        def verb(to: Transaction) -> object:
+            return (
+                to.live_leases(queue, limit=3, now=now),
+                to.peek(queue, tags, frozenset(states), limit=limit, payload_bytes=1, now=now),
+                to.peek(queue, tags, frozenset(states), after=3, limit=limit, payload_bytes=9999, now=now),
+                to.peek(queue, tags, frozenset(states), names=["n1", "_2"], limit=5, payload_bytes=1, now=now),
+                to.stats(queue, tags, now=now),
+                to.tag_stats(queue, after=None, limit=3, now=now),
+                to.tag_stats(queue, after="a", limit=3, now=now),
+                to.waiting(queue, tags, now=now),
+            )
+
+        # The reference settles for good when it looks; so that a clock stepped back finds both alike, settle both.
+        self.both(verb, how="read")
+        self.both(lambda to: (to.settle(queue, limit=500, now=now), None)[1])
+        self.both(verb)
+
+    @rule(queue=queues, limit=some.integers(1, 4))
+    def samples(self, queue: str, limit: int) -> None:
+        self.both(lambda to: (to.settle(queue, limit=500, now=self.clock.now()), None)[1])
+        seen = self.both(lambda to: to.samples(queue, after=self.cursors[queue], limit=limit), how="read")
+        self.cursors[queue] = getattr(seen, "cursor", 0)
+
+    @rule(queue=queues, tasks=some_tasks)
+    def a_transaction_that_fails_changes_nothing(self, queue: str, tasks: list[NewTask]) -> None:
+        with pytest.raises(ZeroDivisionError), self.store.begin() as transaction:
+            transaction.put_queue(QueueSpec("never"), now=self.clock.now())
+            transaction.add("never", [NewTask(tag="never")], now=self.clock.now())
+            transaction.lease("never", LeaseRequest(1, 1.0, TagFilter(), "w9"), now=self.clock.now())
+            raise ZeroDivisionError
+
+    @invariant()
+    def nothing_is_stored_twice(self) -> None:
+        self.both(lambda to: [to.next_eta(spec.name, now=self.clock.now()) for spec in to.queues()], how="read")
+
+
+TestStoreModel = StoreModel.TestCase
+TestStoreModel.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)

@@ -1,0 +1,88 @@
+"""Short ways to say what the store tests need: an instant, a queue, a task, a lease."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from queue_core.clock import START, Instant, after
+from queue_core.stats import QueueStats, Samples
+from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Store
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter
+
+QUEUE = "thumbs"
+SPEC = QueueSpec(QUEUE, lease_seconds=60.0, retry_min_seconds=1.0, retry_max_seconds=8.0, name_retention_seconds=100.0)
+MICROSECOND = 1e-6
+
+
+def at(seconds: float) -> Instant:
+    """The instant so many seconds after the tests begin."""
+    return after(START, seconds)
+
+
+def a_queue(store: Store, name: str = QUEUE, **settings: object) -> QueueSpec:
+    """Create a queue, or set it anew."""
+    spec = replace(SPEC, name=name, **settings)  # type: ignore[arg-type]
+    with store.begin() as transaction:
+        transaction.put_queue(spec, now=START)
+    return spec
+
+
+def add(store: Store, *tasks: NewTask, now: Instant = START, queue: str = QUEUE) -> list[Added]:
+    """Add tasks in one transaction."""
+    with store.begin() as transaction:
+        return transaction.add(queue, tasks, now=now)
+
+
+def grant(
+    store: Store,
+    count: int = 1,
+    *,
+    seconds: float = 60.0,
+    tags: TagFilter = ANY,
+    worker: str = "worker-1",
+    now: Instant = START,
+    queue: str = QUEUE,
+) -> Granted:
+    """Ask for leases once."""
+    with store.begin() as transaction:
+        return transaction.lease(queue, LeaseRequest(count, seconds, tags, worker), now=now)
+
+
+def lease(
+    store: Store,
+    count: int = 1,
+    *,
+    seconds: float = 60.0,
+    tags: TagFilter = ANY,
+    worker: str = "worker-1",
+    now: Instant = START,
+    queue: str = QUEUE,
+) -> list[Lease]:
+    """Ask for leases as a service does: again while due tasks are left to settle."""
+    while True:
+        granted = grant(store, count, seconds=seconds, tags=tags, worker=worker, now=now, queue=queue)
+        if granted.leases or not granted.unsettled:
+            return list(granted.leases)
+
+
+def delete(store: Store, *leases: Lease | str, now: Instant = START, queue: str = QUEUE) -> list[Deleted | None]:
+    """Delete tasks by lease or by token."""
+    tokens = [held if isinstance(held, str) else held.token for held in leases]
+    with store.begin() as transaction:
+        return transaction.delete(queue, [Deletion(token) for token in tokens], now=now)
+
+
+def stats(store: Store, tags: TagFilter = ANY, *, now: Instant = START, queue: str = QUEUE) -> QueueStats:
+    """Statistics from a snapshot."""
+    with store.read() as transaction:
+        return transaction.stats(queue, tags, now=now)
+
+
+def samples(store: Store, *, after: int = 0, limit: int = 1000, queue: str = QUEUE) -> Samples:
+    """Finished leases from a snapshot."""
+    with store.read() as transaction:
+        return transaction.samples(queue, after=after, limit=limit)
+
+
+def names(leases: Sequence[Lease]) -> list[str]:
+    """The names of leased tasks, in order."""
+    return [held.name for held in leases]
