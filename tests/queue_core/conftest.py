@@ -1,0 +1,19 @@
+"""The stores that the contract is held against."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_core.store import Store
+from tests.support.stores import STORES, opened
+from tests.support.task_builders import a_queue
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Each store in turn, with one queue; it passes its own check at the end."""
+    with opened(request.param, tmp_path) as opened_store:
+        a_queue(opened_store)
+        yield opened_store
+        assert opened_store.check().problems == ()
