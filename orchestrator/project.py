@@ -70,12 +70,17 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
         raise document_error(document, mistakes, overrides)
     return Project(
         queue_file,
-        pools,
+        {name: _in_folder(pool, directory) for name, pool in pools.items()},
         supervisor,
         directory,
         origins=_origins(document, overrides),
         notes=tuple(_notes(document, queue_file, pools)),
     )
+
+
+def _in_folder(pool: PoolSpec, directory: Path) -> PoolSpec:
+    """Workers start where the file is, wherever the supervisor was started: `tasks:app` lies beside the file."""
+    return pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
 
 
 def json_schema() -> dict[str, object]:

@@ -132,11 +132,10 @@ class ServerSettings(Model):
         """True when only this machine can reach it."""
         return self.listen.startswith("unix:") or self.listen.rpartition(":")[0].strip("[]") in _LOOPBACK
 
-    @property
-    def url(self) -> str:
-        """What a client on this machine is to be told."""
+    def url(self, directory: Path) -> str:
+        """What a client on this machine is to be told; a relative socket path is seen from `directory`."""
         if self.listen.startswith("unix:"):
-            return f"unix://{self.listen.removeprefix('unix:')}"
+            return f"unix://{(directory / self.listen.removeprefix('unix:')).absolute()}"
         host, _, port = self.listen.rpartition(":")
         here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
         return f"http://{here}:{port}"

@@ -185,7 +185,7 @@ def _clock(folder: Path) -> Finding:
 
 
 def _server(project: Project | None) -> Finding:
-    url = project.queue_file.server.url if project else DEFAULT_URL
+    url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
     if not answers(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
     caller = Caller(url, token=os.environ.get("TOWLINE_TOKEN"), retries=Retries(), timeout_seconds=5.0)

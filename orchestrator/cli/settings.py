@@ -104,7 +104,7 @@ def _imported(project: Project) -> list[str]:
         if pool.app is None:
             continue
         try:
-            app = load_app(pool.app, directory=project.directory / (pool.cwd or ""))
+            app = load_app(pool.app, directory=Path(pool.cwd or project.directory))
             app.offer(pool.queue, tags_of(pool))
         except QueueError as error:
             problems.append(f"pools.{pool.name}.app: {error}")

@@ -86,7 +86,7 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C."""
     project = load_project(file)
     logs.configure(level=log_level, shape="json" if as_json else "auto")
-    found = url or project.queue_file.server.url
+    found = url or project.queue_file.server.url(project.directory)
     click.echo(f"supervising {_counted(project.pools)} on {found}", err=True)
     return _supervise(project, url=found, file=file, flags=())
 

@@ -118,7 +118,7 @@ class Demo:
 
     def _connect(self, fleet: FleetProcess) -> HttpQueues:
         """The fleet's server, once it answers."""
-        url = ServerSettings(listen=self._listen).url
+        url = ServerSettings(listen=self._listen).url(self.run_state.folder)
         give_up_at = self._clock.monotonic() + UP_SECONDS
         while True:
             fleet.check()

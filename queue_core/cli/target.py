@@ -114,13 +114,14 @@ def _from_file(path: Path, token: str | None) -> Target:
     from queue_core.cli.settings_file import load_queue_file
 
     settings, directory = load_queue_file(path)
-    if answers(settings.server.url):
-        return Target(settings.server.url, f"{path} (server.listen)", token)
+    server_url = settings.server.url(directory)
+    if answers(server_url):
+        return Target(server_url, f"{path} (server.listen)", token)
     if settings.store == "memory:":
         raise CommandError(
             "the tasks of a memory: store live in its server, which does not answer",
             code=exits.UNAVAILABLE,
-            where=settings.server.url,
+            where=server_url,
             fix="start it with `towline up`",
         )
     from queue_core.config import absolute_store

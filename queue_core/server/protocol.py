@@ -15,6 +15,7 @@ from queue_core.server.problems import refusal
 from queue_core.server.waiting import LeaseCall
 
 PREFIX = b"/v1/queues/"
+MAX_HEADER_BYTES = 64 << 10
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -39,6 +40,19 @@ class HotProtocol(HttpToolsProtocol):
 
     hot: HotVerbs
     max_body_bytes: int
+
+    def on_message_begin(self) -> None:
+        """Count anew."""
+        self.header_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Hang up on a head without end: no request of ours needs one."""
+        self.header_bytes += len(name) + len(value)
+        if self.header_bytes > MAX_HEADER_BYTES:
+            self.transport.abort()
+        else:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Choose the way."""
@@ -72,7 +86,7 @@ class HotProtocol(HttpToolsProtocol):
                 cycle.queue,
                 cycle.headers,
                 bytes(cycle.body),
-                self,
+                id(self),
                 lambda reply: self._reply(cycle, reply),
                 self._is_gone,
             )

@@ -25,7 +25,6 @@ from queue_core.store import Store
 
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 600
-MAX_HEADER_BYTES = 64 << 10
 
 log = structlog.get_logger()
 

@@ -1,0 +1,26 @@
+"""The handlers of deploy/towline.yaml."""
+
+import hashlib
+from pathlib import Path
+
+from queue_core.worker.app import App
+from queue_core.worker.held import Dead, HeldTask
+
+app = App()
+
+
+@app.task(queue="files", tag="checksum")
+def checksum(task: HeldTask) -> None:
+    """The SHA-256 of a file; no retry can help with a file that is not there."""
+    try:
+        with Path(task.text).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        raise Dead(f"no such file: {task.text}") from error
+    print(digest, task.text)  # noqa: T201  what the example is for
+
+
+@app.task(queue="files")
+def size(task: HeldTask) -> None:
+    """The size of a file, for tasks without a tag."""
+    print(Path(task.text).stat().st_size, task.text)  # noqa: T201

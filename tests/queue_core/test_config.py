@@ -1,0 +1,166 @@
+"""The queue's half of the settings file: models, relations, overrides."""
+
+from pathlib import Path
+
+import pytest
+
+from queue_core.config import (
+    Override,
+    QueueFile,
+    ServerSettings,
+    absolute_store,
+    environment_overrides,
+    overlay,
+    parse_queue_file,
+)
+from queue_core.task import QueueSpec
+
+
+def mistakes_of(data: object) -> dict[str, str]:
+    _, mistakes = parse_queue_file(data)
+    return {".".join(map(str, mistake.path)): mistake.message for mistake in mistakes}
+
+
+def parsed(data: object) -> QueueFile:
+    settings, mistakes = parse_queue_file(data)
+    assert not mistakes
+    assert settings is not None
+    return settings
+
+
+def test_a_queue_in_the_file_becomes_its_spec() -> None:
+    settings = parsed(
+        {
+            "queues": {
+                "thumbs": {
+                    "lease": "30s",
+                    "max_lease": "10m",
+                    "max_leases": 5,
+                    "retry": {"min": "2s", "max": "1m"},
+                    "on_exhausted": "delete",
+                    "name_retention": "1d",
+                }
+            }
+        }
+    )
+    assert settings.specs() == [QueueSpec("thumbs", 30.0, 600.0, 5, 2.0, 60.0, "delete", 86_400.0)]
+
+
+def test_a_queue_without_settings_has_the_defaults_of_the_queue_itself() -> None:
+    assert parsed({"queues": {"thumbs": None}}).specs() == [QueueSpec("thumbs")]
+
+
+def test_nothing_at_all_is_a_file_of_defaults() -> None:
+    assert parsed(None) == QueueFile()
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "told"),
+    [
+        pytest.param({"stor": "memory:"}, "stor", "did you mean 'store'", id="an unknown key"),
+        pytest.param({"store": "postgresql://db"}, "store", "not available in this version", id="a store to come"),
+        pytest.param({"store": "towline.db"}, "store", "sqlite:///towline.db", id="a path is no URL"),
+        pytest.param({"durability": "maybe"}, "durability", "'strict' or 'relaxed'", id="a word that is none of two"),
+        pytest.param({"queues": {"a_b": {}}}, "queues.a_b", "letters, digits or '-'", id="a queue's name"),
+        pytest.param({"queues": {"q" * 101: {}}}, f"queues.{'q' * 101}", "101 characters", id="a long name"),
+        pytest.param({"queues": {"q": {"lease": "8d"}}}, "queues.q.lease", "at most 7d: 8d", id="an eight-day lease"),
+        pytest.param({"queues": {"q": {"lease": -1}}}, "queues.q.lease", "0 or more", id="a negative lease"),
+        pytest.param({"queues": {"q": {"lease": "30"}}}, "queues.q.lease", "write a duration", id="no unit"),
+        pytest.param(
+            {"queues": {"q": {"lease": "2m", "max_lease": "1m"}}},
+            "queues.q.lease",
+            "at most max_lease, which is 1m: 2m",
+            id="a lease above its own bound",
+        ),
+        pytest.param(
+            {"queues": {"q": {"max_lease": "10s"}}},
+            "queues.q.max_lease",
+            "at least lease, which is 1m by default",
+            id="a bound below the default lease",
+        ),
+        pytest.param(
+            {"queues": {"q": {"retry": {"min": "10m"}}}},
+            "queues.q.retry.min",
+            "at most max, which is 5m by default: 10m",
+            id="a first retry after the last",
+        ),
+        pytest.param(
+            {"queues": {"q": {"max_leases": 0}}}, "queues.q.max_leases", "at least 1: 0", id="no lease at all"
+        ),
+        pytest.param(
+            {"queues": {"q": {"max_leases": True}}}, "queues.q.max_leases", "whole number", id="no truth value"
+        ),
+        pytest.param({"server": {"listen": "7878"}}, "server.listen", "host:port", id="a port alone"),
+        pytest.param({"server": {"listen": "h:99999"}}, "server.listen", "[0, 65535]", id="a port out of range"),
+        pytest.param(
+            {"server": {"listen": "0.0.0.0:80"}}, "server.listen", "without a token", id="open to the network"
+        ),
+        pytest.param(
+            {"server": {"tokens": [{"role": "admin"}]}},
+            "server.tokens.0",
+            "either token_file or token_env",
+            id="no token",
+        ),
+        pytest.param(
+            {"server": {"tokens": [{"role": "root", "token_env": "X"}]}},
+            "server.tokens.0.role",
+            "admin",
+            id="no such role",
+        ),
+        pytest.param([1], "", "must be a mapping", id="a list"),
+    ],
+)
+def test_a_mistake_says_what_the_value_the_limit_and_the_fix(data: object, path: str, told: str) -> None:
+    found = mistakes_of(data)
+    assert list(found) == [path]
+    assert told in found[path]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    found = mistakes_of({"stor": 1, "durability": "x", "queues": {"q": {"lease": "x", "retry": {"min": "9m"}}}})
+    assert set(found) == {"stor", "durability", "queues.q.lease", "queues.q.retry.min"}
+
+
+def test_keys_of_the_other_half_are_let_be() -> None:
+    assert parse_queue_file({"pools": 1}, also=("pools",))[1] == []
+
+
+def test_the_last_override_wins_and_makes_what_is_not_there() -> None:
+    data = overlay(
+        {"store": "a"},
+        [
+            Override(("store",), "b", "TOWLINE_STORE"),
+            Override(("store",), "c", "--store"),
+            Override(("server", "listen"), "d", "--listen"),
+        ],
+    )
+    assert data == {"store": "c", "server": {"listen": "d"}}
+
+
+def test_an_empty_variable_is_as_good_as_none() -> None:
+    assert environment_overrides({"TOWLINE_STORE": "", "TOWLINE_LISTEN": "x:1"}) == [
+        Override(("server", "listen"), "x:1", "TOWLINE_LISTEN")
+    ]
+
+
+def test_a_relative_store_lies_beside_its_file() -> None:
+    assert absolute_store("sqlite:///a.db", Path("/srv")) == "sqlite:////srv/a.db"
+    assert absolute_store("sqlite:////a.db", Path("/srv")) == "sqlite:////a.db"
+    assert absolute_store("memory:", Path("/srv")) == "memory:"
+
+
+@pytest.mark.parametrize(
+    ("listen", "url", "is_private"),
+    [
+        ("127.0.0.1:1", "http://127.0.0.1:1", True),
+        ("[::1]:1", "http://[::1]:1", True),
+        ("0.0.0.0:1", "http://127.0.0.1:1", False),
+        ("unix:q.sock", "unix:///srv/q.sock", True),
+        ("unix:/run/q.sock", "unix:///run/q.sock", True),
+        ("db.example:1", "http://db.example:1", False),
+    ],
+)
+def test_where_a_server_is_found_from_this_machine(listen: str, url: str, is_private: bool) -> None:
+    server = ServerSettings(listen=listen)
+    assert server.url(Path("/srv")) == url
+    assert server.is_private is is_private
