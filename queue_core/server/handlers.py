@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from queue_core import limits
-from queue_core.errors import InvalidCountError, InvalidRequestError
+from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.http_api import values
 from queue_core.http_api.values import Json
 from queue_core.pull_queue import lease_lost
 from queue_core.server import wire
 from queue_core.server.core import ServerCore
 from queue_core.server.event_ring import event_json
+from queue_core.server.problems import refusal
 from queue_core.service import Step
 from queue_core.store import Release
 from queue_core.task import TagFilter, TaskState
@@ -247,5 +248,8 @@ async def live(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handle
 
 
 async def ready(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
-    await core.turns.run(lambda _turn: None)
+    try:
+        await core.turns.run(lambda _turn: None)
+    except StoreError as error:
+        raise refusal(503, "not-ready", str(error)) from error
     return {"status": "ok", "run": core.run}

@@ -3,11 +3,20 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from queue_core.errors import InvalidSettingError, PermissionDeniedError, UnauthenticatedError
+from queue_core.errors import (
+    InvalidSettingError,
+    PermissionDeniedError,
+    QueueError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnauthenticatedError,
+)
 from queue_core.server.auth import NEEDED
 from queue_core.server.options import AccessToken, Role, ServeOptions, check_options, options_of, parse_tokens
 from queue_core.server.run import ListenError, Server, ServerThread
@@ -167,6 +176,20 @@ def test_a_connection_that_is_to_close_is_closed(server: RunningServer) -> None:
         assert connection.recv(1) == b""
 
 
+def test_a_head_without_end_is_hung_up_on(server: RunningServer) -> None:
+    with server.connect() as connection, pytest.raises(ConnectionError):
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n")
+        for number in range(100):
+            connection.sendall(b"x-%d: " % number + b"y" * 4096 + b"\r\n")
+        read_reply(connection)
+
+
+def test_what_is_not_http_is_refused(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"what is this\r\n\r\n")
+        assert read_reply(connection).status == 400
+
+
 def test_an_answer_in_two_segments_is_not_held_back(server: RunningServer) -> None:
     with server.connect() as connection:
         connection.sendall(request("GET", "/livez"))
@@ -318,6 +341,36 @@ def test_a_socket_left_by_a_killed_server_is_taken_over(tmp_path: Path) -> None:
     thread = ServerThread(MemoryStore(), options_of(f"unix:{path}"))
     thread.start()
     thread.stop()
+
+
+class BrokenStore(MemoryStore):
+    """A store that takes changes until it is told to fail."""
+
+    failure: QueueError | None = None
+
+    @contextmanager
+    def begin(self) -> Iterator[MemoryStore]:
+        if self.failure is not None:
+            raise self.failure
+        yield self
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [(StoreUnavailableError("away"), 503), (StoreFullError("no room"), 507), (StoreReadOnlyError("read-only"), 500)],
+    ids=["away", "full", "read-only"],
+)
+def test_a_store_that_fails_makes_the_server_unready_until_it_recovers(failure: QueueError, status: int) -> None:
+    store = BrokenStore()
+    with a_server(store) as server:
+        assert server.ask("GET", "/readyz").status == 200
+        store.failure = failure
+        assert server.ask("POST", ADD, TASK).status == status
+        assert server.ask("GET", "/readyz").status == 503
+        assert server.ask("GET", "/livez").status == 200
+        store.failure = None
+        assert server.ask("GET", "/readyz").status == 200
+        assert server.ask("POST", ADD, TASK).status == 200
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
