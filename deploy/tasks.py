@@ -1,3 +1,4 @@
+# ruff: noqa: INP001  an example beside its settings, not a package
 """The handlers of deploy/towline.yaml."""
 
 import hashlib

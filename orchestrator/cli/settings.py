@@ -99,7 +99,7 @@ def _imported(project: Project) -> list[str]:
     from queue_core.worker.loading import load_app
 
     problems = []
-    before = list(sys.path)
+    path, modules = list(sys.path), set(sys.modules)
     for pool in project.pools.values():
         if pool.app is None:
             continue
@@ -109,7 +109,10 @@ def _imported(project: Project) -> list[str]:
         except QueueError as error:
             problems.append(f"pools.{pool.name}.app: {error}")
         finally:
-            sys.path[:] = before
+            sys.path[:] = path  # the next pool's `tasks` may be another file
+            for name in set(sys.modules) - modules:
+                if name == pool.app.partition(":")[0]:
+                    del sys.modules[name]
     return problems
 
 

@@ -12,6 +12,7 @@ import click
 
 from queue_core import errors
 from queue_core.cli import exits
+from queue_core.cli.group import ReaderGoneError
 
 
 class CommandError(Exception):
@@ -81,7 +82,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
         return exits.USAGE
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGoneError):
         _forget_output()
         return exits.OK
     except click.ClickException as error:

@@ -24,6 +24,10 @@ class Entry:
     attribute: str = ""
 
 
+class ReaderGoneError(Exception):
+    """Whoever read stdout has closed it: no reason to go on, and nothing to complain about."""
+
+
 class LazyGroup(click.Group):
     """Commands by name, each imported on demand."""
 
@@ -49,6 +53,13 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.module} has no command called {cmd_name}")
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; click would make a closed pipe an exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderGoneError from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names that begin so, without importing a single command: Tab must be quick."""

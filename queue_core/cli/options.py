@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import click
 
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.units import parse_bytes, parse_seconds
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,6 +24,8 @@ class DurationType(click.ParamType[float]):
             return float(str(value))
         except ValueError:
             pass
+        from queue_core.units import parse_seconds  # brings pydantic, which a worker's start can do without
+
         try:
             return parse_seconds(str(value))
         except ValueError as error:
@@ -38,6 +39,8 @@ class SizeType(click.ParamType[int]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """See `parse_bytes`."""
+        from queue_core.units import parse_bytes
+
         try:
             return parse_bytes(int(value) if isinstance(value, int) or str(value).isdigit() else value)  # type: ignore[call-overload]
         except ValueError as error:

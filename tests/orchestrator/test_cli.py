@@ -1,0 +1,266 @@
+"""The command line as a whole: help, guesses, settings, and what the fleet's commands show."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import click
+import pytest
+
+from orchestrator.cli import command
+from orchestrator.clock import SystemClock
+from orchestrator.state import StateDir
+from queue_core.cli.exits import MEANINGS
+from queue_core.cli.group import Command
+from tests.support.commands import ROOT, Commands, program_environment, run_program
+
+THE_COMMANDS = (
+    *("up", "serve", "supervise", "work", "demo", "init", "check", "plan", "why", "doctor", "add", "lease", "renew"),
+    *("release", "delete", "peek", "purge", "redrive", "pause", "resume", "queues", "pools", "workers", "events"),
+    *("stats", "top", "bench", "schema", "config", "health", "completion"),
+)
+SETTINGS = """\
+store: sqlite:///queue.db
+server: {listen: "unix:none.sock"}
+queues:
+  thumbs: {lease: 1m, max_leases: 5}
+pools:
+  resize: {queue: thumbs, tags: [resize], app: "tasks:app", slo: 30s, workers: {max: 4}}
+"""
+TASKS = """\
+from queue_core.worker.app import App
+app = App()
+@app.task(queue="thumbs", tag="resize")
+def resize(task): ...
+"""
+
+
+@pytest.fixture
+def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
+    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "towline.yaml").write_text(SETTINGS)
+    (tmp_path / "tasks.py").write_text(TASKS)
+    return Commands(tmp_path, capsys)
+
+
+@pytest.fixture
+def shown(towline: Commands) -> Commands:
+    """A fleet that a supervisor showed before it went away."""
+    files = StateDir(towline.folder / ".towline")
+    files.path.mkdir()
+    now = SystemClock().wall_seconds()
+    decision = {"pool": "resize", "current": 1, "target": 3, "rule": "deadline", "why": "9 ready", "limits": ["max 3"]}
+    decision |= {"limited_by": ["max"], "would_be_without_guards": 5, "ready": 9, "service_seconds": 0.5, "at": now}
+    worker = {"worker": "resize-abc", "pool": "resize", "state": "busy", "pid": 1, "ref": "pid:1@2", "since": now}
+    worker |= {"spawned_at": now, "holding": 1, "finished": 7, "memory_bytes": 64 << 20, "spec_digest": "x"}
+    pool = {"current": 1, "target": 3, "settings": {"slo_seconds": 30.0}, "decision": decision}
+    pool |= {"sample": {"ready": 9, "in_flight": 1, "oldest_seconds": 4.0}}
+    files.write_snapshot(
+        {"phase": "leading", "url": "http://x", "shown_at": now, "pools": {"resize": pool}, "workers": [worker]}
+    )
+    files.decisions.append(decision)
+    files.deaths.append({"worker": "resize-old", "cause": "signalled", "detail": "ended by SIGKILL"})
+    return towline
+
+
+@pytest.mark.parametrize("name", THE_COMMANDS)
+def test_every_command_has_examples_a_summary_and_json(name: str) -> None:
+    group = command()
+    made = group.get_command(click.Context(group), name)
+    assert isinstance(made, Command)
+    assert all(name in example or example.startswith("#") for example in made.examples[:1])
+    assert made.help
+    assert any("--json" in parameter.opts for parameter in made.params)
+
+
+def test_there_is_no_command_beyond_those_and_help_lists_them_in_sections(towline: Commands) -> None:
+    told = towline("--help")
+    assert told.code == 0
+    assert set(command().list_commands(click.Context(command()))) == set(THE_COMMANDS)
+    for section in ("Run:", "Tasks:", "Look:", "Set up:", "Exit codes:"):
+        assert section in told.out
+    for code, _ in MEANINGS:
+        assert f"  {code} " in told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        pytest.param(["quues"], "did you mean `queues`", id="a misspelt command"),
+        pytest.param(["xyzzy"], "no command `xyzzy`", id="nothing like it"),
+        pytest.param(["stats", "thumbs", "--jsn"], "--json", id="a misspelt option"),
+        pytest.param(["add"], "QUEUE", id="an argument that is missing"),
+        pytest.param(["lease", "thumbs", "--count", "many"], "many", id="a number that is none"),
+        pytest.param(["lease", "thumbs", "--for", "30x"], "write a duration", id="a duration that is none"),
+    ],
+)
+def test_a_command_line_that_cant_be_understood_is_exit_code_2(
+    towline: Commands, arguments: list[str], told: str
+) -> None:
+    answer = towline(*arguments)
+    assert answer.code == 2
+    assert told in answer.err
+    assert "--help` shows" in answer.err
+
+
+def test_work_starts_without_what_only_people_need() -> None:
+    program = (
+        "import sys; from orchestrator.cli import main; code = main(['work', '--help']);"
+        "heavy = {'rich', 'yaml', 'uvicorn', 'starlette', 'psutil', 'docker', 'kombu', 'pydantic'} & set(sys.modules);"
+        "print(sorted(heavy), file=sys.stderr); sys.exit(code or bool(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_init_writes_files_that_are_right_and_never_over_others(towline: Commands) -> None:
+    assert towline("init", "--dir", "new").code == 0
+    assert towline("check", "-f", "new/towline.yaml", "--import").code == 0
+    before = (towline.folder / "new/towline.yaml").read_text()
+    again = towline("init", "--dir", "new")
+    assert again.code == 73
+    assert "there already" in again.err
+    assert (towline.folder / "new/towline.yaml").read_text() == before
+
+
+def test_the_example_in_deploy_is_right(towline: Commands) -> None:
+    told = towline("check", "-f", str(ROOT / "deploy" / "towline.yaml"), "--import")
+    assert (told.code, told.err) == (0, "")
+
+
+def test_check_imports_an_app_only_when_asked_to(towline: Commands) -> None:
+    (towline.folder / "towline.yaml").write_text(SETTINGS.replace("tasks:app", "absent:app"))
+    assert towline("check").code == 0
+    told = towline("check", "--import")
+    assert told.code == 78
+    assert "pools.resize.app: can't import absent" in told.err
+
+
+def test_check_says_what_is_allowed_but_may_not_be_meant(towline: Commands) -> None:
+    (towline.folder / "towline.yaml").write_text(SETTINGS.replace("pools:", "  spare: {}\npools:"))
+    notes = cast("dict[str, list[str]]", towline("check", "--json").json)["notes"]
+    assert any("spare: no pool works on this queue" in note for note in notes)
+    assert any("max_leases" in note for note in notes)
+
+
+def test_config_tells_where_each_value_comes_from(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWLINE_DURABILITY", "relaxed")
+    monkeypatch.setenv("TOWLINE_STORE", "sqlite:///other.db")
+    told = towline("config", "--origin", "--json", "--store", "memory:")
+    found = {str(row["setting"]): row for row in cast("list[dict[str, object]]", told.json)}
+    assert (found["store"]["value"], found["store"]["origin"]) == ("memory:", "--store")
+    assert (found["durability"]["value"], found["durability"]["origin"]) == ("relaxed", "TOWLINE_DURABILITY")
+    assert (found["pools.resize.slo"]["value"], found["pools.resize.slo"]["origin"]) == ("30s", "towline.yaml:6:61")
+    assert found["lifecycle"]["origin"] == "default"
+
+
+def test_a_mistake_in_a_variable_names_the_variable(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWLINE_DURABILITY", "sometimes")
+    told = towline("check")
+    assert told.code == 78
+    assert "TOWLINE_DURABILITY: must be" in told.err
+
+
+def test_the_schema_takes_what_the_program_takes(towline: Commands) -> None:
+    import yaml
+    from jsonschema_rs import validator_for
+
+    schema = json.loads(towline("schema").out)
+    takes = validator_for(schema)
+    assert takes.is_valid(yaml.safe_load(SETTINGS))
+    assert takes.is_valid(yaml.safe_load((ROOT / "deploy" / "towline.yaml").read_text()))
+    assert not takes.is_valid({"pools": {"a": {"queue": "q", "slow": "3s"}}})
+    assert not takes.is_valid({"queues": {"q": {"lease": "3 s"}}})
+
+
+def test_plan_says_what_a_supervisor_would_do_and_does_nothing(towline: Commands) -> None:
+    towline("add", "thumbs", "a", "--tag", "resize")
+    (plan,) = cast("list[dict[str, object]]", towline("plan", "--json").json)
+    assert (plan["pool"], plan["current"], plan["target"], plan["spawn"]) == ("resize", 0, 1, 1)
+    assert not (towline.folder / ".towline").exists()
+
+
+def test_commands_over_the_fleet_say_when_there_is_none(towline: Commands) -> None:
+    for name in (["pools"], ["workers"], ["why", "resize"], ["top", "--once"]):
+        told = towline(*name)
+        assert told.code == 69
+        assert "towline up" in told.err
+
+
+def test_pools_and_workers_are_shown_with_what_decided_them(shown: Commands) -> None:
+    pools = shown("pools")
+    assert pools.out.splitlines()[1].split()[:6] == ["resize", "1", "3", "1", "9", "1"]
+    assert "no supervisor is alive" in pools.err
+    workers = shown("workers")
+    assert "resize-abc" in workers.out
+    assert "64MiB" in workers.out
+    assert "ended by SIGKILL" in workers.out
+    top = shown("top", "--once")
+    assert "resize-abc" in top.out
+    assert "not alive" in top.out
+
+
+def test_why_tells_the_decision_its_limits_and_its_numbers(shown: Commands) -> None:
+    told = shown("why", "resize")
+    assert "1 -> 3" in told.out
+    assert "limited: max 3" in told.out
+    assert "without guards it would be 5" in told.out
+    assert "service 0.5s" in told.out
+    unknown = shown("why", "resise")
+    assert unknown.code == 66
+    assert "did you mean 'resize'" in unknown.err
+
+
+def test_doctor_finds_nothing_bad_here_and_says_what_is_missing(towline: Commands) -> None:
+    told = towline("doctor", "--json")
+    found = {one["check"]: one for one in cast("list[dict[str, str]]", told.json)}
+    assert told.code == 0, told.out
+    assert found["settings"]["level"] == "ok"
+    assert found["sync"]["level"] in ("ok", "warn")
+    assert (found["server"]["level"], found["supervisor"]["level"]) == ("warn", "warn")
+
+
+def test_doctor_calls_wrong_settings_bad(towline: Commands) -> None:
+    (towline.folder / "towline.yaml").write_text("queues: [")
+    told = towline("doctor")
+    assert told.code == 1
+    assert "bad" in told.out
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_is_a_script_of_the_shell(towline: Commands, shell: str) -> None:
+    told = towline("completion", shell)
+    assert told.code == 0
+    assert "_TOWLINE_COMPLETE" in told.out
+
+
+def test_tab_completes_commands(tmp_path: Path) -> None:
+    program = {"_TOWLINE_COMPLETE": "bash_complete", "COMP_WORDS": "towline que", "COMP_CWORD": "1"}
+    told = run_program(folder=tmp_path, environment=program)
+    assert told.out == "plain,queues\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "towline.yaml").write_text(SETTINGS)
+    (tmp_path / "many.txt").write_text("\n".join(map(str, range(5_000))))
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator", "add", "thumbs", "--lines", "--from", "many.txt"],
+            cwd=tmp_path,
+            env=program_environment(),
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -1,0 +1,209 @@
+"""The verbs as they are typed, on a store of their own."""
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.support.commands import Commands, Told
+
+SETTINGS = """\
+store: sqlite:///queue.db
+server: {listen: "unix:none.sock"}
+queues:
+  thumbs: {lease: 30s, max_leases: 2, retry: {min: 0s, max: 0s}}
+"""
+
+
+@pytest.fixture
+def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
+    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "towline.yaml").write_text(SETTINGS)
+    return Commands(tmp_path, capsys)
+
+
+def pipe_in(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+
+def token_of(leased: Told) -> str:
+    return str(cast("dict[str, object]", leased.lines[0])["token"])
+
+
+def states(towline: Commands) -> dict[str, object]:
+    counts = cast("dict[str, object]", towline("stats", "thumbs", "--json").json)
+    return {name: counts[name] for name in ("ready", "delayed", "in_flight", "dead", "deleted_total")}
+
+
+def test_a_task_is_added_leased_and_deleted(towline: Commands) -> None:
+    added = towline("add", "thumbs", "cat.jpg", "--tag", "resize", "--name", "cat")
+    assert (added.code, added.out) == (0, "cat\n")
+    leased = towline("lease", "thumbs", "--json")
+    lease = cast("dict[str, object]", leased.lines[0])
+    assert (lease["payload"], lease["tag"], lease["name"]) == ("cat.jpg", "resize", "cat")
+    assert towline("delete", "thumbs", token_of(leased)).code == 0
+    assert states(towline) == {"ready": 0, "delayed": 0, "in_flight": 0, "dead": 0, "deleted_total": 1}
+
+
+def test_nothing_to_lease_is_exit_code_1_and_an_empty_stdout(towline: Commands) -> None:
+    leased = towline("lease", "thumbs")
+    assert (leased.code, leased.out) == (1, "")
+    assert "nothing to lease" in leased.err
+
+
+def test_a_name_that_is_taken_is_exit_code_1(towline: Commands) -> None:
+    towline("add", "thumbs", "a", "--name", "cat")
+    again = towline("add", "thumbs", "b", "--name", "cat", "--json")
+    assert again.code == 1
+    assert again.lines == [{"name": "cat", "status": "exists"}]
+
+
+def test_every_line_of_stdin_is_a_task(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe_in(monkeypatch, b"".join(b"%d\n" % number for number in range(2500)))
+    added = towline("add", "thumbs", "--lines", "--tag", "n")
+    assert added.code == 0
+    assert len(added.out.splitlines()) == 2500
+    assert states(towline)["ready"] == 2500
+
+
+def test_stdin_as_a_whole_is_one_payload_byte_for_byte(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe_in(monkeypatch, b"\x00\xff\n")
+    assert towline("add", "thumbs").code == 0
+    lease = cast("dict[str, object]", towline("lease", "thumbs", "--json").lines[0])
+    assert lease["payload_base64"] == "AP8K"
+
+
+def test_a_payload_comes_from_a_file(towline: Commands) -> None:
+    (towline.folder / "cat.json").write_bytes(b'{"cat": 1}')
+    towline("add", "thumbs", "--from", "cat.json")
+    assert cast("dict[str, object]", towline("lease", "thumbs", "--json").lines[0])["payload"] == '{"cat": 1}'
+
+
+def test_leases_take_one_tag_several_or_none(towline: Commands) -> None:
+    for tag in ("a", "b", "c"):
+        towline("add", "thumbs", tag, "--tag", tag)
+    towline("add", "thumbs", "bare")
+
+    def payloads(*options: str) -> list[object]:
+        leased = towline("lease", "thumbs", "-n", "10", "--json", *options)
+        return [cast("dict[str, object]", lease)["payload"] for lease in leased.lines]
+
+    assert payloads("--untagged") == ["bare"]
+    assert payloads("--tag", "b") == ["b"]
+    assert payloads("--group") == ["a"]
+    assert payloads("--tag", "a", "--tag", "c") == ["c"]
+
+
+def test_a_renewed_lease_ends_later(towline: Commands) -> None:
+    towline("add", "thumbs", "a")
+    leased = towline("lease", "thumbs", "--json")
+    before = cast("dict[str, object]", leased.lines[0])["expires_at"]
+    renewed = cast("dict[str, object]", towline("renew", "thumbs", token_of(leased), "--for", "5m", "--json").lines[0])
+    assert cast("int", renewed["expires_at"]) > cast("int", before)
+
+
+def test_a_task_dies_with_a_reason_is_listed_and_redriven(towline: Commands) -> None:
+    towline("add", "thumbs", "a")
+    leased = towline("lease", "thumbs", "--json")
+    assert towline("release", "thumbs", token_of(leased), "--dead", "no such image").code == 0
+    assert states(towline)["dead"] == 1
+    page = cast("dict[str, list[dict[str, object]]]", towline("peek", "thumbs", "--state", "dead", "--json").json)
+    assert page["tasks"][0]["reason"] == "no such image"
+    assert towline("redrive", "thumbs").out == "1 ready again\n"
+    assert towline("redrive", "thumbs").code == 1
+
+
+def test_a_released_task_may_be_delayed(towline: Commands) -> None:
+    towline("add", "thumbs", "a")
+    towline("release", "thumbs", token_of(towline("lease", "thumbs", "--json")), "--delay", "1h")
+    assert states(towline)["delayed"] == 1
+
+
+def test_a_paused_queue_grants_nothing_until_it_is_resumed(towline: Commands) -> None:
+    towline("add", "thumbs", "a")
+    towline("pause", "thumbs")
+    assert towline("lease", "thumbs").code == 1
+    assert "paused" in towline("queues").out
+    towline("resume", "thumbs")
+    assert towline("lease", "thumbs").code == 0
+
+
+def test_a_purge_asks_first(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    towline("add", "thumbs", "a", "b")
+    pipe_in(monkeypatch, b"n\n")
+    assert towline("purge", "thumbs").code == 130
+    assert states(towline)["ready"] == 2
+    assert towline("purge", "thumbs", "--yes").out == "2 deleted\n"
+
+
+def test_peek_pages_through_a_queue(towline: Commands) -> None:
+    towline("add", "thumbs", "a", "b", "c")
+    first = cast("dict[str, object]", towline("peek", "thumbs", "--limit", "2", "--json").json)
+    rest = cast(
+        "dict[str, list[dict[str, object]]]",
+        towline("peek", "thumbs", "--after", str(first["next_after"]), "--json").json,
+    )
+    assert [task["payload"] for task in rest["tasks"]] == ["c"]
+
+
+def test_counts_are_told_per_tag(towline: Commands) -> None:
+    towline("add", "thumbs", "a", "b", "--tag", "x")
+    towline("add", "thumbs", "c")
+    found = cast("list[dict[str, object]]", towline("stats", "thumbs", "--tags", "--json").json)
+    assert {one["tag"]: one["ready"] for one in found} == {None: 1, "x": 2}
+
+
+def test_tasks_are_deleted_by_name_whoever_holds_them(towline: Commands) -> None:
+    towline("add", "thumbs", "a", "--name", "cat")
+    towline("lease", "thumbs")
+    assert towline("delete", "thumbs", "--named", "cat", "--named", "dog", "--json").lines == [
+        {"name": "cat", "status": "deleted"},
+        {"name": "dog", "status": "unknown"},
+    ]
+
+
+def test_a_token_that_is_not_current_is_exit_code_75(towline: Commands) -> None:
+    towline("add", "thumbs", "a")
+    leased = towline("lease", "thumbs", "--json")
+    towline("delete", "thumbs", token_of(leased))
+    again = towline("delete", "thumbs", token_of(leased))
+    assert again.code == 75
+    assert "no longer current" in again.err
+    assert "next:" in again.err
+
+
+def test_errors_are_json_when_json_is_asked_for(towline: Commands) -> None:
+    import json
+
+    told = towline("stats", "nothing", "--json")
+    assert told.code == 66
+    assert json.loads(told.err)["code"] == 66
+    assert told.out == ""
+
+
+def test_a_url_and_a_store_at_once_are_refused(towline: Commands) -> None:
+    assert towline("queues", "--url", "http://127.0.0.1:1", "--store", "sqlite:///a.db").code == 2
+
+
+def test_events_need_a_server(towline: Commands) -> None:
+    told = towline("events")
+    assert told.code == 69
+    assert "towline up" in told.err
+
+
+def test_bench_measures_what_it_says(towline: Commands) -> None:
+    told = towline("bench", "--for", "50ms", "--durability", "relaxed", "--json")
+    speeds = cast("list[dict[str, object]]", told.json)
+    assert [(speed["what"], speed["batch"]) for speed in speeds] == [
+        ("add", 1),
+        ("add", 100),
+        ("lease + delete", 1),
+        ("lease + delete", 100),
+    ]
+    assert all(cast("float", speed["tasks_per_second"]) > 0 for speed in speeds)
+    assert not list(towline.folder.glob(".towline-bench-*"))

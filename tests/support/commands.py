@@ -1,0 +1,71 @@
+"""Runs the `towline` command: in this process, or as a program of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> object:
+        """stdout as one JSON value."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[object]:
+        """stdout as a JSON value a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Commands:
+    """Commands in one folder, in this process."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capture = capture
+
+    def __call__(self, *arguments: str) -> Told:
+        self._capture.readouterr()
+        code = main(list(arguments))
+        out, err = self._capture.readouterr()
+        return Told(code, out, err)
+
+
+def run_program(
+    *arguments: str, folder: Path, stdin: bytes = b"", environment: Mapping[str, str] | None = None
+) -> Told:
+    """A command as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", *arguments],
+        cwd=folder,
+        env=program_environment() | dict(environment or {}),
+        input=stdin,
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return Told(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def program_environment() -> dict[str, str]:
+    """An environment without settings of whoever runs the tests, in which this tree is found."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
+    return kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
