@@ -1,10 +1,13 @@
 """Wakes waiting lease calls of the same process; for stores that no other process can open."""
 
+from bisect import insort
 from collections.abc import Callable
 from itertools import count
 from threading import Condition
 
 from queue_core.task import TagFilter
+
+MAX_IDLE = 1000
 
 
 class LocalSignals:
@@ -14,6 +17,7 @@ class LocalSignals:
         self._changed = Condition()
         self._order = count(1)
         self._waiters: list[LocalSubscription] = []
+        self._idle: dict[str, list[int]] = {}
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Wake up to `count` fitting waiters that are not awake yet."""
@@ -29,9 +33,11 @@ class LocalSignals:
                 self._changed.notify_all()
 
     def subscribe(self, queue: str, tags: TagFilter) -> "LocalSubscription":
-        """Begin to listen."""
+        """Begin to listen. A waiter whose last wait ended in vain counts as active since that wait began."""
         with self._changed:
-            waiter = LocalSubscription(self._changed, queue, tags, next(self._order), self._forget)
+            idle = self._idle.get(queue)
+            order = idle.pop() if idle else next(self._order)
+            waiter = LocalSubscription(self._changed, queue, tags, order, self._forget)
             self._waiters.append(waiter)
             return waiter
 
@@ -39,6 +45,10 @@ class LocalSignals:
         with self._changed:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
+                if waiter.in_vain and not waiter.woken:
+                    idle = self._idle.setdefault(waiter.queue, [])
+                    insort(idle, waiter.order)
+                    del idle[:-MAX_IDLE]
         if waiter.woken:
             waiter.woken = False
             self.publish(waiter.queue, waiter.tag, 1)
@@ -59,6 +69,7 @@ class LocalSubscription:
         self.order = order
         self.tag: str | None = None
         self.woken = False
+        self.in_vain = False
         self._ended = False
         self._tags = tags
         self._changed = changed
@@ -72,6 +83,7 @@ class LocalSubscription:
         """Sleep until woken (True) or the time is up (False)."""
         with self._changed:
             woken = self._changed.wait_for(lambda: self.woken or self._ended, timeout=timeout_seconds)
+            self.in_vain = not self.woken
             self.woken = self._ended = False
             return woken
 

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 from base64 import urlsafe_b64encode
+from bisect import insort
 from dataclasses import dataclass
 from itertools import count as counter
 from pathlib import Path
@@ -18,6 +19,7 @@ from queue_core.clock import Clock, SystemClock
 from queue_core.task import TagFilter
 
 MAX_NAMED_TAGS = 8
+MAX_IDLE = 1000
 MAX_SOCKET_PATH_BYTES = 107
 SETTLED_MICROSECONDS = 50_000
 """A folder changed more recently than this may change again under the same timestamp."""
@@ -97,9 +99,9 @@ class SocketSignals:
     def note_idle(self, queue: str, active_at: int) -> None:
         """A wait ended in vain: whoever waits next in this process is as idle as that one was."""
         with self._lock:
-            self._idle.setdefault(queue, []).append(active_at)
-            self._idle[queue].sort()
-            del self._idle[queue][:-1000]
+            idle = self._idle.setdefault(queue, [])
+            insort(idle, active_at)
+            del idle[:-MAX_IDLE]
 
     def _waiters(self) -> list[_Waiter]:
         try:
