@@ -10,6 +10,7 @@ from tests.faults.__main__ import main
 from tests.faults.disk import SECTOR_BYTES, Directory, Write
 from tests.faults.full_disk import failing_disks, unable_to_sync
 from tests.faults.kill_random import kills_at_random
+from tests.faults.kill_server import kills_of_servers
 from tests.faults.kill_write import kills_at_writes
 from tests.faults.outcome import Budget, Tally
 from tests.faults.power_cut import power_cuts
@@ -39,6 +40,13 @@ def test_what_was_acknowledged_survives_power_cuts(tmp_path: Path) -> None:
 def test_power_cuts_show_a_store_that_does_not_sync(tmp_path: Path) -> None:
     tally = power_cuts(Budget(AMPLE_SECONDS, seed=1), tmp_path, cuts=20, syncing=False)
     assert "I1" in {violation.invariant for violation in tally.violations}
+
+
+def test_nothing_is_lost_when_server_supervisor_and_workers_are_killed(tmp_path: Path) -> None:
+    tally = kills_of_servers(Budget(7.0, seed=2), tmp_path)
+    assert tally.violations == []
+    assert tally.kills >= 2
+    assert tally.operations >= 100
 
 
 def test_a_full_disk_and_a_failing_sync_lose_nothing(tmp_path: Path) -> None:

@@ -4,43 +4,50 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing import connection
+from multiprocessing.context import ForkServerProcess
 
 WAIT_SECONDS = 30.0
 
 
-def fork_context(*modules: str) -> ForkServerContext:
-    """A context whose children have these modules imported already, so that a start costs milliseconds.
+class Nursery:
+    """Starts children that die with this process; used from several threads."""
 
-    Each child runs this program's main script again, under another name: under pytest that imports pytest.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*modules, *(name for name in ("pytest",) if name in sys.modules)])
-    return context
+    def __init__(self, *modules: str) -> None:
+        """The children have these modules imported already, so that a start costs milliseconds.
 
+        Each child runs this program's main script again, under another name: under pytest that imports pytest.
+        """
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([*modules, *(name for name in ("pytest",) if name in sys.modules)])
+        # A start collects whoever has ended; without the lock two threads may read one exit code, and one gets none.
+        self._lock = threading.Lock()
 
-def start(context: ForkServerContext, target: Callable[..., None], *arguments: object, name: str) -> ForkServerProcess:
-    """Start a child that dies with this process."""
-    process = context.Process(target=target, args=arguments, name=name, daemon=True)
-    process.start()
-    return process
+    def start(self, target: Callable[..., None], *arguments: object, name: str) -> ForkServerProcess:
+        """Start a child."""
+        process = self._context.Process(target=target, args=arguments, name=name, daemon=True)
+        with self._lock:
+            process.start()
+        return process
 
+    def kill(self, process: ForkServerProcess) -> int:
+        """SIGKILL, unless it is over already; returns its exit code, negative for a signal."""
+        with self._lock:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+        return self.wait(process)
 
-def kill(process: ForkServerProcess) -> int:
-    """SIGKILL, unless it is over already; returns its exit code, negative for a signal."""
-    if process.pid is not None and process.is_alive():
-        os.kill(process.pid, signal.SIGKILL)
-    return wait(process)
-
-
-def wait(process: ForkServerProcess) -> int:
-    """Its exit code once it is over; a child that hangs is killed and raises `TimeoutError`."""
-    process.join(WAIT_SECONDS)
-    code = process.exitcode
-    if code is None:
-        process.kill()
-        process.join()
-        raise TimeoutError(f"{process.name} was not over after {WAIT_SECONDS} s")
-    process.close()
-    return code
+    def wait(self, process: ForkServerProcess) -> int:
+        """Its exit code once it is over; a child that hangs is killed and raises `TimeoutError`."""
+        is_over = bool(connection.wait([process.sentinel], WAIT_SECONDS))
+        with self._lock:
+            if not is_over:
+                process.kill()
+            process.join()
+            code = process.exitcode
+            process.close()
+        if not is_over or code is None:
+            raise TimeoutError(f"a child was not over after {WAIT_SECONDS} s")
+        return code

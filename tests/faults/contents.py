@@ -39,10 +39,10 @@ def _tasks(transaction: Transaction, queue: str, *, now: Instant) -> list[Task]:
 
 def _stored(task: Task) -> StoredTask:
     return StoredTask(
-        uid_of(task.shown_name, task.payload or b""),
+        uid_of(task.shown_name, task.payload),
         task.shown_name,
         task.queue,
-        digest_of(task.payload or b""),
+        digest_of(task.payload),
         task.state.name,  # type: ignore[arg-type]
         task.leases,
         task.token,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from random import Random
 
@@ -15,7 +15,7 @@ from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
-from tests.faults.children import fork_context, kill, start
+from tests.faults.children import Nursery
 from tests.faults.history import FileHistory, read_histories
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.recorded import release_worker
@@ -31,14 +31,14 @@ def kills_at_random(budget: Budget, folder: Path) -> Tally:
     """Rounds on a fresh file each; at the end of a round everyone is killed, and the file is held to the histories."""
     tally = Tally("kill")
     deadline = budget.started()
-    context = fork_context(__name__)
+    nursery = Nursery(__name__)
     number = 0
     while not deadline.is_over:
         home = folder / f"round-{number}"
         home.mkdir()
         seed = f"{budget.seed}/{number}"
         until = Deadline(time.monotonic() + min(ROUND_SECONDS, deadline.left_seconds))
-        _round(tally, context, home, until, seed)
+        _round(tally, nursery, home, until, seed)
         calls = read_histories(home)
         tally.operations += len(calls)
         tally.reopenings += 1
@@ -55,7 +55,7 @@ class _Child:
     role: str
 
 
-def _round(tally: Tally, context: ForkServerContext, home: Path, until: Deadline, seed: str) -> None:
+def _round(tally: Tally, nursery: Nursery, home: Path, until: Deadline, seed: str) -> None:
     random = Random(seed)
     numbers = itertools.count(1)
     with ExitStack() as stack:
@@ -64,13 +64,13 @@ def _round(tally: Tally, context: ForkServerContext, home: Path, until: Deadline
 
         def spawn(role: str) -> None:
             name = f"{role}-{next(numbers)}"
-            process = start(context, call_until_killed, home, name, role, random.random(), name=name)
+            process = nursery.start(call_until_killed, home, name, role, random.random(), name=name)
             children.append(_Child(process, name, role))
             tally.reopenings += 1
 
         def end(child: _Child) -> None:
             children.remove(child)
-            code = kill(child.process)
+            code = nursery.kill(child.process)
             tally.kills += code == -signal.SIGKILL
             if code != -signal.SIGKILL:
                 tally.found([Violation("I16", f"{child.name} ended with {code}")], f"seed {seed}")

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -21,7 +21,7 @@ from tests.faults.towline_process import TowlineProcess
 from tests.faults.workload import Caller, create_queues
 
 ROUND_SECONDS = 6.0
-MAX_PAUSE_SECONDS = 0.6
+MAX_PAUSE_SECONDS = 0.4
 IDLE_SECONDS = 20.0
 UNREACHABLE_PAUSE_SECONDS = 0.02
 
@@ -30,7 +30,10 @@ Gap = tuple[int, int]
 
 
 def kills_of_servers(budget: Budget, folder: Path) -> Tally:
-    """Rounds of `towline up` with its workers, and of `towline serve` with callers that do everything, by turns."""
+    """Rounds of `towline up` with its workers, and of `towline serve` with callers that do everything, by turns.
+
+    In some rounds the callers share one client, in others each has its own.
+    """
     tally = Tally("server")
     deadline = budget.started()
     number = 0
@@ -53,6 +56,7 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
     where = f"seed {seed}, towline {process.command}"
     process.start()
     tally.reopenings += 1
+    shares_client = random.random() < 0.5
     queues = HttpQueues(process.url)
     gaps: list[Gap] = []
     stop = threading.Event()
@@ -63,10 +67,10 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
         names = [f"{role}-{number}" for number, role in enumerate(roles)]
         histories = [stack.enter_context(FileHistory(home / "history" / f"{name}.jsonl")) for name in names]
         supervisor = stack.enter_context(FileHistory(home / "history" / "killer.jsonl"))
-        callers = [
-            Caller(queues, history, name=name, random=Random(random.random()), role=role)
-            for name, role, history in zip(names, roles, histories, strict=True)
-        ]
+        callers = []
+        for name, role, history in zip(names, roles, histories, strict=True):
+            client = queues if shares_client else stack.enter_context(closing(HttpQueues(process.url)))
+            callers.append(Caller(client, history, name=name, random=Random(random.random()), role=role))
         with ThreadPoolExecutor(len(callers)) as pool:
             working = [pool.submit(_call_on, caller, stop) for caller in callers]
             try:

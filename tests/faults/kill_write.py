@@ -12,7 +12,7 @@ from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
-from tests.faults.children import fork_context, start, wait
+from tests.faults.children import Nursery
 from tests.faults.fault_vfs import FaultVfs, Meter, MeteredSyncer, kill_at
 from tests.faults.history import FileHistory, read_histories
 from tests.faults.outcome import Budget, Tally
@@ -28,13 +28,13 @@ def kills_at_writes(budget: Budget, folder: Path, *, points: int | None = None) 
     """Kill at as many points as the budget allows, from opening to closing."""
     tally = Tally("write")
     deadline = budget.started()
-    context = fork_context(__name__)
+    nursery = Nursery(__name__)
     runs = itertools.count()
 
     def run(seed: int, event: int) -> tuple[Path, int]:
         home = folder / f"run-{next(runs)}"
         home.mkdir()
-        return home, wait(start(context, live, home, seed, event, name=f"store, killed at {event}"))
+        return home, nursery.wait(nursery.start(live, home, seed, event, name=f"store, killed at {event}"))
 
     def try_point(seed: int, event: int) -> None:
         if deadline.is_over:

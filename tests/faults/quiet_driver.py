@@ -4,6 +4,9 @@ SQLite keeps to itself what fails then (the log stays, and is read at the next o
 """
 
 import contextlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import apsw
@@ -19,6 +22,22 @@ class QuietlyClosing(apsw.Connection):
     def close(self, force: bool = False) -> None:
         with contextlib.suppress(apsw.FullError, apsw.IOError):
             super().close(force)
+
+
+@contextmanager
+def planned_failures() -> Iterator[None]:
+    """Keep silent of planned failures that apsw can raise nowhere: of two in one statement it raises the last."""
+    usual = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(unraisable.exc_value, apsw.FullError | apsw.IOError):
+            usual(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
 
 
 def quiet_driver() -> Driver:
