@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 from queue_core.clock import Instant
 from queue_core.stores.sqlite.driver import Connection
@@ -18,7 +19,15 @@ GAUGE_OF_STATE = {
 }
 TOTAL_OF_OUTCOME = {"deleted": DELETED, "released": RELEASED, "expired": EXPIRED}
 
-_WRITE = f"UPDATE counts SET {', '.join(f'{name} = {name} + ?' for name in COLUMNS)}, changed_at = ? WHERE id = ?"  # noqa: S608
+ONE_BY_ONE = 2  # up to so many rows are named in the statement, more come as a list
+
+
+@lru_cache(maxsize=256)
+def _write_sql(counters: tuple[int, ...], rows: int) -> str:
+    """The statement that adds to these counters of so many rows."""
+    sets = ", ".join(f"{COLUMNS[counter]} = {COLUMNS[counter]} + ?" for counter in counters)
+    chosen = ", ".join("?" * rows) if rows <= ONE_BY_ONE else "SELECT value FROM json_each(?)"
+    return f"UPDATE counts SET {sets}, changed_at = ? WHERE id IN ({chosen})"  # noqa: S608
 
 
 def tally(tags: list[int]) -> Iterable[tuple[int, int]]:
@@ -55,7 +64,18 @@ class Counts:
             self._changes.pop(count_id, None)
 
     def write(self, connection: Connection, *, now: Instant) -> None:
-        """Write what was gathered."""
-        if self._changes:
-            connection.executemany(_WRITE, [(*numbers, now, count_id) for count_id, numbers in self._changes.items()])
-            self._changes = {}
+        """Write what was gathered: rows that change alike, such as a tag and its queue, in one statement."""
+        if not self._changes:
+            return
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for count_id, numbers in self._changes.items():
+            alike.setdefault(tuple(numbers), []).append(count_id)
+        self._changes = {}
+        for numbers_of_rows, ids in alike.items():
+            counters = tuple([counter for counter, number in enumerate(numbers_of_rows) if number])
+            cells = [numbers_of_rows[counter] for counter in counters]
+            if not cells:
+                continue
+            chosen = ids if len(ids) <= ONE_BY_ONE else [f"[{','.join(map(str, ids))}]"]
+            # Few patterns of counters exist, so few statements: one for each verb, about.
+            connection.execute(_write_sql(counters, min(len(ids), ONE_BY_ONE + 1)), (*cells, now, *chosen))

@@ -69,6 +69,8 @@ def pack(finished: Sequence[FinishedLease]) -> str:
         [lease.reason for lease in finished],
     ]
     size = len(finished)
+    if size == 1:
+        return _encode([column[0] for column in columns])
     packed = [column[0] if column.count(column[0]) == size else column for column in columns]
     return _encode(packed)
 
