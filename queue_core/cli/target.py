@@ -13,6 +13,7 @@ from queue_core.api import QueueApi, QueuesApi
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.errors import QueueError
+from queue_core.limits import check_queue_name
 from queue_core.task import QueueSpec
 
 DEFAULT_FILE: Final = "towline.yaml"
@@ -64,7 +65,8 @@ def opened(**where: Unpack[Where]) -> Iterator[tuple[QueuesApi, Target]]:
 
 @contextmanager
 def opened_queue(name: str, **where: Unpack[Where]) -> Iterator[QueueApi]:
-    """One queue of what the options mean."""
+    """One queue of what the options mean. Raises `InvalidQueueNameError` before anything is opened."""
+    check_queue_name(name)
     with opened(**where) as (queues, _):
         yield queues.queue(name)
 
