@@ -1,6 +1,7 @@
 """HandlerLoop: the one event loop, in a thread of its own, that async handlers run in."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from threading import Thread
@@ -17,8 +18,9 @@ class HandlerLoop:
     def __init__(self, shift: Shift) -> None:
         self._shift = shift
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="towline-handlers", daemon=True)
+        self._thread = Thread(target=self._serve, name="towline-handlers", daemon=True)
         self._running: set[asyncio.Task[None]] = set()
+        self._end: asyncio.Task[None] | None = None  # the loop itself keeps no strong reference
 
     def start(self) -> None:
         """Begin to run."""
@@ -34,17 +36,15 @@ class HandlerLoop:
         self.call(call, lambda _, outcome: future.set_result(outcome))
         return future.result()
 
-    def close(self, *, timeout_seconds: float) -> None:
-        """Cancel what still runs, let it unwind within the time, and end the loop."""
-        try:
-            unwound = asyncio.run_coroutine_threadsafe(self._cancel_all(timeout_seconds), self._loop)
-            unwound.result(timeout=timeout_seconds + 0.5)
-        except TimeoutError:
-            return  # a handler blocks the loop: it goes down with the process
-        self._loop.call_soon_threadsafe(self._loop.stop)
+    def close(self, *, timeout_seconds: float) -> bool:
+        """Cancel what still runs and end the loop once it has unwound; False when that takes longer than the time."""
+        self._loop.call_soon_threadsafe(self._begin_to_end)
         self._thread.join(timeout=timeout_seconds)
-        if not self._thread.is_alive():
-            self._loop.close()
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
     def _begin(self, call: Call, then: Then) -> None:
         if not call.held():  # lost before it began
@@ -57,8 +57,11 @@ class HandlerLoop:
         call.cancel = lambda: self._cancel(task)
 
     def _cancel(self, task: "asyncio.Task[None]") -> None:
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs in it
             self._loop.call_soon_threadsafe(task.cancel)
+
+    def _begin_to_end(self) -> None:
+        self._end = self._loop.create_task(self._unwind())
 
     async def _run(self, call: Call, then: Then) -> None:
         outcome: Outcome
@@ -71,12 +74,13 @@ class HandlerLoop:
             outcome = call.raised(error, now=self._shift.clock.monotonic(), log=self._shift.log)
         then(call, outcome)
 
-    async def _cancel_all(self, timeout_seconds: float) -> None:
-        running = list(self._running)
+    async def _unwind(self) -> None:
+        running = tuple(self._running)
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running, timeout=timeout_seconds)
+            await asyncio.wait(running)
+        self._loop.stop()
 
 
 def _lines_of(task: "asyncio.Task[None]") -> str:

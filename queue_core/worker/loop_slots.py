@@ -104,7 +104,9 @@ class LoopSlots:
         return bool(self._outcomes) and (self._is_waiting or self._bench.shift.ending.is_set())
 
     def _has_ended(self) -> bool:
-        return self._bench.shift.ending.is_set() and self._free == self._count and self._live_threads == 1
+        shift = self._bench.shift
+        all_done = self._free == self._count and self._live_threads == 1
+        return shift.over.is_set() or (shift.ending.is_set() and all_done)
 
     def _wait_for_free(self) -> int:
         with self._changed:

@@ -144,10 +144,11 @@ class Runner:
         shift.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
-        if self._loop is not None:
-            self._loop.close(timeout_seconds=UNWIND_SECONDS)
+        self._slots.interrupt()
+        has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
+        if has_unwound and self._loop is not None:
             self._wait_for_slots(until=shift.clock.monotonic() + UNWIND_SECONDS)
-        self._is_abandoned = self._slots.running() > 0
+        self._is_abandoned = not has_unwound or self._slots.running() > 0
 
     def _wait_for_slots(self, *, until: float) -> None:
         """Sleep until all slots have come to an end, the time is up, or somebody asks to let go at once."""

@@ -88,3 +88,4 @@ def running_worker(
         runner.drain("the test is over")
         runner.release_now("the test is over")
         eventually(lambda: not worker.thread.is_alive())
+        eventually(lambda: not any(thread.name.startswith("towline-") for thread in threading.enumerate()))
