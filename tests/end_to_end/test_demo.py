@@ -1,0 +1,185 @@
+"""The demo, whole and short; and the small pieces it counts with."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from orchestrator.demo.arrivals import due_seconds, recorded_shape
+from orchestrator.demo.library import Module, find_modules, read_module
+from orchestrator.demo.pages import highlight, index_page, module_page
+from orchestrator.demo.record import Record, quantile, twice
+from orchestrator.demo.script import MIN_SECONDS, script_of, settings_text
+from orchestrator.project import parse
+from queue_core.clock import Instant
+from tests.support.commands import ROOT, Commands, program_environment
+
+SOURCE = '''\
+"""Does <things>.
+
+At length.
+"""
+import os.path
+from . import near
+from ..far import away
+
+class Thing(Base):
+    """A thing & more."""
+    def act(self): return "<b>" if self else 1
+    def _hidden(self): ...
+
+async def run(): ...
+'''
+
+
+class Links(HTMLParser):
+    """Collects where a page leads to, and what it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links |= {value for name, value in attrs if name == "href" and value}
+
+
+def a_module(folder: Path, name: str = "pack.mod") -> Module:
+    path = folder / "mod.py"
+    path.write_text(SOURCE)
+    return read_module(name, path)
+
+
+def test_a_module_is_read_for_what_it_imports_and_defines(tmp_path: Path) -> None:
+    module = a_module(tmp_path, "far.pack.mod")
+    assert module.imports == ("far.far", "far.pack", "os.path")
+    assert [(item.kind, item.name, item.summary) for item in module.definitions] == [
+        ("class", "Thing", "A thing & more."),
+        ("method", "Thing.act", ""),
+        ("function", "run", ""),
+    ]
+    assert Module.from_json(module.to_json()) == module
+
+
+def test_a_page_escapes_what_a_source_says_and_links_what_is_known(tmp_path: Path) -> None:
+    module = a_module(tmp_path)
+    page = module_page(module, SOURCE, known=frozenset({"os.path"}))
+    links = Links()
+    links.feed(page)
+    assert links.links == {"index.html", "os.path.html", "style.css"}
+    assert "Does &lt;things&gt;." in page
+    assert '<span class="s">&quot;&lt;b&gt;&quot;</span>' in page
+    assert "pack.mod" in index_page([module], python="3.11")
+
+
+@pytest.mark.parametrize("source", ["x = (1,\n", "'''open", "a\n\x0cb = 1\n", "\tif\n", ""])
+def test_a_source_that_is_cut_anywhere_is_shown_whole(source: str) -> None:
+    import html
+    import re
+
+    assert html.unescape(re.sub(r"</?span[^>]*>", "", highlight(source))) == source
+
+
+def test_the_standard_library_is_found_here() -> None:
+    names = [name for name, _ in find_modules()]
+    assert {"json", "json.decoder", "asyncio.base_events"} <= set(names)
+    assert len(names) > 300
+    assert not any(name.startswith(("test.", "site-packages")) for name in names)
+
+
+def test_arrivals_keep_their_shape_whatever_the_length() -> None:
+    times = due_seconds([1, 0, 3], tasks=8, feed_seconds=30.0)
+    assert [sum(1 for at in times if low <= at < low + 10) for low in (0, 10, 20)] == [2, 0, 6]
+    assert times == sorted(times)
+    assert len(due_seconds(recorded_shape(), tasks=638, feed_seconds=48.0)) == 638
+    with pytest.raises(ValueError, match="at least one arrival"):
+        due_seconds([0, 0], tasks=1, feed_seconds=1.0)
+
+
+def test_a_short_demo_takes_a_share_of_the_modules() -> None:
+    modules = [(f"m{number}", Path("m.py")) for number in range(100)]
+    assert len(script_of(modules, [1], seconds=60.0).modules) == 100
+    script = script_of(modules, [1], seconds=MIN_SECONDS)
+    assert (len(script.modules), script.tasks) == (50, 101)
+
+
+def test_the_settings_of_the_demo_are_right(tmp_path: Path) -> None:
+    text = settings_text(tmp_path, listen="unix:/tmp/q.sock", rest_seconds=0.1)
+    project = parse(text, name="towline.yaml", directory=tmp_path)
+    assert list(project.pools) == ["parse", "render"]
+    assert not project.notes
+
+
+def a_record(*events: tuple[str, str, str, int]) -> Record:
+    record = Record()
+    for name, task, worker, at in events:
+        record.take({"event": name, "task": task, "worker": worker, "at": at, "tag": "t", "waited_seconds": 0.5})
+    return record
+
+
+def test_a_task_that_was_acknowledged_and_never_finished_is_lost() -> None:
+    record = a_record(("task.added", "a", "", 1), ("task.deleted", "a", "w", 2), ("task.died", "b", "w", 3))
+    assert record.lost({"a", "b", "c"}) == {"c"}
+
+
+def test_a_restart_is_measured_from_the_death_to_the_next_lease() -> None:
+    record = a_record(("task.leased", "a", "w1", 1_000_000), ("lease.released", "a", "w1", 2_100_000))
+    assert record.restarted_seconds("w1", Instant(2_000_000)) is None
+    record.take({"event": "task.leased", "task": "a", "worker": "w2", "at": 2_300_000})
+    assert record.restarted_seconds("w1", Instant(2_000_000)) == 0.3
+    assert record.restarted_seconds("w9", Instant(2_000_000)) is None
+    assert record.busy() == ["w2"]
+    assert record.busy(besides=["w2"]) == []
+
+
+def test_figures_are_counted_as_they_are_named() -> None:
+    assert twice(["a", "b", "a", "a"]) == 1
+    assert quantile([1.0, 2.0, 3.0], 0.5) == 2.0
+    assert quantile([], 0.5) == 0.0
+    assert quantile([7.0], 0.95) == 7.0
+
+
+def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "demo", "--for", "20s", "--json", "--dir", str(folder)],
+        cwd=tmp_path,
+        env=program_environment(),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    outcome = json.loads(done.stdout.decode().splitlines()[-1])
+    modules = json.loads((folder / "modules.json").read_text())
+    assert outcome["added"] == outcome["done"] == 2 * len(modules) + 1
+    assert (outcome["lost"], outcome["dead"], outcome["final_workers"]) == (0, 0, 0)
+    assert outcome["killed"] >= 1
+    assert outcome["duplicated"] <= outcome["killed"]
+    assert outcome["restarted_seconds"] is not None
+    assert outcome["peak_workers"] >= 2
+    assert 0 <= outcome["wait_p50"] <= outcome["wait_p95"]
+    assert outcome["decisions"] > 0
+    links = Links()
+    links.feed(Path(outcome["report"]).read_text())
+    assert {f"{name}.html" for name in modules} <= links.links
+    assert all((folder / "report" / link).is_file() for link in links.links)
+    assert "killed " in done.stderr.decode()
+
+
+def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    told = Commands(tmp_path, capsys)("demo", "--dir", str(tmp_path))
+    assert told.code == 73
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert Commands(tmp_path, capsys)("demo", "--for", "1s").code == 2
+
+
+def test_run_py_says_what_it_does_without_doing_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", str(ROOT / "run.py"), "--help"], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert "demo" in done.stdout
+    assert "test" in done.stdout
