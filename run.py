@@ -45,19 +45,24 @@ class SetupError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test")
-    demo = commands.add_parser("demo", help="watch a fleet do real work, grow, survive a kill and shrink to nothing")
-    demo.add_argument("options", nargs=argparse.REMAINDER, help="passed on: --for 60s, --json, --dir DIR, --help")
-    test = commands.add_parser("test", help="every check and every test")
-    test.add_argument("options", nargs=argparse.REMAINDER, help="passed on to pytest, which is then all that runs")
-    arguments = parser.parse_args()
+    commands.add_parser(
+        "demo",
+        add_help=False,
+        help="watch a fleet do real work, grow, survive a kill and shrink to nothing; "
+        "takes --for 60s, --json, --dir DIR, --help",
+    )
+    commands.add_parser(
+        "test", add_help=False, help="every check and every test; what is added goes to pytest, which then runs alone"
+    )
+    arguments, options = parser.parse_known_args()
     os.chdir(ROOT)
     try:
         check_python()
         if arguments.command == "demo":
             make_environment("runtime")
-            return run([str(PYTHON), "-m", "orchestrator", "demo", *arguments.options])
+            return run([str(PYTHON), "-m", "orchestrator", "demo", *options])
         make_environment("dev")
-        return run_tests(arguments.options)
+        return run_tests(options)
     except SetupError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 78
