@@ -22,7 +22,11 @@ Done = Callable[[object], None]
 SLOW_SYNC_SECONDS = 0.002
 """A disk slower than this is waited for in a thread. A faster one is not worth the two hops: the loop would find
 more requests after them, but answers each of them later."""
+INSTANT_SYNC_SECONDS = 0.000_02
+"""A sync that takes less (a relaxed store, or memory) is not worth sharing."""
 MAX_STEPS_PER_TURN = 256
+MAX_TURNS_PER_SYNC = 4
+"""Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""
 
 log = structlog.get_logger()
 
@@ -53,13 +57,14 @@ class Turns:
         self._entries: list[_Entry] = []
         self._is_scheduled = False
         self._sync_seconds = 0.0
+        self._unsynced: list[_Committed] = []
         self._disk = _Disk(service, self._synced)
         self.failure: StoreError | None = None
 
     @property
     def is_syncing(self) -> bool:
         """Whether a change is on its way to the disk, seen by readers but not durable yet."""
-        return self._disk.is_busy
+        return bool(self._unsynced) or self._disk.is_busy
 
     def submit(self, step: Step[object], done: Done) -> None:
         """Run `step` in the next turn; its effect is durable when `done` is told."""
@@ -94,14 +99,29 @@ class Turns:
         if self._is_scheduled:
             asyncio.get_running_loop().call_soon(self._turn)
         committed = self._commit(entries)
-        if committed is None:
+        if committed is not None:
+            self._unsynced.append(committed)
+        if len(self._unsynced) >= MAX_TURNS_PER_SYNC or self._sync_seconds < INSTANT_SYNC_SECONDS:
+            self._sync()
+        elif self._unsynced:
+            # Twice round the loop: it reads the sockets after what was scheduled before.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._sync_unless_more)
+
+    def _sync_unless_more(self) -> None:
+        if not self._entries:
+            self._sync()
+
+    def _sync(self) -> None:
+        committed, self._unsynced = self._unsynced, []
+        if not committed:
             return
         if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:
             self._disk.submit(committed)
             return
         began_at = self._service.clock.monotonic()
-        failure = sync(self._service, committed.batch)
-        self._synced([committed], failure, self._service.clock.monotonic() - began_at)
+        failure = sync(self._service, committed[-1].batch)
+        self._synced(committed, failure, self._service.clock.monotonic() - began_at)
 
     def _commit(self, entries: Sequence[_Entry]) -> _Committed | None:
         try:
@@ -121,7 +141,7 @@ class Turns:
         """A transaction for one step, after one of its companions broke theirs."""
         committed = self._commit([entry])
         if committed is not None:
-            self._disk.submit(committed)
+            self._unsynced.append(committed)
 
     def _synced(self, committed: Sequence[_Committed], failure: StoreError | None, seconds: float) -> None:
         self._sync_seconds += (seconds - self._sync_seconds) / 8
@@ -168,7 +188,9 @@ class _Disk:
     ) -> None:
         self._service = service
         self._synced = synced
-        self._committed: queue.SimpleQueue[tuple[_Committed, asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
+        self._committed: queue.SimpleQueue[tuple[Sequence[_Committed], asyncio.AbstractEventLoop] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread: threading.Thread | None = None
         self._under_way = 0
 
@@ -177,12 +199,12 @@ class _Disk:
         """Whether a batch has not been told of yet: a later one must not overtake it."""
         return self._under_way > 0
 
-    def submit(self, committed: _Committed) -> None:
-        """Sync it, then tell the loop."""
+    def submit(self, committed: Sequence[_Committed]) -> None:
+        """Sync them, then tell the loop."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="towline-sync", daemon=True)
             self._thread.start()
-        self._under_way += 1
+        self._under_way += len(committed)
         self._committed.put((committed, asyncio.get_running_loop()))
 
     def close(self) -> None:
@@ -194,15 +216,15 @@ class _Disk:
 
     def _work(self) -> None:
         while (first := self._committed.get()) is not None:
-            batch, loop = first
-            batches = [batch]
+            committed, loop = first
+            batches = list(committed)
             stop = False
             while not self._committed.empty():
                 more = self._committed.get()
                 if more is None:
                     stop = True
                     break
-                batches.append(more[0])
+                batches += more[0]
             began_at = self._service.clock.monotonic()
             failure = sync(self._service, batches[-1].batch)
             seconds = self._service.clock.monotonic() - began_at
