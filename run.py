@@ -91,7 +91,10 @@ def make_environment(kind: str) -> None:
     if uv and (ROOT / "uv.lock").is_file():
         say(f"installing with uv into {VENV.name} ({kind})")
         group = ["--no-dev"] if kind == "runtime" else []
-        must([uv, "sync", "--locked", "--quiet", *group], environment={"VIRTUAL_ENV": "", "UV_PROJECT_ENVIRONMENT": ""})
+        must(
+            [uv, "sync", "--locked", "--quiet", "--python", sys.executable, *group],
+            environment={"VIRTUAL_ENV": "", "UV_PROJECT_ENVIRONMENT": ""},
+        )
     else:
         install_with_pip(kind)
     STAMP.write_text(f"{kind} {fingerprint}\n")
