@@ -30,6 +30,9 @@ def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant
 
 def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """Add checked tasks, in order; runs of one queue are written together."""
+    named = tasks[0].queue if tasks else None
+    if all(new.queue == named for new in tasks):
+        return _add_run(step, step.queue(named or queue), tasks, now=now)
     outcomes: list[Added] = []
     start = 0
     for end in range(1, len(tasks) + 1):

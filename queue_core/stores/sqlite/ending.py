@@ -1,6 +1,8 @@
 """The verbs of a lease's holder: renew, release, delete; each fenced by the token."""
 
+import re
 from collections.abc import Sequence
+from typing import cast
 
 from queue_core import semantics
 from queue_core.backoff import release_delay_seconds
@@ -19,6 +21,7 @@ from queue_core.task import Task, TaskState, parse_token
 
 _LEASED = int(TaskState.LEASED)
 
+_TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 _SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL"
 _HELD = f"SELECT {_SHORT} FROM tasks WHERE id = ? AND queue = ? AND state = 2 AND eta > ?"  # noqa: S608
 _HELD_ALL = (
@@ -30,6 +33,16 @@ new_finished_lease = builder(FinishedLease)
 new_deleted = builder(Deleted)
 
 Fence = tuple[int, Instant]
+
+
+def fences_of(tokens: Sequence[str]) -> list[Fence]:
+    """What each token is made of: `parse_token` for all of them at once, at half the cost. Raises as it does."""
+    joined = " ".join(tokens)
+    if _TOKENS.fullmatch(joined):
+        numbers = list(map(int, joined.replace(".", " ").split(" ")))
+        if len(numbers) == 2 * len(tokens):
+            return list(zip(numbers[::2], cast("list[Instant]", numbers[1::2]), strict=True))
+    return [parse_token(token) for token in tokens]
 
 
 def _current(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> dict[Fence, Row]:
@@ -46,7 +59,7 @@ def _current(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Insta
 def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
     queue = step.queue(name)
-    fences = [parse_token(renewal.token) for renewal in renewals]
+    fences = fences_of([renewal.token for renewal in renewals])
     rows = _current(step, queue, fences, now=now)
     step.told = True
     for fence, renewal in zip(fences, renewals, strict=True):
@@ -67,7 +80,7 @@ def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -
 def release(step: Step, name: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
     queue = step.queue(name)
-    fences = [parse_token(release.token) for release in releases]
+    fences = fences_of([release.token for release in releases])
     rows = _current(step, queue, fences, now=now)
     step.told = True
     outcomes: list[FinishedLease | None] = []
@@ -100,7 +113,7 @@ def _release(step: Step, queue: QueueRow, row: Row, asked: Release, *, now: Inst
 def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
     """See `Transaction.delete`."""
     queue = step.queue(name)
-    fences = [parse_token(deletion.token) for deletion in deletions]
+    fences = fences_of([deletion.token for deletion in deletions])
     hands_over = False
     for deletion in deletions:
         if deletion.then:

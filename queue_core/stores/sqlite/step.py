@@ -49,6 +49,8 @@ class Known:
 class Step:
     """One transaction under way on one connection."""
 
+    __slots__ = ("_finished", "_first_new_id", "_last_id", "_new_tags", "connection", "counts", "known", "now", "told")
+
     def __init__(self, connection: Connection, known: Known) -> None:
         self.connection = connection
         self.known = known
