@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.http_api.values import STATE_NAMES, STATES
+from queue_core.http_api.values import STATES
 from queue_core.server.problems import Problem, refusal
 from queue_core.store import Deletion
-from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter
+from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
 
 MAX_INTEGER = (1 << 63) - 1
 """What a store's integer column holds."""
@@ -95,7 +95,7 @@ class DeletionIn(Wire):
     """A finished lease, and what to add in the same step."""
 
     token: str
-    then: list[TaskIn] = []
+    then: tuple[TaskIn, ...] = Field((), strict=False)
 
     def value(self) -> Deletion:
         """As a value."""
@@ -105,14 +105,14 @@ class DeletionIn(Wire):
 class ExchangeRequest(LeaseRequest):
     """Finished leases, then what to lease next."""
 
-    deletions: list[DeletionIn] = []
+    deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
 
 class DeleteRequest(Wire):
     """Finished leases: as bare tokens, or with what to add."""
 
-    tokens: list[str] = []
-    deletions: list[DeletionIn] = []
+    tokens: tuple[str, ...] = Field((), strict=False)
+    deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
     def values(self) -> list[Deletion]:
         """As values."""
@@ -156,13 +156,13 @@ class RedriveRequest(Tagged):
 class PeekRequest(Tagged):
     """What to look at."""
 
-    states: list[StateName] = Field(default=list(STATE_NAMES.values()))  # type: ignore[arg-type]
+    states: frozenset[StateName] = Field(frozenset(STATES), strict=False)  # type: ignore[arg-type]
     names: list[str] | None = None
     after: Whole = Field(0, description="`next_after` of the page before.")
     limit: int = Field(100, description=f"In [1, {limits.MAX_PEEK_TASKS}].", examples=[100])
     payload_bytes: int = Field(0, ge=0, le=limits.MAX_PAYLOAD_BYTES, description="Payloads are cut to this.")
 
-    def wanted(self) -> frozenset[object]:
+    def wanted(self) -> frozenset[TaskState]:
         """The states as values."""
         return frozenset(STATES[name] for name in self.states)
 
@@ -171,7 +171,9 @@ class ObserveRequest(Tagged):
     """What a supervisor asks."""
 
     after: Whole = Field(0, description="`samples.cursor` of the observation before.")
-    workers: list[Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)]] = Field([], max_length=10_000)
+    workers: tuple[Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)], ...] = Field(
+        (), max_length=10_000, strict=False
+    )
 
 
 class LeadRequest(Wire):
