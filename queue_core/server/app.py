@@ -101,7 +101,8 @@ def _routes(core: ServerCore) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
-        routes.append(Route(path, _view(core, here), methods=list(here)))
+        # A worker's name may have a "/" in it, which comes unquoted.
+        routes.append(Route(path.replace("{worker}", "{worker:path}"), _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
     routes.append(Route("/openapi.json", _openapi, methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core), methods=["GET"]))

@@ -77,6 +77,37 @@ def test_callers_of_one_turn_share_a_transaction_and_are_answered_in_order(sync_
     asyncio.run(main())
 
 
+def test_a_caller_that_comes_while_a_turn_is_committed_shares_its_sync() -> None:
+    async def main() -> None:
+        turns, store = _turns(sync_seconds=SLOW_SYNC_SECONDS / 2)
+        for _ in range(3):
+            await turns.run(_add)
+        before = (store.transactions, store.syncs)
+        first = asyncio.ensure_future(turns.run(_add))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the first is committed now, and its sync put off
+        await asyncio.gather(first, turns.run(_add))
+        assert (store.transactions - before[0], store.syncs - before[1]) == (2, 1)
+
+    asyncio.run(main())
+
+
+def test_a_stream_of_callers_does_not_put_a_sync_off_for_ever() -> None:
+    async def main() -> None:
+        turns, store = _turns(sync_seconds=SLOW_SYNC_SECONDS / 2)
+        for _ in range(3):
+            await turns.run(_add)
+        before = store.syncs
+        calls = []
+        while store.syncs == before:
+            calls.append(asyncio.ensure_future(turns.run(_add)))
+            await asyncio.sleep(0)
+            assert len(calls) < 100
+        await asyncio.gather(*calls)
+
+    asyncio.run(main())
+
+
 def test_an_error_is_one_callers_alone() -> None:
     async def main() -> None:
         turns, store = _turns()

@@ -1,0 +1,177 @@
+"""Every verb over HTTP comes to the same as in process, value by value."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from queue_core.api import QueuesApi
+from queue_core.client import HttpQueues
+from queue_core.clock import Instant, ManualClock, after
+from queue_core.errors import InvalidRequestError, LeaseLostError, UnknownQueueError
+from queue_core.pull_queue import PullQueues
+from queue_core.server.options import ServeOptions
+from queue_core.server.run import ServerThread
+from queue_core.service import QueueService
+from queue_core.store import Deletion
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
+from tests.support.servers import IMPATIENT
+
+SPEC = QueueSpec("work", lease_seconds=30.0, max_leases=2, retry_min_seconds=0.0, retry_max_seconds=0.0)
+ODD_PAYLOADS = [b"", b"\x00\xff", "é".encode(), bytes(range(256)), b"x" * (1 << 20)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same empty queue twice: behind a server, and in process; one clock."""
+
+    remote: QueuesApi
+    local: QueuesApi
+    clock: ManualClock
+
+    @property
+    def both(self) -> tuple[QueuesApi, QueuesApi]:
+        return self.remote, self.local
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    clock = ManualClock()
+    thread = ServerThread(MemoryStore(), ServeOptions(port=0), clock=clock)
+    remote = HttpQueues(thread.start(), retries=IMPATIENT)
+    local = PullQueues(QueueService(MemoryStore(), clock=clock, jitter=lambda: 0.0))
+    assert [queues.put_queue(SPEC) for queues in (remote, local)] == [True, True]
+    yield Pair(remote, local, clock)
+    remote.close()
+    thread.stop()
+    local.close()
+
+
+def _same(pair: Pair, story: Callable[[QueuesApi], object]) -> None:
+    """Run a story on both and compare all that it returns."""
+    outcomes = [story(queues) for queues in pair.both]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_settings_come_back_as_they_were_put(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        changed = QueueSpec("work", on_exhausted="delete", max_leases=None)
+        return queues.put_queue(changed), queues.queues(), queues.put_queue(QueueSpec("other")), queues.queues()
+
+    _same(pair, story)
+
+
+def test_payloads_names_and_tags_come_back_byte_for_byte(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        added = queue.add([NewTask(payload, tag="t/ä b?&") for payload in ODD_PAYLOADS])
+        again = [queue.add(NewTask(b"n", name="named")), queue.add(NewTask(b"n", name="named"))]
+        return added, again, queue.lease(10, worker="wörker/1"), queue.tag_stats(), queue.tag_stats(limit=1)
+
+    _same(pair, story)
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [ANY, UNTAGGED, TagFilter.of("a"), TagFilter.of("a", "b & c"), TagFilter.oldest(), TagFilter.oldest("b & c", "a")],
+    ids=["any", "untagged", "one", "several", "oldest", "oldest of some"],
+)
+def test_tags_in_every_form(pair: Pair, tags: TagFilter) -> None:
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        queue.add([NewTask(b"1"), NewTask(b"2", tag="b & c"), NewTask(b"3", tag="a"), NewTask(b"4")])
+        return queue.stats(tags=tags), queue.peek(tags=tags, payload_bytes=1), queue.lease(10, tags=tags)
+
+    _same(pair, story)
+
+
+def test_etas_and_delays(pair: Pair) -> None:
+    later = after(pair.clock.now(), 60.0)
+
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        queue.add([NewTask(b"d", delay_seconds=0.5), NewTask(b"e", eta=later), NewTask(b"old", eta=Instant(1))])
+        return queue.peek(states=frozenset({TaskState.DELAYED})), queue.lease(10), queue.stats()
+
+    _same(pair, story)
+
+
+def test_a_life_of_leases(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        queue.add([NewTask(b"%d" % number) for number in range(6)])
+        one, two, three, four = queue.lease(4, worker="w")
+        told: list[object] = [
+            queue.renew([one, two.token], seconds=90.0),
+            queue.release(two, delay_seconds=5.0, charge="uncounted"),
+            queue.release(three.token, dead_reason="bad input"),
+            queue.delete(one, then=[NewTask(b"next"), NewTask(b"after", name="after")]),
+            queue.exchange([Deletion(four.token), Deletion("99.99")], worker="w", count=2),
+            [replace(task, spent=()) for task in queue.peek(names=["after", "_3", "nobody"]).tasks],  # fences stay home
+            queue.redrive(["_3"]),
+            queue.delete_by_name(["after", "after", "nobody"]),
+            queue.stats(),
+            queues.observe("work", workers=["w", "x"]),
+        ]
+        return told
+
+    _same(pair, story)
+
+
+def test_pausing_purging_and_redriving(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        queue.add([NewTask(b"%d" % number, tag="odd" if number % 2 else None) for number in range(8)])
+        queue.pause()
+        paused = queue.lease(8)
+        queue.resume()
+        queue.release(queue.lease(2), dead_reason="no use")
+        return (
+            paused,
+            queue.redrive(tags=UNTAGGED),
+            queue.purge(tags=TagFilter.of("odd")),
+            queue.purge(dead="only"),
+            queue.purge(),
+            queue.stats(),
+            queues.delete_queue("work"),
+        )
+
+    _same(pair, story)
+
+
+def test_supervision(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        queue.add(b"x")
+        queue.lease(worker="a/b")
+        return (
+            queues.retire_worker("a/b"),
+            queues.release_worker("a/b"),
+            queues.retire_worker("idle"),
+            queues.lead("planner", "me", seconds=10.0),
+            queues.lead("planner", "you", seconds=10.0),
+            queues.wait_ready([("work", ANY)], wait_seconds=0.0),
+        )
+
+    _same(pair, story)
+
+
+def test_mistakes_raise_the_same(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        told: list[object] = []
+        for call in (
+            lambda: queues.queue("no such queue").add(b"x"),
+            lambda: queue.renew("1.1"),
+            lambda: queue.delete(["1.1", "2.2"]),
+            lambda: queue.lease(0),
+            lambda: queue.lease(tags=TagFilter.of("")),
+            lambda: queues.put_queue(QueueSpec("a b")),
+        ):
+            with pytest.raises((UnknownQueueError, LeaseLostError, InvalidRequestError)) as raised:
+                call()
+            told.append((type(raised.value), str(raised.value)))
+        return told
+
+    _same(pair, story)
