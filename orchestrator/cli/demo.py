@@ -23,7 +23,7 @@ from queue_core.cli.options import DURATION, json_option
     "demo",
     examples=("towline demo", "towline demo --for 2m --dir ./report", "towline demo --for 60s --json | tail -1"),
 )
-@click.option("--for", "seconds", type=DURATION, default=60.0, show_default="60s", help="How long, from 20s to 1h.")
+@click.option("--for", "seconds", type=DURATION, default="60s", show_default=True, help="How long, from 20s to 1h.")
 @click.option(
     "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), help="Work here  [default: a new folder]"
 )

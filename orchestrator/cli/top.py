@@ -26,7 +26,7 @@ _STATE_STYLES = {"busy": "green", "idle": "dim", "starting": "cyan", "draining":
 
 
 @command("top", examples=("towline top", "towline top --every 500ms", "towline top --once"))
-@click.option("--every", type=DURATION, default=1.0, show_default="1s", help="Between two pictures.")
+@click.option("--every", type=DURATION, default="1s", show_default=True, help="Between two pictures.")
 @click.option("--once", is_flag=True, help="One picture, then end.")
 @file_option
 @json_option

@@ -1,8 +1,10 @@
 """`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
 
 import os
+import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,6 +24,7 @@ from queue_core.cli.options import file_option, json_option, log_options, settin
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.config import Override
 from queue_core.connect import open_queues
+from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ListenError, ServerThread
 
 
@@ -67,14 +70,15 @@ def up(
     with ExitStack() as stack:
         opened = stack.enter_context(opened_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
+        options, ours, workers = _credentials(serve_options(settings, directory))
         try:
-            server = ServerThread(opened, serve_options(settings, directory), log=lifecycle_file)
+            server = ServerThread(opened, options, log=lifecycle_file)
         except ListenError as error:
             raise listen_failure(error) from None
         url = server.start()
         stack.callback(server.stop)
         click.echo(f"serving at {url}, sizing {_counted(project.pools)}", err=True)
-        return _supervise(project, url=url, file=file, flags=flags)
+        return _supervise(project, url=url, token=ours, worker_token=workers, file=file, flags=flags)
 
 
 @command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
@@ -88,11 +92,36 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     found = url or project.queue_file.server.url(project.directory)
     click.echo(f"supervising {_counted(project.pools)} on {found}", err=True)
-    return _supervise(project, url=found, file=file, flags=())
-
-
-def _supervise(project: Project, *, url: str, file: Path | None, flags: tuple[Override, ...]) -> int:
     token = os.environ.get("TOWLINE_TOKEN") or None
+    return _supervise(project, url=found, token=token, worker_token=token, file=file, flags=())
+
+
+def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str | None]:
+    """The server's options, the supervisor's own token, and that of its workers.
+
+    The supervisor's is made up, and known to this process alone. A worker's comes from the settings: a worker may be
+    adopted by the next supervisor, and must still be let in. Raises `CommandError` when there is none.
+    """
+    if not options.tokens:
+        return options, None, None
+    own = AccessToken(Role.ADMIN, secrets.token_urlsafe())
+    for role in (Role.WORKER, Role.ADMIN):
+        for token in options.tokens:
+            if token.role & role:
+                return replace(options, tokens=(*options.tokens, own)), own.secret, token.secret
+    told = "server.tokens: none of role worker or admin, and the pools' workers need one"
+    raise CommandError(told, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
+
+
+def _supervise(
+    project: Project,
+    *,
+    url: str,
+    token: str | None,
+    worker_token: str | None,
+    file: Path | None,
+    flags: tuple[Override, ...],
+) -> int:
     files = state_of(project)
     with ExitStack() as stack:
         queues, waiting = open_queues(url, token=token), open_queues(url, token=token)
@@ -107,7 +136,7 @@ def _supervise(project: Project, *, url: str, file: Path | None, flags: tuple[Ov
             runtime=runtime,
             files=files,
             url=url,
-            token=token,
+            token=worker_token,
             load=pools_loader(file, flags=flags),
             watched=file or Path(DEFAULT_FILE),
         )

@@ -52,8 +52,8 @@ class Speed:
     default=".",
     help="Disk to measure  [default: here]",
 )
-@click.option("--for", "seconds", type=DURATION, default=1.0, show_default="1s", help="Length of each measurement.")
-@click.option("--payload", "payload_bytes", type=SIZE, default=200, show_default="200B", help="Size of a payload.")
+@click.option("--for", "seconds", type=DURATION, default="1s", show_default=True, help="Length of each measurement.")
+@click.option("--payload", "payload_bytes", type=SIZE, default="200B", show_default=True, help="Size of a payload.")
 @click.option("--durability", type=click.Choice(["strict", "relaxed", "both"]), default="both", show_default=True)
 @json_option
 def bench(folder: Path, seconds: float, payload_bytes: int, durability: str, as_json: bool) -> int:  # noqa: FBT001

@@ -1,0 +1,87 @@
+"""`towline up` as a program: it serves, sizes, lets in whom its tokens name, and stops in order."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.commands import program_environment, run_program
+from tests.support.eventually import eventually
+
+SETTINGS = """\
+store: sqlite:///queue.db
+server:
+  listen: unix:towline.sock
+  tokens:
+    - {role: producer, token_env: PRODUCER}
+    - {role: worker, token_env: WORKER}
+queues:
+  thumbs: {lease: 30s, max_leases: 5}
+pools:
+  resize: {queue: thumbs, app: "tasks:app", slo: 5s, grace: 2s}
+"""
+TASKS = """\
+from queue_core.worker.app import App
+app = App()
+@app.task(queue="thumbs")
+def resize(task): print("resized", task.text)
+"""
+SECRETS = {"PRODUCER": "producer-secret-0123456789", "WORKER": "worker-secret-0123456789"}
+
+
+@contextmanager
+def towline_up(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "up.log").open("wb") as log:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", "up", "--json", "--log", "events.jsonl"],
+            cwd=folder,
+            env=program_environment() | SECRETS,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        eventually(lambda: (folder / "towline.sock").exists() or up.poll() is not None, seconds=30)
+        yield up
+    finally:
+        up.terminate()
+        up.wait(timeout=30)
+
+
+def test_a_fleet_behind_tokens_works_and_stops_in_order(tmp_path: Path) -> None:
+    (tmp_path / "towline.yaml").write_text(SETTINGS)
+    (tmp_path / "tasks.py").write_text(TASKS)
+    with towline_up(tmp_path) as up:
+        refused = run_program("add", "thumbs", "cat", folder=tmp_path)
+        assert refused.code == 77
+        assert "TOWLINE_TOKEN" in refused.err
+        producer = {"TOWLINE_TOKEN": SECRETS["PRODUCER"]}
+        assert run_program("add", "thumbs", "cat", folder=tmp_path, environment=producer).code == 0
+        assert run_program("purge", "thumbs", "--yes", folder=tmp_path, environment=producer).code == 77
+        eventually(lambda: "task.deleted" in (tmp_path / "events.jsonl").read_text(), seconds=30)
+        assert "resize" in run_program("pools", folder=tmp_path).out
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(timeout=30) == 0
+    told = [json.loads(line) for line in (tmp_path / "up.log").read_text().splitlines() if line.startswith("{")]
+    assert {"server.started", "supervisor.started", "worker.spawned", "supervisor.stopped", "server.stopped"} <= {
+        line["event"] for line in told
+    }
+    assert not any(secret in (tmp_path / "up.log").read_text() for secret in SECRETS.values())
+
+
+def test_tokens_that_leave_the_workers_outside_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "towline.yaml").write_text(SETTINGS.replace("    - {role: worker, token_env: WORKER}\n", ""))
+    told = run_program("up", folder=tmp_path, environment=SECRETS)
+    assert told.code == 78
+    assert "role worker or admin" in told.err
+
+
+def test_a_token_too_short_is_refused_without_being_told(tmp_path: Path) -> None:
+    (tmp_path / "towline.yaml").write_text(SETTINGS)
+    told = run_program("up", folder=tmp_path, environment={"PRODUCER": "tiny-s3cret", "WORKER": SECRETS["WORKER"]})
+    assert told.code == 78
+    assert "PRODUCER" in told.err
+    assert "16 characters" in told.err
+    assert "tiny-s3cret" not in told.err

@@ -1,0 +1,99 @@
+"""Logging as commands set it up, and the lifecycle file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_core.clock import Instant
+from queue_core.events import TASK_ADDED, TASK_LEASED, QueueEvent
+from queue_core.logs import LifecycleFile
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDED = QueueEvent(TASK_ADDED, Instant(5), "thumbs", "cat", "resize")
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_event_is_a_json_object_a_line_without_what_does_not_apply(tmp_path: Path) -> None:
+    log = LifecycleFile(tmp_path / "log.jsonl", lifecycle="task")
+    log.record([ADDED, QueueEvent(TASK_LEASED, Instant(6), "thumbs", "cat", None, "w", 1, 0.5)])
+    log.close()
+    assert lines_of(tmp_path / "log.jsonl") == [
+        {"event": "task.added", "at": 5, "queue": "thumbs", "task": "cat", "tag": "resize", "count": 1},
+        {
+            "event": "task.leased",
+            "at": 6,
+            "queue": "thumbs",
+            "task": "cat",
+            "worker": "w",
+            "lease_number": 1,
+            "waited_seconds": 0.5,
+            "count": 1,
+        },
+    ]
+
+
+def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = LifecycleFile(path, lifecycle="task")
+    log.record([ADDED])
+    path.rename(tmp_path / "old.jsonl")
+    log.record([ADDED, ADDED])
+    log.close()
+    assert (len(lines_of(tmp_path / "old.jsonl")), len(lines_of(path))) == (1, 2)
+
+
+def test_lines_that_cant_be_written_are_counted_and_let_go(tmp_path: Path) -> None:
+    log = LifecycleFile(Path("/dev/full"), lifecycle="task")
+    log.record([ADDED, ADDED])
+    assert log.dropped_total == 2
+    log.close()
+    log.record([ADDED])
+    assert log.dropped_total == 3
+
+
+def test_a_log_that_cant_be_opened_at_the_start_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        LifecycleFile(tmp_path / "none" / "log.jsonl", lifecycle="task")
+
+
+def logged(program: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    text = (
+        f"from queue_core import logs; import structlog; logs.configure(**{settings}); log = structlog.get_logger()\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", text + program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_elsewhere_than_on_a_terminal_a_log_is_json_with_time_level_and_event_first() -> None:
+    done = logged("log.info('pool.decided', pool='thumbs', target=3)")
+    (line,) = done.stderr.splitlines()
+    assert list(json.loads(line)) == ["timestamp", "level", "event", "pool", "target"]
+    assert done.stdout == ""
+
+
+def test_what_is_quieter_than_the_level_is_left_out() -> None:
+    done = logged("log.info('a'); log.warning('b')", level="warning")
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["b"]
+
+
+def test_a_traceback_is_one_line_of_json() -> None:
+    done = logged("try: 1 / 0\nexcept ZeroDivisionError: log.exception('turn.failed')")
+    (line,) = done.stderr.splitlines()
+    assert "ZeroDivisionError" in json.loads(line)["exception"]
+
+
+def test_a_closed_stderr_stops_nobody() -> None:
+    done = logged("import os; os.close(2)\nfor _ in range(100): log.info('a')\nprint('done')")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def test_logging_does_not_bring_rich() -> None:
+    done = logged("import sys; print('rich' in sys.modules); import rich.table; print('rich' in sys.modules)")
+    assert done.stdout.split() == ["False", "True"]
