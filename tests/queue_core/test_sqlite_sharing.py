@@ -7,14 +7,17 @@ import sys
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
 
+import apsw
 import pytest
 
 from queue_core.errors import StoreUnavailableError
 from queue_core.store import LeaseRequest
 from queue_core.stores.sqlite import store as store_module
+from queue_core.stores.sqlite.driver import apsw_driver
 from queue_core.stores.sqlite.durable import GroupSync
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, NewTask
@@ -269,3 +272,38 @@ def test_a_tag_that_another_process_forgot_is_made_anew(tmp_path: Path) -> None:
     assert first.check().problems == ()
     first.close()
     second.close()
+
+
+class FailingCheckpoints(apsw.Connection):
+    """A file whose log can be written, but not folded into it."""
+
+    error: type[Exception] = apsw.IOError
+
+    def execute(self, sql: str, *cells: object) -> object:  # type: ignore[override]
+        if sql == "PRAGMA wal_checkpoint(PASSIVE)":
+            raise self.error("no")
+        return super().execute(sql, *cells)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("error", "goes_on"), [(apsw.FullError, True), (apsw.IOError, False)])
+def test_only_a_full_disk_may_be_tried_again_after_a_failed_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], goes_on: bool
+) -> None:
+    monkeypatch.setattr(FailingCheckpoints, "error", error)
+    driver = replace(apsw_driver(), connect=lambda path, _vfs: FailingCheckpoints(path))
+    store = SqliteStore(tmp_path / "queue.db", driver=driver)
+    a_queue(store)
+    monkeypatch.setattr(store_module, "CHECKPOINT_PAGES", 1)
+    add(store, NewTask())
+    if goes_on:
+        add(store, NewTask())
+        store.sync(store.ticket())
+    else:
+        with pytest.raises(StoreUnavailableError):
+            store.sync(store.ticket())
+        with pytest.raises(StoreUnavailableError):
+            add(store, NewTask())
+    store.close()
+    store = SqliteStore(tmp_path / "queue.db")
+    assert stats(store).ready == 1 + goes_on
+    store.close()

@@ -15,6 +15,8 @@ from queue_core.task import NewTask
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?)"
 
+EXISTS: names.Refusal = "exists"
+
 new_added = builder(Added)
 
 
@@ -55,9 +57,11 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
     for new in tasks:
         name = new.name
         if name is not None:
-            refusal = "exists" if name in named else names.taken(step.connection, queue, name, now=now)
+            refusal: names.Refusal | None = (
+                "exists" if name in named else names.taken(step.connection, queue, name, now=now)
+            )
             if refusal is not None:
-                outcomes.append(Added(name, refusal))  # type: ignore[arg-type]
+                outcomes.append(Added(name, refusal))
                 continue
             named[name] = task_id
         eta = now if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)

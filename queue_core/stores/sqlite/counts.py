@@ -58,11 +58,6 @@ class Counts:
             of_tag[counter] += number
             of_whole[counter] += number
 
-    def forget(self, ids: Iterable[int]) -> None:
-        """Drop changes of rows that are deleted."""
-        for count_id in ids:
-            self._changes.pop(count_id, None)
-
     def write(self, connection: Connection, *, now: Instant) -> None:
         """Write what was gathered: rows that change alike, such as a tag and its queue, in one statement."""
         if not self._changes:

@@ -79,6 +79,12 @@ class GroupSync:
                 "mend the disk and open the store again"
             )
 
+    def fail(self, failure: OSError) -> None:
+        """Acknowledge nothing more: what was written may be lost though a later sync would say otherwise."""
+        with self._turn:
+            self._failure = self._failure or failure
+            self._turn.notify_all()
+
     def wait(self, ticket: Ticket) -> None:
         """Return when the commit is durable: by a sync of one's own, or of another thread."""
         while True:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from queue_core.clock import Instant, after
 from queue_core.stores.sqlite.driver import Connection
@@ -9,10 +10,12 @@ from queue_core.stores.sqlite.step import QueueRow
 
 PRUNED_PER_ADD = 2
 
+Refusal = Literal["exists", "tombstoned"]
+
 _CHOSEN = re.compile(r"_([0-9]{1,18})")
 
 
-def taken(connection: Connection, queue: QueueRow, name: str, *, now: Instant) -> str | None:
+def taken(connection: Connection, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
     """`exists` or `tombstoned` for a name that can't be added; None: it is free."""
     row = connection.execute("SELECT task, until FROM names WHERE queue = ? AND name = ?", (queue.id, name)).fetchone()
     if row is None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from queue_core.clock import Instant
-from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counts import DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
@@ -35,7 +34,6 @@ def load(connection: Connection, queue: QueueRow, ids: Sequence[int]) -> list[Ro
     if len(ids) == 1:
         row = connection.execute(_BY_ID, (ids[0], queue.id)).fetchone()
         return [] if row is None else [row]
-    assert len(ids) <= max(MAX_TOKENS_PER_CALL, 1000), "the limits of a call bound it"
     return connection.execute(_BY_IDS, (id_list(ids), queue.id)).fetchall()
 
 

@@ -181,10 +181,6 @@ class Step:
         """Keep finished leases for the samples."""
         self._finished.setdefault(queue.id, []).extend(finished)
 
-    def forget_queue(self, queue: QueueRow) -> None:
-        """Keep nothing for a queue that is deleted."""
-        self._finished.pop(queue.id, None)
-
     def write_samples(self) -> None:
         """Write the finished leases noted so far."""
         for queue_id, finished in self._finished.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from queue_core.errors import StoreUnavailableError
+from queue_core.errors import StoreFullError, StoreUnavailableError
 from queue_core.store import Check, Ticket
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
@@ -223,14 +223,14 @@ class SqliteStore:
             self._closed = True
             if self._process == os.getpid():
                 with self._readers_lock:
-                    for connection, _known in self._readers:
-                        connection.close()
+                    connections = [connection for connection, _known in self._readers]
                     self._readers.clear()
                 self._file_lock.acquire()
-                try:
-                    self._writer.close()
-                finally:
-                    self._file_lock.release()
+                # What can't be folded into the file stays in the log, and is read when the store is next opened.
+                for connection in (*connections, self._writer):
+                    with contextlib.suppress(self._driver.error):
+                        connection.close()
+                self._file_lock.release()
             self._group.close()
             self._file_lock.close()
             self._signals.close()
@@ -262,9 +262,12 @@ class SqliteStore:
         self._commits = 0
         try:
             row = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except self._driver.error:
-            # What was committed stays in the log, and the next sync will tell whether the disk still works.
+        except self._driver.error as error:
+            # On a full disk what was committed stays in the log. After any other failure a second attempt might
+            # succeed over pages that the kernel has dropped.
             self._pages_left = self._pages
+            if not isinstance(self._driver.translate(error, str(self._path)), StoreFullError):
+                self._group.fail(OSError(str(error)))
             return
         held_back = row is None or row[0] or row[1] != row[2]
         self._pages_left = self._pages if held_back else 0
