@@ -144,7 +144,11 @@ class _Waiting:
 
 
 def _surely_waiting(life: Life) -> Iterator[tuple[str, str | None, int, int]]:
-    """From the answer of its only add to its first lease, or for ever; nothing where anything about it is open."""
+    """From the answer of its only add to its first lease, or for ever; nothing where anything about it is open.
+
+    A lease that nobody lived to see may have been taken back uncounted: then the number tells nothing, but the eta has
+    moved.
+    """
     if len(life.addings) != 1 or life.named_deletions:
         return
     adding = life.addings[0]
@@ -152,9 +156,11 @@ def _surely_waiting(life: Life) -> Iterator[tuple[str, str | None, int, int]]:
     delayed = adding.asked.eta is not None or bool(adding.asked.delay_seconds)
     if adding.effect != "done" or adding.status not in ("added", "") or answered is None or delayed:
         return
-    if life.grants and life.grants[0].lease.number == 1 and life.grants[0].call is not None:
-        yield adding.asked.queue, adding.asked.tag, answered.at, life.grants[0].leased_at
-    elif not life.grants and life.stored and life.stored[0].leases == 0 and life.stored[0].state == "READY":
+    if life.grants:
+        first = life.grants[0]
+        if first.lease.number == 1 and first.call is not None and first.lease.ready_at <= answered.at:
+            yield adding.asked.queue, adding.asked.tag, answered.at, first.leased_at
+    elif any(task.leases == 0 and task.state == "READY" and task.eta <= answered.at for task in life.stored):
         yield adding.asked.queue, adding.asked.tag, answered.at, FOREVER
 
 

@@ -80,10 +80,10 @@ class SeenLease:
 
 @dataclass(frozen=True, slots=True)
 class SeenAdd:
-    """What an add said of one task."""
+    """What an add said of one task. An empty `status`: it is in the queue, and nobody knows since when."""
 
     name: str
-    status: Literal["added", "exists", "tombstoned"]
+    status: Literal["added", "exists", "tombstoned", ""]
 
 
 @dataclass(frozen=True, slots=True)

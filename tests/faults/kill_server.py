@@ -135,16 +135,17 @@ def _wait_until_idle(queues: HttpQueues) -> None:
 def doubtful(calls: Sequence[Call], gaps: Sequence[Gap]) -> list[Call]:
     """The calls, those in doubt that the client may have sent twice: what came back tells of the second time only.
 
-    Adds carry a key and leases are sent once; of the rest, those under way while the server was away are unknown.
+    That may be so of all that were under way while the server was away, but leases are sent once. An add that was
+    answered is done, though `exists` may mean by itself.
     """
-    return [
-        replace(call, outcome="unknown") if _may_be_repeated(call) and _met_a_gap(call, gaps) else call
-        for call in calls
-    ]
+    return [_doubted(call) if call.asked.verb != "lease" and _met_a_gap(call, gaps) else call for call in calls]
 
 
-def _may_be_repeated(call: Call) -> bool:
-    return call.asked.verb not in ("add", "lease")
+def _doubted(call: Call) -> Call:
+    if call.asked.verb != "add" or call.outcome != "ok":
+        return replace(call, outcome="unknown")
+    added = tuple(replace(one, status="") for one in call.answer.added)
+    return replace(call, answer=replace(call.answer, added=added))
 
 
 def _met_a_gap(call: Call, gaps: Sequence[Gap]) -> bool:
