@@ -1,6 +1,7 @@
-"""Builds frozen values by the hundred: four times faster than a frozen dataclass's own constructor, with equal results.
+"""Builds frozen values by the hundred: in half the time of a frozen dataclass's own constructor, with equal results.
 
-A frozen constructor sets each field through `object.__setattr__`; measured, 1.1 us for the eleven of a `Lease`.
+A frozen constructor sets each field through `object.__setattr__`; measured, 1.2 us for the eleven of a `Lease`,
+against 0.5 us here.
 """
 
 from collections.abc import Callable

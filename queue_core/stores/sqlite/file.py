@@ -18,7 +18,8 @@ from queue_core.stores.sqlite.driver import Connection, Driver
 from queue_core.stores.sqlite.durable import FileLock, sync_folder
 
 APPLICATION_ID = 0x546F776C  # "Towl"
-PAGE_BYTES = 2048  # measured against 4096: a third more commits of one task, the same rate by the hundred
+# Half of what SQLite takes by itself: the log holds whole pages, and one task changes a few bytes in each of several.
+PAGE_BYTES = 2048
 SMALLEST_PAGE_BYTES = 512
 CACHE_KIBIBYTES = 32_768
 WAL_KEPT_BYTES = 64 << 20

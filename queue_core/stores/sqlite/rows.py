@@ -110,7 +110,7 @@ def _delete_ids(connection: Connection, table: str, ids: Sequence[int]) -> None:
 
 
 def id_list(ids: Iterable[int]) -> str:
-    """Ids for `json_each`: one statement over a list costs two thirds of as many statements."""
+    """Ids for `json_each`: one statement over a list takes three fifths of the time of as many statements."""
     return f"[{','.join(map(str, ids))}]"
 
 

@@ -28,7 +28,7 @@ READER_CACHE_KIBIBYTES = 4096
 
 
 class Writing:
-    """A write transaction as a context; a class, as entering a generator costs twice as much."""
+    """A write transaction as a context; a class, as entering a generator costs 0.7 us more."""
 
     __slots__ = ("_enter", "_leave", "_step")
 
