@@ -167,7 +167,7 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_file_says_so(tmp_path: Path) -> None:
     path = a_used_file(tmp_path)
     content = bytearray(path.read_bytes())
-    content[2048:] = b"\xff" * (len(content) - 2048)
+    content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(bytes(content))
     with pytest.raises(StoreCorruptError):
         open_store(url_of(path))

@@ -21,7 +21,7 @@ from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.step import Known, Step
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 
-CHECKPOINT_PAGES = 4000
+CHECKPOINT_PAGES = 2000
 CHECKPOINT_COMMITS = 500
 MAX_IDLE_READERS = 4
 READER_CACHE_KIBIBYTES = 4096
