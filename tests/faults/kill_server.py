@@ -84,7 +84,10 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
     if process.command == "up":
         tally.found([Violation("I18", what) for what in process.stop()], where)
     process.end_everything()
-    calls = doubtful(read_histories(home / "history"), gaps)
+    calls = read_histories(home / "history")
+    killed = {call.asked.worker for call in calls if call.asked.verb == "release_worker"}
+    where += "".join(f", {exit_} unasked" for exit_ in process.unasked_exits(killed))
+    calls = doubtful(calls, gaps)
     tally.operations += len(calls)
     tally.reopenings += 1
     tally.found(reopen_and_check(process.store_path, calls), where)

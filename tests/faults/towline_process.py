@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,7 @@ START_SECONDS = 20.0
 STOP_SECONDS = 20.0
 ORPHAN_GRACE_SECONDS = 30
 POLL_SECONDS = 0.02
+ASKED_CAUSES = frozenset({"drained", "finished"})
 REPOSITORY = Path(__file__).parents[2]
 WORKER_APP = "from tests.faults.handlers import app_of_this_worker\n\napp = app_of_this_worker()\n"
 
@@ -101,6 +102,16 @@ class TowlineProcess:
         wrong = [] if code == 0 else [f"it ended with {code} after SIGTERM; its log ends: {self._log_end()}"]
         left = [worker.worker for worker in self.workers()]
         return wrong + ([f"workers outlived its stop: {', '.join(left)}"] if left else [])
+
+    def unasked_exits(self, killed: Collection[str]) -> list[str]:
+        """Workers that ended though nobody had killed or drained them, as the supervisor's log tells it."""
+        told = []
+        for line in (self._home / "towline.log").read_text().splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if entry["event"] == "worker.reaped" and entry["cause"] not in ASKED_CAUSES:
+                    told += [f"{entry['worker']}: {entry['detail']}"] if entry["worker"] not in killed else []
+        return told
 
     def end_everything(self) -> None:
         """Kill it, its workers and their warden, each by pid."""
