@@ -38,10 +38,15 @@ class Retries:
 
 @dataclass(slots=True)
 class Session:
-    """Numbers the adds of one thread at a time."""
+    """Numbers the adds of one thread at a time.
+
+    `run` is the server's run that the present number was first sent to. Its repeats name that run too, whatever other
+    threads have learned since: only so does a later run know that they are repeats.
+    """
 
     name: str
     number: int = 0
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +119,8 @@ class Caller:
                     raise _unknown(method, path, error) from error
                 was_ambiguous = True
                 continue
-            if answer.status == 412 and session is not None and self._is_stale(answer):
-                self._run = None
+            if answer.status == 412 and session is not None and not was_ambiguous and _is_stale(answer):
+                self._forget_run(session)
                 continue
             if answer.status == 503 and repeat != "once" and not is_last and _may_repeat(answer, repeat):
                 continue
@@ -133,7 +138,8 @@ class Caller:
     ) -> Answer:
         head = f"{method} {path}{self._head}"
         if session is not None:
-            head += f"idempotency-key: {self._known_run()}/{session.name}/{session.number}/{int(is_repeat)}\r\n"
+            session.run = session.run or self._known_run()
+            head += f"idempotency-key: {session.run}/{session.name}/{session.number}/{int(is_repeat)}\r\n"
         if method != "GET":
             head += f"content-type: application/json\r\ncontent-length: {len(data)}\r\n"
         request = head.encode("ascii") + b"\r\n" + data
@@ -145,21 +151,26 @@ class Caller:
         except IndexError:
             session = Session(secrets.token_hex(8))
         session.number += 1
+        session.run = None
         return session
 
     def _known_run(self) -> str:
-        if self._run is None:
+        run = self._run
+        if run is None:
             try:
                 answer = self._transport.ask(
                     f"GET /livez{self._head}\r\n".encode("ascii"), timeout_seconds=self._timeout_seconds
                 )
             except AnswerLostError as error:
                 raise NotSentError(str(error)) from error  # the add itself was not sent
-            self._run = str(_read(answer)["run"])
-        return self._run
+            run = self._run = str(_read(answer)["run"])
+        return run
 
-    def _is_stale(self, answer: Answer) -> bool:
-        return cast("Json", from_json(answer.body)).get("type") == STALE_KEY
+    def _forget_run(self, session: Session) -> None:
+        """The run is over and the add was not done there: both start anew, unless another thread has already."""
+        if self._run == session.run:
+            self._run = None
+        session.run = None
 
     def _unreachable(self, error: NotSentError, *, was_ambiguous: bool) -> StoreUnavailableError:
         if was_ambiguous:
@@ -173,6 +184,10 @@ class Caller:
 def quoted(name: str) -> str:
     """A name as one segment of a path."""
     return quote(name, safe="") or "%20"
+
+
+def _is_stale(answer: Answer) -> bool:
+    return cast("Json", from_json(answer.body)).get("type") == STALE_KEY
 
 
 def _may_repeat(answer: Answer, repeat: Repeat) -> bool:

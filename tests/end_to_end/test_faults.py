@@ -43,7 +43,7 @@ def test_power_cuts_show_a_store_that_does_not_sync(tmp_path: Path) -> None:
 
 
 def test_nothing_is_lost_when_server_supervisor_and_workers_are_killed(tmp_path: Path) -> None:
-    tally = kills_of_servers(Budget(7.0, seed=2), tmp_path)
+    tally = kills_of_servers(Budget(7.0, seed=4), tmp_path)  # its callers share a client
     assert tally.violations == []
     assert tally.kills >= 2
     assert tally.operations >= 100

@@ -7,7 +7,7 @@ import pytest
 
 from queue_core.client import HttpQueue
 from queue_core.errors import InvalidSettingError, InvalidTagError, LeaseLostError, StoreUnavailableError
-from queue_core.http_api.caller import Retries
+from queue_core.http_api.caller import Caller, Retries
 from queue_core.http_api.problem_types import OutcomeUnknownError
 from queue_core.http_api.transport import parse_address
 from queue_core.store import Deletion
@@ -90,6 +90,25 @@ def test_a_restart_between_two_adds_is_not_noticed() -> None:
         queue.add(b"to the second")
         queue.close()
         assert (_added(before), _added(after)) == (1, 1)
+
+
+def test_nobody_knows_either_when_another_thread_meets_the_new_server_first() -> None:
+    with a_server() as before, a_server() as after, a_proxy(before, other=after) as proxy:
+        others = [b"of another thread"]
+
+        def meet_the_new_server(_seconds: float) -> None:
+            if others:
+                queue.add(others.pop())
+
+        caller = Caller(proxy.url, token=None, retries=IMPATIENT, timeout_seconds=5.0, sleep=meet_the_new_server)
+        queue = HttpQueue(proxy.url, QUEUE, caller=caller)
+        proxy.fates.append("restart")
+        with pytest.raises(OutcomeUnknownError):
+            queue.add(b"in doubt")
+        assert others == []
+        queue.add(b"later")
+        queue.close()
+        assert (_added(before), _added(after)) == (1, 2)
 
 
 def _added(server: RunningServer) -> int:
