@@ -118,7 +118,8 @@ class WaitingLeases:
         self._turns.submit(delete_and_lease if call.deletions else lease, lambda outcome: self._decide(call, outcome))
 
     def cancel(self, call: LeaseCall) -> None:
-        """The caller hung up: forget it. What was granted meanwhile is given back as if it had never been leased."""
+        """The caller hung up: forget it. What was granted meanwhile is given back as if it had never been leased:
+        not counted, and in its old place."""
         call.is_over = True
         if call.waiter is not None:
             self._waiters.discard(call.waiter)
@@ -229,7 +230,7 @@ class WaitingLeases:
     def _give_back(self, call: LeaseCall, granted: Granted) -> None:
         if not granted.leases:
             return
-        releases = [Release(lease.token, 0.0, "uncounted") for lease in granted.leases]
+        releases = [Release(lease.token, None, "uncounted") for lease in granted.leases]
         self._turns.submit(lambda turn: turn.release(call.queue, releases), lambda _outcome: None)
 
     # -- trying again ---------------------------------------------------------------------------------------------

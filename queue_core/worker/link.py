@@ -135,11 +135,11 @@ class Link:
         )
 
     def give_back(self, leases: Sequence[Lease]) -> None:
-        """Give back tasks nobody has worked on: leasable at once, and the lease is not counted."""
+        """Give back tasks that nobody finished: leasable at once, in their old places, and the lease is not counted."""
         if not leases:
             return
         self._shift.log.info(events.LEASES_RELEASED, count=len(leases))
-        self._release(leases, delay_seconds=0.0, charge="uncounted")
+        self._release(leases, delay_seconds=None, charge="uncounted")
 
     def interrupt(self) -> None:
         """End a wait of the thread that uses this link, from another one; the shift must be ending."""

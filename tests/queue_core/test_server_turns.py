@@ -165,19 +165,19 @@ def test_nobody_is_answered_when_the_disk_does_not_confirm(sync_seconds: float) 
     asyncio.run(main())
 
 
-def test_a_caller_that_went_away_in_mid_lease_gives_back_what_it_was_granted() -> None:
+def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_place() -> None:
     answers: list[object] = []
 
     async def main() -> None:
         core = ServerCore(MemoryStore(), ServeOptions())
         await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
-        await core.turns.run(_add)
+        first, _ = await core.turns.run(_add), await core.turns.run(_add)
         call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False)
         core.waiting.start(call)
         core.waiting.cancel(call)
         await eventually_async(lambda: core.service.look(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
         granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
-        assert [lease.lease_number for lease in granted.leases] == [1]
+        assert [(lease.name, lease.lease_number) for lease in granted.leases] == [(first, 1)]
         core.close()
 
     asyncio.run(main())

@@ -68,7 +68,7 @@ def test_a_drained_worker_finishes_what_it_holds_and_leases_no_more(
 
 
 @both_kinds
-def test_what_does_not_finish_within_the_grace_is_given_back_uncounted(
+def test_what_does_not_finish_within_the_grace_is_given_back_in_its_place_uncounted(
     store: tuple[PullQueues, PullQueue], kind: str
 ) -> None:
     queues, queue = store
@@ -76,10 +76,11 @@ def test_what_does_not_finish_within_the_grace_is_given_back_uncounted(
     queue.add(b"x")
     with running_worker(work.app, queues.queue, grace_seconds=0.05) as worker:
         assert work.started.wait(5)
+        queue.add(b"came later")
         worker.runner.drain("SIGTERM")
         assert worker.wait() == 0
         (task,) = queue.lease()
-        assert task.lease_number == 1
+        assert (task.payload, task.lease_number) == (b"x", 1)
         assert work.tasks[0].lost
         # A thread can't be ended: its process must be. An async handler was cancelled.
         assert worker.runner.is_abandoned == (kind == "plain")
@@ -100,7 +101,9 @@ def test_a_second_request_gives_back_at_once(store: tuple[PullQueues, PullQueue]
         work.finish.set()
 
 
-def test_a_lease_granted_while_draining_is_given_back_uncounted(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_lease_granted_while_draining_is_given_back_in_its_place_uncounted(
+    store: tuple[PullQueues, PullQueue],
+) -> None:
     _, queue = store
     asked, drained = threading.Event(), threading.Event()
 
@@ -114,7 +117,7 @@ def test_a_lease_granted_while_draining_is_given_back_uncounted(store: tuple[Pul
 
     app, seen = App(), []
     app.task(queue="q")(seen.append)
-    queue.add(b"x")
+    queue.add([NewTask(b"x"), NewTask(b"came later")])
     with capture_logs() as logs, running_worker(app, lambda name: Late(queue)) as worker:
         assert asked.wait(5)
         worker.runner.drain("SIGTERM")
@@ -124,7 +127,7 @@ def test_a_lease_granted_while_draining_is_given_back_uncounted(store: tuple[Pul
     assert seen == []
     assert [entry["count"] for entry in logs if entry["event"] == events.LEASES_RELEASED] == [1]
     (task,) = queue.lease()
-    assert task.lease_number == 1
+    assert (task.payload, task.lease_number) == (b"x", 1)
 
 
 def test_a_drain_cuts_a_wait_short_where_the_queue_can(store: tuple[PullQueues, PullQueue]) -> None:
