@@ -6,8 +6,6 @@ from dataclasses import replace
 from threading import RLock
 from typing import Literal
 
-from queue_core.stores.local_signals import LocalSignals
-
 from queue_core import semantics
 from queue_core.backoff import release_delay_seconds
 from queue_core.clock import Instant, after
@@ -26,6 +24,7 @@ from queue_core.store import (
     Renewed,
     Ticket,
 )
+from queue_core.stores.local_signals import LocalSignals
 from queue_core.stores.memory_queue import MemoryQueue
 from queue_core.task import UNTAGGED, NewTask, QueueSpec, TagFilter, Task, TaskState, lease_of, parse_token
 

@@ -11,7 +11,7 @@ from queue_core.stores.sqlite import names as given_names
 from queue_core.stores.sqlite.counts import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.counts import DEAD, DELETED, GAUGE_OF_STATE, READY
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.rows import COLUMNS, end, load, payload_of, remove, task_of, write
+from queue_core.stores.sqlite.rows import COLUMNS, end, load, payload_of, ready_rows, remove, task_of, write
 from queue_core.stores.sqlite.settling import expire, settle
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import TagFilter, Task, TaskState
@@ -19,7 +19,6 @@ from queue_core.task import TagFilter, Task, TaskState
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
 INDEX_OF_STATE = {
-    TaskState.READY: "tasks_ready",
     TaskState.DELAYED: "tasks_delayed",
     TaskState.LEASED: "tasks_leased",
     TaskState.DEAD: "tasks_dead",
@@ -89,6 +88,8 @@ def in_state(step: Step, queue: QueueRow, state: TaskState, tag_ids: list[int] |
     """Up to `limit` rows of a state (and of these tags) in the order of the state's index."""
     if limit <= 0 or tag_ids == []:
         return []
+    if tag_ids is None and state is TaskState.READY:
+        return step.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
     if tag_ids is None:
         return step.connection.execute(
             f"SELECT {COLUMNS} FROM tasks INDEXED BY {INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608

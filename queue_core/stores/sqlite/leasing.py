@@ -11,14 +11,14 @@ from queue_core.store import Granted, LeaseRequest
 from queue_core.stores.sqlite.building import builder
 from queue_core.stores.sqlite.counts import LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.rows import id_list, payload_of, spent_of, spent_text
+from queue_core.stores.sqlite.rows import id_list, payload_of, ready_rows, spent_of, spent_text
 from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, QueueSpec, TagFilter
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
-_ANY = f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta, id LIMIT ?"  # noqa: S608
+_ANY = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
 _TAG = (
     f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"  # noqa: S608
 )
@@ -83,10 +83,10 @@ def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[
     """The tag of the first ready task, of these tags or of all."""
     if tag_ids is None:
         row = step.connection.execute(
-            "SELECT tag FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta, id LIMIT 1",
+            f"{ready_rows('eta, id, tag')} ORDER BY eta, id LIMIT 1",
             (queue.id,),
         ).fetchone()
-        return [] if row is None else [row[0]]
+        return [] if row is None else [row[2]]
     heads = ((step.connection.execute(_HEAD, (tag_id, 1)).fetchone(), tag_id) for tag_id in tag_ids)
     return [tag_id for _head, tag_id in sorted((head, tag_id) for head, tag_id in heads if head is not None)[:1]]
 

@@ -8,6 +8,7 @@ from queue_core.clock import Instant
 from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, spread
 from queue_core.stores.sqlite.counts import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.leasing import in_order
+from queue_core.stores.sqlite.rows import ready_rows
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import TagFilter, TaskState, chosen_name
 
@@ -15,8 +16,8 @@ HEAD = 1000  # etas of the ready queue that are read for `waiting`
 
 _SUMS = ", ".join(f"sum({counter})" for counter in COUNTERS)
 _OF_TAGS = " AND tag IN (SELECT value FROM json_each(?))"
-_READY_FIRST = "SELECT eta FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta LIMIT ?"
-_READY_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready WHERE queue = ? AND state = 0 ORDER BY eta DESC LIMIT 1"
+_READY_FIRST = f"{ready_rows('eta')} ORDER BY eta LIMIT ?2"
+_READY_LAST = f"{ready_rows('eta')} ORDER BY eta DESC LIMIT 1"
 _TAG_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta DESC LIMIT 1"
 
 
@@ -138,16 +139,21 @@ def _tag_of_oldest(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, no
     of_tags, cells = _narrowed(tag_ids)
     bound = queue.spec.max_leases
     alive = "" if bound is None else f" AND leases < {bound}"
-    heads: list[tuple[int, int, int]] = []
+    heads: list[tuple[int, int, int]] = _ready_heads(step, queue, tag_ids)
     for chosen in (
-        f"tasks_ready WHERE queue = ? AND state = 0 AND eta <= ?{of_tags}",
         f"tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?{of_tags}",
         f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags}{alive}",
     ):
-        until = now if "state = 0" not in chosen else (1 << 62)
         sql = f"SELECT eta, id, tag FROM tasks INDEXED BY {chosen} ORDER BY eta, id LIMIT 1"  # noqa: S608
-        heads.extend(step.connection.execute(sql, (queue.id, until, *cells)))
+        heads.extend(step.connection.execute(sql, (queue.id, now, *cells)))
     return [min(heads)[2]] if heads else []
+
+
+def _ready_heads(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[tuple[int, int, int]]:
+    """(eta, id, tag) of the first ready task: of the queue, or of each of these tags."""
+    if tag_ids is None:
+        return step.connection.execute(f"{ready_rows('eta, id, tag')} ORDER BY eta, id LIMIT 1", (queue.id,)).fetchall()
+    return [(*head, tag_id) for tag_id in tag_ids for head in in_order(step, [tag_id], limit=1)]
 
 
 def live_leases(step: Step, name: str, *, limit: int, now: Instant) -> list[LiveLease]:

@@ -44,6 +44,16 @@ def set_paused(step: Step, name: str, paused: Literal["paused", "running"]) -> b
     return True
 
 
+_ALL_TASKS = (
+    "FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0",
+    "FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0",
+    *(
+        f"FROM tasks INDEXED BY {index} WHERE queue = ?1 AND state = {int(state)}"
+        for state, index in INDEX_OF_STATE.items()
+    ),
+)
+
+
 def delete_queue(step: Step, name: str) -> int:
     """See `Transaction.delete_queue`."""
     queue = step.queue(name)
@@ -51,8 +61,7 @@ def delete_queue(step: Step, name: str) -> int:
     step.told = True
     step.write()  # so that nothing gathered is written to rows that are gone
     count = 0
-    for state, index in INDEX_OF_STATE.items():
-        chosen = f"FROM tasks INDEXED BY {index} WHERE queue = ? AND state = {int(state)}"
+    for chosen in _ALL_TASKS:
         row = connection.execute(f"SELECT count(*) {chosen}", (queue.id,)).fetchone()
         count += 0 if row is None else int(row[0])
         connection.execute(

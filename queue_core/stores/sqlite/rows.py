@@ -29,6 +29,14 @@ _WRITE = (
 )
 
 
+def ready_rows(columns: str) -> str:
+    """A statement without its order: these columns of all ready tasks of queue ?1, the tagged and the untagged."""
+    return (
+        f"SELECT {columns} FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0"  # noqa: S608
+        f" UNION ALL SELECT {columns} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0"
+    )
+
+
 def load(connection: Connection, queue: QueueRow, ids: Sequence[int]) -> list[Row]:
     """The rows of those ids that are tasks of this queue, without their payloads."""
     if len(ids) == 1:

@@ -56,6 +56,8 @@ def last_sample(connection: Connection, queue_id: int) -> int:
 
 def pack(finished: Sequence[FinishedLease]) -> str:
     """JSON of the columns; a column whose values are all the same is written as that value."""
+    if len(finished) == 1:
+        return _pack_one(finished[0])
     columns: list[list[object]] = [
         [lease.name for lease in finished],
         [lease.tag for lease in finished],
@@ -69,10 +71,25 @@ def pack(finished: Sequence[FinishedLease]) -> str:
         [lease.reason for lease in finished],
     ]
     size = len(finished)
-    if size == 1:
-        return _encode([column[0] for column in columns])
     packed = [column[0] if column.count(column[0]) == size else column for column in columns]
     return _encode(packed)
+
+
+def _pack_one(lease: FinishedLease) -> str:
+    return _encode(
+        (
+            lease.name,
+            lease.tag,
+            lease.worker,
+            lease.lease_number,
+            lease.outcome,
+            round(lease.waited_seconds * MICROSECONDS),
+            round(lease.held_seconds * MICROSECONDS),
+            lease.ended_at,
+            lease.died,
+            lease.reason,
+        )
+    )
 
 
 def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:

@@ -105,7 +105,10 @@ class Step:
         found = self._find_tag(key)
         if found is None:
             self._new_tags += 1
-            self.connection.execute("INSERT INTO counts (queue, tag, changed_at) VALUES (?, ?, ?)", (*key, self.now))
+            row_id = untagged_id(queue.id) if tag is None else None
+            self.connection.execute(
+                "INSERT INTO counts (id, queue, tag, changed_at) VALUES (?, ?, ?, ?)", (row_id, *key, self.now)
+            )
             found = self._find_tag(key)
             assert found is not None, "it was written a line above"
         return found
@@ -196,6 +199,11 @@ class Step:
         self.counts.write(self.connection, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()
+
+
+def untagged_id(queue_id: int) -> int:
+    """The row that counts a queue's tasks without a tag: told from all others by its sign."""
+    return -queue_id
 
 
 def spec_of(name: str, settings: str, *, paused: int) -> QueueSpec:

@@ -12,8 +12,9 @@ CREATE TABLE queues (
   paused   INTEGER NOT NULL DEFAULT 0
 );
 
--- One row for each tag of each queue ('' is the untagged tasks), one for each whole queue (tag NULL), and row 0 for the
--- store: its `added` is the last id given to a task. A tag's row id is what a task and the tag index carry.
+-- One row for each tag of each queue, one for each whole queue (tag NULL), and row 0 for the store: its `added` is the
+-- last id given to a task. A tag's row id is what a task and the tag index carry; that of the untagged tasks (tag '') is
+-- the queue's own id, negative.
 CREATE TABLE counts (
   id         INTEGER PRIMARY KEY AUTOINCREMENT,
   queue      INTEGER NOT NULL,
@@ -53,8 +54,9 @@ CREATE TABLE tasks (
   payload   BLOB
 );
 
--- Partial: each holds the tasks of one state only, and SQLite itself keeps them true. Ties in eta fall to the id.
-CREATE INDEX tasks_ready ON tasks (queue, eta) WHERE state = 0;
+-- Partial: each holds the tasks of one state only, and SQLite itself keeps them true. Ties in eta fall to the id. A ready
+-- task without a tag stands in the second of these only: one page less to write with each add and each lease.
+CREATE INDEX tasks_ready ON tasks (queue, eta) WHERE state = 0 AND tag > 0;
 
 CREATE INDEX tasks_ready_by_tag ON tasks (tag, eta) WHERE state = 0;
 
