@@ -4,7 +4,7 @@ Decisions and plans are pure functions of other modules; here they meet a source
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -104,14 +104,16 @@ class Reconciler:
                 self.drain_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
 
-    def adopt(self, roster: Mapping[str, str]) -> None:
+    def adopt(self, roster: Sequence[WorkerHandle]) -> None:
         """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone."""
         now = self._clock.monotonic()
-        found = self._runtime.adopt(now=now)
+        found = self._runtime.adopt(remembered=roster, now=now)
         for handle in found:
             self._adopted(handle, now=now)
-        for worker in roster.keys() - {handle.worker for handle in found}:
-            self._morgue.missing(worker, pool=roster[worker])
+        living = {handle.worker for handle in found}
+        for handle in roster:
+            if handle.worker not in living:
+                self._morgue.missing(handle.worker, pool=handle.pool)
 
     def _adopted(self, handle: WorkerHandle, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(handle.pool, ManagedPool(handle.pool, None, Fleet(handle.pool)))

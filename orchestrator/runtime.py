@@ -12,9 +12,9 @@ from orchestrator.config import PoolSpec
 class WorkerHandle:
     """One live worker as its runtime knows it.
 
-    `ref` is the runtime's own name for it ("pid:4711@88123" or a container id); `spec_digest` is the digest of the
-    pool's settings it was spawned with, so that a reload can tell old from new; `spawned_at` may lie before the
-    supervisor's own start when the worker was adopted.
+    `ref` is the runtime's own name for it ("pid:4711@88123/5f2c9a1b" or a container id) and never names another;
+    `spec_digest` is the digest of the pool's settings it was spawned with, so that a reload can tell old from new;
+    `spawned_at` may lie before the supervisor's own start when the worker was adopted.
     """
 
     worker: str
@@ -73,8 +73,12 @@ class Runtime(Protocol):
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """Collect every exit since the last call; each worker is told once."""
 
-    def adopt(self, *, now: Monotonic) -> Sequence[WorkerHandle]:
-        """Find the workers an earlier supervisor of the same state left running; they are known from now on."""
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        """Find the workers an earlier supervisor of the same state left running; they are known from now on.
+
+        `remembered` are those that it knew last. What is not returned of them has verifiably ended: its leases will be
+        given to others.
+        """
 
     def usage(self) -> Mapping[str, Usage]:
         """What each live worker uses; a worker that just ended is left out."""

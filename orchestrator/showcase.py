@@ -9,7 +9,8 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.reconcile import ManagedPool
-from orchestrator.snapshot import WallTime, snapshot_of
+from orchestrator.runtime import WorkerHandle
+from orchestrator.snapshot import WallTime, handle_in, snapshot_of
 from orchestrator.state import StateDir
 
 log = structlog.get_logger()
@@ -64,15 +65,16 @@ class Showcase:
             log.warning(events.STATE_DISCARDED, error=str(error))
             return {}
 
-    def roster(self) -> Mapping[str, str]:
-        """Worker and pool of each worker that an earlier supervisor showed last."""
+    def roster(self) -> list[WorkerHandle]:
+        """The workers that an earlier supervisor showed last, each as its runtime knew it."""
         shown = self._files.read_snapshot() or {}
+        wall = WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
         workers = shown.get("workers")
-        found = {}
-        for worker in workers if isinstance(workers, list) else ():
-            if isinstance(worker, dict) and isinstance(worker.get("worker"), str):
-                found[worker["worker"]] = str(worker.get("pool"))
-        return found
+        return [
+            handle
+            for worker in (workers if isinstance(workers, list) else ())
+            if isinstance(worker, dict) and (handle := handle_in(worker, wall=wall))
+        ]
 
     def _show(self, pools: Collection[ManagedPool], phase: str) -> None:
         wall = WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())

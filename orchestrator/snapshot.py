@@ -1,12 +1,13 @@
 """The supervisor's view of its fleet as plain values, for other commands and for people. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Worker
 from orchestrator.metrics import QueueSample
 from orchestrator.reconcile import ManagedPool
+from orchestrator.runtime import WorkerHandle
 
 
 class WallTime:
@@ -19,6 +20,10 @@ class WallTime:
         """Seconds since the epoch, to the tenth."""
         return round(at + self._offset_seconds, 1)
 
+    def back(self, at: float) -> Monotonic:
+        """The other way: the instant of `at` seconds since the epoch."""
+        return Monotonic(at - self._offset_seconds)
+
 
 def snapshot_of(pools: Iterable[ManagedPool], *, wall: WallTime) -> dict[str, object]:
     """`pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
@@ -29,6 +34,21 @@ def snapshot_of(pools: Iterable[ManagedPool], *, wall: WallTime) -> dict[str, ob
         "pools": {pool.name: _pool(pool, wall) for pool in known},
         "workers": [_worker(w, pool, wall) for w, pool in workers],
     }
+
+
+def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle | None:
+    """What a runtime is to know of one of the `workers` of a snapshot; None when that is not in it."""
+    match worker:
+        case {
+            "worker": str(name),
+            "pool": str(pool),
+            "ref": str(ref),
+            "spec_digest": str(digest),
+            "spawned_at": int() | float() as spawned_at,
+        }:
+            return WorkerHandle(name, pool, ref, digest, wall.back(spawned_at))
+        case _:
+            return None
 
 
 def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:

@@ -97,7 +97,7 @@ class ProcessRuntime:
         child.returncode = 0
         stat = procfs.read_stat(child.pid)
         start_ticks = stat.start_ticks if stat else 0
-        ref = f"pid:{child.pid}@{start_ticks}"
+        ref = procfs.ref_of(child.pid, start_ticks)
         handle = WorkerHandle(request.worker, pool.name, ref, request.environment["TOWLINE_SPEC"], now)
         self._know(_Process(handle, child.pid, start_ticks, pidfd))
         return handle
@@ -133,10 +133,14 @@ class ProcessRuntime:
             self._collect_strangers()
         return exits
 
-    def adopt(self, *, now: Monotonic) -> Sequence[WorkerHandle]:
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
         """See `Runtime.adopt`. What a worker left behind when it died unseen is ended."""
         found = procfs.worker_processes(str(self._state_dir))
         leading = {process.worker for process in found if process.leads}
+        # A living worker's marks can be out of sight: it wrote its title over them, or is in the middle of an exec.
+        hidden = [process for handle in remembered if handle.worker not in leading and (process := _process_of(handle))]
+        found += hidden
+        leading.update(process.worker for process in hidden)
         adopted = []
         for process in found:
             if process.worker not in leading:
@@ -193,7 +197,7 @@ class ProcessRuntime:
         handle = WorkerHandle(
             process.worker,
             process.environment["TOWLINE_POOL"],
-            f"pid:{process.pid}@{process.start_ticks}",
+            procfs.ref_of(process.pid, process.start_ticks),
             process.environment["TOWLINE_SPEC"],
             Monotonic(now - procfs.age_seconds(process.start_ticks)),
         )
@@ -266,6 +270,16 @@ class ProcessRuntime:
             cwd="/",
             start_new_session=True,
         )
+
+
+def _process_of(handle: WorkerHandle) -> WorkerProcess | None:
+    """The very process that the handle is of, whatever its environment tells; None when it has ended."""
+    stat = procfs.find(handle.ref)
+    if stat is None:
+        return None
+    return WorkerProcess(
+        stat, {"TOWLINE_WORKER": handle.worker, "TOWLINE_POOL": handle.pool, "TOWLINE_SPEC": handle.spec_digest}
+    )
 
 
 def _is_child(pidfd: int) -> bool:

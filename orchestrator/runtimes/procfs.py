@@ -53,12 +53,36 @@ class WorkerProcess:
 def read_stat(pid: int) -> ProcessStat | None:
     """The process as it is now, or None when there is none."""
     try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123  pathlib would double the warden's imports
+        # pathlib would double the warden's imports; the name in there may be cut in the middle of a character.
+        with open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field is the program's name in parentheses, which may hold anything.
     return ProcessStat(pid, text[text.rindex(")") + 2 :].split())
+
+
+def boot() -> str:
+    """Names this boot of the host, as pids and start ticks begin anew with the next; empty where it is not told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
+            return file.read(8)
+    except OSError:
+        return ""
+
+
+def ref_of(pid: int, start_ticks: int) -> str:
+    """One process, named for all time."""
+    return f"pid:{pid}@{start_ticks}/{boot()}"
+
+
+def find(ref: str) -> ProcessStat | None:
+    """The process with this `ref_of`, or None when it has ended, or `ref` names none."""
+    digits, _, rest = ref.removeprefix("pid:").partition("@")
+    stat = read_stat(int(digits)) if digits.isdecimal() else None
+    if stat is None or not stat.is_alive or rest != f"{stat.start_ticks}/{boot()}":
+        return None
+    return stat
 
 
 def environment_of(pid: int) -> dict[str, str]:

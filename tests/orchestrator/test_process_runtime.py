@@ -11,7 +11,7 @@ import pytest
 from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
-from orchestrator.runtime import SpawnRequest
+from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs, warden, worker_logs
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.runtimes.procfs import WorkerProcess
@@ -86,6 +86,29 @@ def test_a_process_of_that_pid_but_another_start_is_never_opened() -> None:
     pidfd = procfs.open_exactly(stat.pid, stat.start_ticks)
     assert pidfd is not None
     os.close(pidfd)
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        pytest.param("pid:{pid}@{later}/{boot}", id="another process of that pid"),
+        pytest.param("pid:{pid}@{ticks}/00000000", id="of an earlier boot of the host"),
+        pytest.param("pid:{pid}@{ticks}", id="without its boot"),
+        pytest.param("c0ffee", id="of another runtime"),
+    ],
+)
+def test_what_is_not_verifiably_a_remembered_worker_is_not_adopted(
+    runtime: ProcessRuntime, tmp_path: Path, ref: str
+) -> None:
+    with subprocess.Popen(["sleep", "600"], env={}, start_new_session=True) as bystander:
+        try:
+            stat = procfs.read_stat(bystander.pid)
+            assert stat is not None
+            named = {"pid": stat.pid, "ticks": stat.start_ticks, "later": stat.start_ticks + 1, "boot": procfs.boot()}
+            known = WorkerHandle("w1", "resize", ref.format(**named), "digest", CLOCK.monotonic())
+            assert runtime.adopt(remembered=[known], now=CLOCK.monotonic()) == []
+        finally:
+            bystander.kill()
 
 
 def test_a_shell_that_exports_our_variables_is_no_worker(tmp_path: Path) -> None:

@@ -275,10 +275,10 @@ def adopted_worker(stage: Stage, worker: str, *, pool: PoolSpec) -> WorkerHandle
 
 def test_workers_that_an_earlier_supervisor_left_are_adopted_and_not_touched(stage: Stage) -> None:
     pool = a_pool(least=1)
-    adopted_worker(stage, "resize-old", pool=pool)
+    left = adopted_worker(stage, "resize-old", pool=pool)
     stage.source.seen.add("resize-old")
     stage.set_pools(pool)
-    stage.reconciler.adopt({"resize-old": "resize"})
+    stage.reconciler.adopt([left])
     stage.turn()
     assert stage.runtime.asked == []
     assert stage.told(events.WORKER_ADOPTED)[0]["worker"] == "resize-old"
@@ -288,7 +288,7 @@ def test_adopted_workers_with_other_settings_are_replaced(stage: Stage) -> None:
     adopted_worker(stage, "resize-old", pool=a_pool(env={"COLOUR": "red"}))
     stage.source.seen.add("resize-old")
     stage.set_pools(a_pool(least=1))
-    stage.reconciler.adopt({})
+    stage.reconciler.adopt(())
     stage.turn()
     assert stage.runtime.asked == [("spawn", "resize-1")]
 
@@ -296,14 +296,14 @@ def test_adopted_workers_with_other_settings_are_replaced(stage: Stage) -> None:
 def test_adopted_workers_of_a_pool_that_is_gone_finish(stage: Stage) -> None:
     adopted_worker(stage, "gone-old", pool=a_pool("gone"))
     stage.set_pools(a_pool())
-    stage.reconciler.adopt({})
+    stage.reconciler.adopt(())
     assert stage.runtime.asked == [("drain", "gone-old")]
 
 
 def test_leases_of_workers_that_died_unseen_are_given_back(stage: Stage) -> None:
     stage.source.held["resize-lost"] = ["t1"]
     stage.set_pools(a_pool())
-    stage.reconciler.adopt({"resize-lost": "resize"})
+    stage.reconciler.adopt([WorkerHandle("resize-lost", "resize", "fake:1", "digest", stage.clock.monotonic())])
     assert stage.source.released == ["resize-lost"]
     (death,) = stage.files.read_deaths(limit=1)
     assert (death["worker"], death["detail"]) == ("resize-lost", "ended while no supervisor was there")

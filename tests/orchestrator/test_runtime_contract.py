@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
+from orchestrator.runtimes import procfs
 from orchestrator.runtimes.process import ProcessRuntime
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
@@ -27,6 +28,8 @@ STAY: Final = "echo up; exec sleep 600"
 DRAIN: Final = "trap 'kill $!; exit 0' TERM; sleep 600 & echo up; wait"
 IGNORE_DRAIN: Final = "trap '' TERM; echo up; while :; do sleep 600; done"
 WITH_A_CHILD: Final = "sleep 600 & echo child $!; wait"
+HIDDEN: Final = "echo up; exec env -i sleep 600"
+HIDDEN_WITH_A_CHILD: Final = "sleep 600 & echo child $!; exec env -i sleep 600"
 
 RUNTIMES: Final[dict[str, Callable[[Path], Runtime]]] = {"process": ProcessRuntime}
 
@@ -224,6 +227,38 @@ def test_an_adopted_worker_is_told_of_when_it_ends(bench: Bench) -> None:
     bench.runtime.kill(left.worker)
     (ended,) = bench.exits()
     assert ended.worker == left.worker
+
+
+def test_a_remembered_worker_that_hides_its_marks_is_adopted_all_the_same(bench: Bench) -> None:
+    left = bench.spawn(HIDDEN)
+    eventually(lambda: bench.output(left) == "up\n" and not procfs.environment_of(pid_of(left)))
+    bench.reopen()
+    assert bench.runtime.adopt(now=CLOCK.monotonic()) == []
+    (found,) = bench.runtime.adopt(remembered=[left], now=CLOCK.monotonic())
+    assert replace(found, spawned_at=left.spawned_at) == left
+    assert bench.runtime.adopt(remembered=[left], now=CLOCK.monotonic()) == []
+    bench.runtime.kill(left.worker)
+    assert [ended.worker for ended in bench.exits()] == [left.worker]
+
+
+def test_what_a_remembered_worker_that_hides_its_marks_has_started_is_left_to_it(bench: Bench) -> None:
+    left = bench.spawn(HIDDEN_WITH_A_CHILD)
+    child = child_of(bench, left)
+    eventually(lambda: not procfs.environment_of(pid_of(left)))
+    bench.reopen()
+    (found,) = bench.runtime.adopt(remembered=[left], now=CLOCK.monotonic())
+    assert found.worker == left.worker
+    assert is_running(child)
+    bench.runtime.kill(left.worker)
+    bench.exits()
+    eventually(lambda: not is_running(child))
+
+
+def test_a_remembered_worker_that_is_gone_is_not_adopted(bench: Bench) -> None:
+    left = bench.spawn(FINISH)
+    bench.exits()
+    bench.reopen()
+    assert bench.runtime.adopt(remembered=[left], now=CLOCK.monotonic()) == []
 
 
 def test_a_worker_is_adopted_once(bench: Bench) -> None:

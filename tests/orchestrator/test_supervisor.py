@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,20 @@ def test_a_stop_drains_every_worker_and_ends_with_0(stage: Stage) -> None:
     assert stage.codes == [0]
     assert supervisor.snapshot()["phase"] == "stopped"
     assert supervisor.snapshot() == StateDir(stage.folder).read_snapshot()
+
+
+def test_a_supervisor_remembers_the_workers_of_the_one_before(stage: Stage) -> None:
+    stage.pools = [a_pool(least=1)]
+    with stage.running() as supervisor:
+        (left,) = eventually(lambda: list(stage.runtime.live.values()))
+        eventually(lambda: supervisor.snapshot().get("workers"))
+        left_behind = StateDir(stage.folder).read_snapshot()
+    assert left_behind is not None
+    StateDir(stage.folder).write_snapshot(left_behind)  # as the first one's kill would have left it
+    with stage.running():
+        (known,) = eventually(lambda: stage.runtime.remembered)
+    assert replace(known, spawned_at=left.spawned_at) == left
+    assert abs(known.spawned_at - left.spawned_at) < 1.0
 
 
 def test_a_second_request_to_stop_ends_workers_at_once(stage: Stage) -> None:

@@ -20,6 +20,7 @@ class FakeRuntime:
         self.requests: dict[str, SpawnRequest] = {}
         self.asked: list[tuple[str, str]] = []
         self.left_running: list[WorkerHandle] = []
+        self.remembered: list[WorkerHandle] = []
         self.refuses = ""
         self.memory_bytes = 1_000_000
         self._exits: list[Exit] = []
@@ -61,7 +62,8 @@ class FakeRuntime:
         exits, self._exits = self._exits, []
         return exits
 
-    def adopt(self, *, now: Monotonic) -> Sequence[WorkerHandle]:
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        self.remembered = list(remembered)
         found, self.left_running = self.left_running, []
         self.live.update({handle.worker: handle for handle in found})
         return found
