@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from queue_core import events, limits
+from queue_core.admission import check_new_tasks, check_queue_spec
 from queue_core.api import Observation
 from queue_core.clock import Instant
-from queue_core.errors import InvalidCountError, InvalidSettingError
+from queue_core.errors import InvalidCountError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import (
@@ -140,7 +141,7 @@ class Turn:
             if deletion.then:
                 added.extend(outcome.then)
                 for task, result in zip(deletion.then, outcome.then, strict=True):
-                    self._note_added(task.queue or queue, [task], [result])
+                    self._note_added(queue, [task], [result])
         self._note_finished(done)
         return added, lost
 
@@ -271,10 +272,10 @@ class Turn:
     def _note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         for task, outcome in zip(tasks, added, strict=True):
             if outcome.ready and outcome.status == "added":
-                self._wake(queue, task.tag)
+                self._wake(task.queue or queue, task.tag)
         if self._lifecycle != "off":
             self._note(
-                QueueEvent(events.TASK_ADDED, self.now, queue, outcome.name, task.tag)
+                QueueEvent(events.TASK_ADDED, self.now, task.queue or queue, outcome.name, task.tag)
                 for task, outcome in zip(tasks, added, strict=True)
                 if outcome.status == "added"
             )
@@ -316,38 +317,6 @@ def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
     if not lease.died:
         return [told]
     return [told, replace(told, event=events.TASK_DIED, reason=lease.reason)]
-
-
-def check_new_tasks(tasks: Sequence[NewTask]) -> None:
-    """Raise an `InvalidRequestError` for the first task that can't be added; names the limit."""
-    for task in tasks:
-        limits.check_payload(task.payload)
-        if task.tag is not None:
-            limits.check_tag(task.tag)
-        if task.name is not None:
-            limits.check_task_name(task.name)
-        if task.delay_seconds is not None:
-            limits.check_delay_seconds(task.delay_seconds)
-            if task.eta is not None:
-                raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
-
-
-def check_queue_spec(spec: QueueSpec) -> None:
-    """Raise unless the settings are in range and agree with each other."""
-    limits.check_queue_name(spec.name)
-    limits.check_lease_seconds(spec.lease_seconds)
-    limits.check_lease_seconds(spec.max_lease_seconds)
-    if spec.lease_seconds > spec.max_lease_seconds:
-        raise InvalidSettingError(
-            f"{spec.name}: lease must be at most max_lease: {spec.lease_seconds} s > {spec.max_lease_seconds} s"
-        )
-    if spec.max_leases is not None and spec.max_leases < 1:
-        raise InvalidSettingError(f"{spec.name}: max_leases must be at least 1: {spec.max_leases}")
-    if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:
-        raise InvalidSettingError(
-            f"{spec.name}: retry must have 0 <= min <= max <= {limits.MAX_ETA_SECONDS:.0f} s: "
-            f"{spec.retry_min_seconds} s, {spec.retry_max_seconds} s"
-        )
 
 
 def _check_page(limit: int) -> None:

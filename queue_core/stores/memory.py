@@ -31,6 +31,7 @@ from queue_core.task import UNTAGGED, NewTask, QueueSpec, TagFilter, Task, TaskS
 HEAD = 1000  # etas of the ready queue that are read for `waiting`
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+_MOVED_BY_TIME = (TaskState.DELAYED, TaskState.LEASED)
 
 
 class MemoryStore:
@@ -104,9 +105,9 @@ class MemoryStore:
     # -- producers ------------------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        held = self._of(queue)
+        self._of(queue)
         self._check_adds(queue, tasks, now=now)
-        return [self._add_one(held, new, now=now) for new in tasks]
+        return [self._add_one(self._of(new.queue or queue), new, now=now) for new in tasks]
 
     def _check_adds(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
         for new in tasks:
@@ -304,7 +305,7 @@ class MemoryStore:
         ]
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return min((task.eta for task in self._of(queue).tasks.values() if _waits_for_time(task)), default=None)
+        return min((task.eta for task in self._of(queue).tasks.values() if task.state in _MOVED_BY_TIME), default=None)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
@@ -334,8 +335,6 @@ class MemoryStore:
         self._leads[name] = (holder, after(now, seconds))
         return True
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _of(self, name: str) -> MemoryQueue:
         held = self._queues.get(name)
         if held is None:
@@ -349,7 +348,3 @@ def _check_lease_time(spec: QueueSpec, seconds: float) -> None:
         raise InvalidLeaseTimeError(
             f"a lease of {spec.name} may last at most max_lease, {spec.max_lease_seconds} s: {seconds}"
         )
-
-
-def _waits_for_time(task: Task) -> bool:
-    return task.state in (TaskState.DELAYED, TaskState.LEASED)

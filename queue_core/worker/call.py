@@ -11,10 +11,10 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
+from queue_core.admission import check_new_tasks
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
-from queue_core.verbs import check_new_tasks
 from queue_core.worker import events
 from queue_core.worker.app import Handler
 from queue_core.worker.held import Dead, HeldTask, Retry

@@ -1,5 +1,7 @@
 """How long a failed task waits."""
 
+from typing import Literal
+
 import pytest
 
 from queue_core.backoff import release_delay_seconds, retry_delay_seconds
@@ -21,6 +23,7 @@ def test_jitter_takes_off_at_most_a_tenth() -> None:
     ("asked", "charge", "expected"),
     [(None, "counted", 1.0), (None, "uncounted", None), (7.0, "counted", 7.0), (0.0, "counted", 0.0)],
 )
-def test_a_release_waits_as_asked_else_as_the_queue_says(asked: float | None, charge: str, expected: float | None) -> None:
-    delay = release_delay_seconds(SPEC, asked_seconds=asked, charge=charge, leases=1, jitter=0.0)  # type: ignore[arg-type]
-    assert delay == expected
+def test_a_release_waits_as_asked_else_as_the_queue_says(
+    asked: float | None, charge: Literal["counted", "uncounted"], expected: float | None
+) -> None:
+    assert release_delay_seconds(SPEC, asked_seconds=asked, charge=charge, leases=1, jitter=0.0) == expected

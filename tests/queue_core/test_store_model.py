@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -42,7 +41,7 @@ new_tasks = some.builds(
     queue=some.sampled_from([None, None, None, None, "one", "two", "unknown"]),
 )
 next_tasks = some.lists(new_tasks, min_size=1, max_size=3)
-some_tasks = some.lists(new_tasks.map(lambda task: replace(task, queue=None)), min_size=1, max_size=5)
+some_tasks = some.lists(new_tasks, min_size=1, max_size=5)
 names = some.lists(some.sampled_from(["n1", "n2", "n3", "_1", "_2", "_5", "_9", "n9"]), min_size=1, max_size=4)
 specs = some.builds(
     QueueSpec,
