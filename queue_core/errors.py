@@ -8,13 +8,15 @@ QueueError
 ├── UnknownQueueError                name a queue that exists; the message lists some
 ├── LeaseLostError                   the token is not current: stop the work, its task has moved on
 ├── WorkerRetiredError               this worker is to finish: it gets no more leases
+├── ListenError                      listen somewhere else, or stop whoever listens there
 ├── AppError                         mend the handlers, or what the worker was told to serve
 │   └── AppImportError               mend the module that holds them
 ├── PermissionDeniedError            use a token of another role
 │   └── UnauthenticatedError         no token, or not one this server knows
 └── StoreError
     ├── StoreUnavailableError        try again: nothing is known to have been changed
-    │   └── StoreFullError           free disk space, then try again
+    │   ├── StoreFullError           free disk space, then try again
+    │   └── OutcomeUnknownError      it may have taken effect: look before repeating
     ├── StoreReadOnlyError           make the file and its folder writable
     ├── StoreCorruptError            the file is not a queue, or is damaged
     └── StoreVersionError            made by a newer version; upgrade
@@ -94,6 +96,10 @@ class WorkerRetiredError(QueueError):
     """The supervisor retired this worker: it gets no lease any more and should exit."""
 
 
+class ListenError(QueueError):
+    """The address can't be listened on: in use, not ours, or not allowed."""
+
+
 class AppError(QueueError):
     """A worker's handlers contradict each other, or do not cover what the worker is to serve."""
 
@@ -126,6 +132,10 @@ class StoreUnavailableError(StoreError):
 
 class StoreFullError(StoreUnavailableError):
     """No room is left; nothing was changed."""
+
+
+class OutcomeUnknownError(StoreUnavailableError):
+    """The request may or may not have taken effect: the answer was lost, or the disk failed while it was synced."""
 
 
 class StoreReadOnlyError(StoreError):

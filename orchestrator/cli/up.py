@@ -24,8 +24,9 @@ from queue_core.cli.options import file_option, json_option, log_options, settin
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.config import Override
 from queue_core.connect import open_queues
+from queue_core.errors import ListenError
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.run import ListenError, ServerThread
+from queue_core.server.run import ServerThread
 
 
 @command(

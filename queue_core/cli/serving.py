@@ -9,10 +9,10 @@ from pathlib import Path
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.config import Override, QueueFile, ServerSettings, absolute_store
+from queue_core.errors import ListenError
 from queue_core.events import EventLog
 from queue_core.logs import LifecycleFile
 from queue_core.server.options import AccessToken, Role, ServeOptions, options_of
-from queue_core.server.run import ListenError
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store

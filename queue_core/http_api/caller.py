@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
 
-from queue_core.errors import QueueError, StoreUnavailableError
-from queue_core.http_api.problem_types import STALE_KEY, OutcomeUnknownError, error_of
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
+from queue_core.http_api.problem_types import STALE_KEY, error_of
 from queue_core.http_api.transport import Answer, AnswerLostError, NotSentError, Transport, parse_address
 from queue_core.http_api.values import Json
 

@@ -20,10 +20,6 @@ STALE_KEY = PREFIX + "stale-key"
 """The idempotency key is of another run of the server; nothing was done. Ask for the present run, then send again."""
 
 
-class OutcomeUnknownError(StoreUnavailableError):
-    """The request may or may not have taken effect: the answer was lost, or the disk failed while it was synced."""
-
-
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -36,7 +32,7 @@ def _trees(*roots: type[QueueError]) -> dict[str, type[QueueError]]:
     found: dict[str, type[QueueError]] = {}
     for root in roots:
         found[problem_type(root)] = root
-        ours = (below for below in root.__subclasses__() if below.__module__ in (QueueError.__module__, __name__))
+        ours = (below for below in root.__subclasses__() if below.__module__ == QueueError.__module__)
         found.update(_trees(*ours))
     return found
 

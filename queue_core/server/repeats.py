@@ -7,8 +7,8 @@ client takes to ask again. Memory ends with the server: a repeat that meets anot
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from queue_core.errors import InvalidRequestError, QueueError
-from queue_core.http_api.problem_types import STALE_KEY, OutcomeUnknownError
+from queue_core.errors import InvalidRequestError, OutcomeUnknownError, QueueError
+from queue_core.http_api.problem_types import STALE_KEY
 from queue_core.server.problems import Problem
 from queue_core.server.turns import Done
 

@@ -14,7 +14,7 @@ import structlog
 import uvicorn
 
 from queue_core.clock import Clock
-from queue_core.errors import QueueError
+from queue_core.errors import ListenError
 from queue_core.events import EventLog
 from queue_core.server import events
 from queue_core.server.app import ServerApp
@@ -27,10 +27,6 @@ BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 600
 
 log = structlog.get_logger()
-
-
-class ListenError(QueueError):
-    """The address can't be listened on: in use, not ours, or not allowed."""
 
 
 class _Uvicorn(uvicorn.Server):

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from queue_core.errors import StoreError
-from queue_core.http_api.problem_types import OutcomeUnknownError
+from queue_core.errors import OutcomeUnknownError, StoreError
 from queue_core.server import events
 from queue_core.service import Batch, QueueService, Step
 

@@ -6,9 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from queue_core.client import HttpQueue
-from queue_core.errors import InvalidSettingError, InvalidTagError, LeaseLostError, StoreUnavailableError
+from queue_core.errors import (
+    InvalidSettingError,
+    InvalidTagError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 from queue_core.http_api.caller import Caller, Retries
-from queue_core.http_api.problem_types import OutcomeUnknownError
 from queue_core.http_api.transport import parse_address
 from queue_core.store import Deletion
 from queue_core.task import NewTask, QueueSpec

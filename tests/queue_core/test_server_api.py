@@ -10,6 +10,7 @@ import pytest
 
 from queue_core.errors import (
     InvalidSettingError,
+    ListenError,
     PermissionDeniedError,
     QueueError,
     StoreFullError,
@@ -19,7 +20,7 @@ from queue_core.errors import (
 )
 from queue_core.server.auth import NEEDED
 from queue_core.server.options import AccessToken, Role, ServeOptions, check_options, options_of, parse_tokens
-from queue_core.server.run import ListenError, Server, ServerThread
+from queue_core.server.run import Server, ServerThread
 from queue_core.stores.memory import MemoryStore
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request

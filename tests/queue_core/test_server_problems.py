@@ -5,8 +5,14 @@ import json
 import pytest
 
 from queue_core import errors
-from queue_core.errors import InvalidRequestError, LeaseLostError, QueueError, StoreUnavailableError
-from queue_core.http_api.problem_types import ERRORS, OutcomeUnknownError, error_of, problem_type
+from queue_core.errors import (
+    InvalidRequestError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    QueueError,
+    StoreUnavailableError,
+)
+from queue_core.http_api.problem_types import ERRORS, error_of, problem_type
 from queue_core.server.problems import TITLES, problem_of, refusal, status_of
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from queue_core.errors import InvalidRequestError, UnknownQueueError
-from queue_core.http_api.problem_types import STALE_KEY, OutcomeUnknownError
+from queue_core.errors import InvalidRequestError, OutcomeUnknownError, UnknownQueueError
+from queue_core.http_api.problem_types import STALE_KEY
 from queue_core.server import repeats
 from queue_core.server.problems import Problem
 from queue_core.server.repeats import Repeats

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from queue_core.clock import ManualClock
-from queue_core.errors import QueueError, StoreFullError, UnknownQueueError
-from queue_core.http_api.problem_types import OutcomeUnknownError
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, UnknownQueueError
 from queue_core.server.core import ServerCore
 from queue_core.server.options import ServeOptions
 from queue_core.server.turns import SLOW_SYNC_SECONDS, Turns
