@@ -27,10 +27,6 @@ UP_SECONDS: Final = 15.0
 MARGIN_SECONDS: Final = 30.0
 """How long after its time the demo gives up."""
 KILL_ATTEMPTS: Final = 5
-LATE_SHARE: Final = 1.4
-"""Of the time of the kill: how long to wait for a good moment."""
-MAX_AHEAD: Final = 4
-"""Tasks that may wait ahead of the killed worker's."""
 RESTART_SECONDS: Final = 5.0
 """How long a killed worker's tasks may take to start again before that is a finding."""
 
@@ -201,17 +197,9 @@ class Demo:
             self._view.tell(f"killed {victim} (SIGKILL) in the midst of its work")
 
     def _victim(self) -> str | None:
-        """A busy worker whose death shows how soon its task is started again, and not how long a backlog takes.
-
-        Such a moment comes between bursts; when it does not, any busy worker will do.
-        """
-        run = self.run_state
-        is_late = run.elapsed_seconds > run.script.kill_at_seconds * LATE_SHARE
-        for worker in run.record.busy(besides=[name for name, _ in run.killed]):
-            pool = pool_of(worker)
-            if is_late or (run.workers_of(pool) > 1 and run.record.ready[pool] <= MAX_AHEAD):
-                return worker
-        return None
+        """Any worker that is busy now, but for those killed already."""
+        busy = self.run_state.record.busy(besides=[name for name, _ in self.run_state.killed])
+        return next(iter(busy), None)
 
     def _outcome(self) -> Outcome:
         run = self.run_state
