@@ -93,7 +93,7 @@ def _order(calls: Sequence[Call], lives: dict[str, Life]) -> Iterator[tuple[str,
     Within one answer the etas rise. Between calls only tasks prove something that were acknowledged before the lease
     was asked for, with no delay, and whose first lease, its number says, came after the answer.
     """
-    waiting = _Waiting(lives)
+    waiting = _Waiting(lives, takes_back_unseen=_takes_back_unseen(calls))
     for call in calls:
         if call.asked.verb != "lease" or call.outcome != "ok" or call.answered is None:
             continue
@@ -114,10 +114,10 @@ def _order(calls: Sequence[Call], lives: dict[str, Life]) -> Iterator[tuple[str,
 class _Waiting:
     """For each queue and tag, which tasks surely waited, unleased, from when until when."""
 
-    def __init__(self, lives: dict[str, Life]) -> None:
+    def __init__(self, lives: dict[str, Life], *, takes_back_unseen: bool) -> None:
         spans: dict[tuple[str, str | None], list[tuple[int, int, str]]] = {}
         for life in lives.values():
-            for queue, tag, since, until in _surely_waiting(life):
+            for queue, tag, since, until in _surely_waiting(life, takes_back_unseen=takes_back_unseen):
                 spans.setdefault((queue, tag), []).append((since, until, life.uid))
         self._since: dict[tuple[str, str | None], list[int]] = {}
         self._longest: dict[tuple[str, str | None], list[tuple[int, str]]] = {}
@@ -143,12 +143,16 @@ class _Waiting:
         return ""
 
 
-def _surely_waiting(life: Life) -> Iterator[tuple[str, str | None, int, int]]:
-    """From the answer of its only add to its first lease, or for ever; nothing where anything about it is open.
+def _takes_back_unseen(calls: Sequence[Call]) -> bool:
+    """Whether a server may have taken back, uncounted, what it had granted to a worker that was killed meanwhile.
 
-    A lease that nobody lived to see may have been taken back uncounted: then the number tells nothing, but the eta has
-    moved.
+    Such a lease leaves no trace but its instant: the task has its old place and number.
     """
+    return any(call.asked.verb == "release_worker" and call.answered is None for call in calls)
+
+
+def _surely_waiting(life: Life, *, takes_back_unseen: bool) -> Iterator[tuple[str, str | None, int, int]]:
+    """From the answer of its only add to its first lease, or for ever; nothing where anything about it is open."""
     if len(life.addings) != 1 or life.named_deletions:
         return
     adding = life.addings[0]
@@ -158,9 +162,9 @@ def _surely_waiting(life: Life) -> Iterator[tuple[str, str | None, int, int]]:
         return
     if life.grants:
         first = life.grants[0]
-        if first.lease.number == 1 and first.call is not None and first.lease.ready_at <= answered.at:
+        if first.lease.number == 1 and first.call is not None and not takes_back_unseen:
             yield adding.asked.queue, adding.asked.tag, answered.at, first.leased_at
-    elif any(task.leases == 0 and task.state == "READY" and task.eta <= answered.at for task in life.stored):
+    elif any(task.leased_at == 0 and task.state == "READY" for task in life.stored):
         yield adding.asked.queue, adding.asked.tag, answered.at, FOREVER
 
 

@@ -89,6 +89,10 @@ def honest() -> Iterator[tuple[str, Story]]:
         .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
         .keeps(a_stored(lease=FIRST, state="LEASED")),
     )
+    overtaken = Story().add("a").add("b").lease(a_lease("b", since=3.05, ready=2.05)).end("delete", "b.3050000")
+    overtaken.call(Asked("release_worker", worker="killed"), outcome="unknown")
+    overtaken.lease(a_lease("a", since=6.05)).end("delete", "a.6050000")
+    yield "overtaken while a worker had it that was killed before it knew", overtaken
     yield (
         "an empty answer while the only task is leased",
         Story().add().lease(FIRST).lease().keeps(a_stored(lease=FIRST)),
