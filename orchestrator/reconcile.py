@@ -158,11 +158,11 @@ class Reconciler:
             pool.due_at = _AT_ONCE
 
     def waiting_pools(self) -> list[PoolSpec]:
-        """Pools with nobody to lease, and nothing to be leased when last looked at: an arrival is news to them."""
+        """Pools with nobody who stays to lease, and nothing to be leased when last looked at: an arrival is news."""
         return [
             pool.spec
             for pool in self.pools.values()
-            if pool.spec and not pool.fleet.workers and pool.sample is not None and not pool.sample.ready
+            if pool.spec and not pool.fleet.alive and pool.sample is not None and not pool.sample.ready
         ]
 
     # -- turns ----------------------------------------------------------------------------------------------------

@@ -173,6 +173,15 @@ def test_leases_that_could_not_be_given_back_are_given_back_later(stage: Stage) 
     assert stage.source.released == [dead]
 
 
+def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: Stage) -> None:
+    [worker] = stage.with_workers(1)
+    assert stage.reconciler.waiting_pools() == []
+    [pool] = stage.reconciler.pools.values()
+    stage.reconciler.drain_pool(pool, why="a test", now=stage.clock.monotonic())
+    assert stage.state_of(worker) == "draining"
+    assert [spec.name for spec in stage.reconciler.waiting_pools()] == [pool.name]
+
+
 def test_a_source_that_is_down_is_told_once_and_nothing_is_let_go(stage: Stage) -> None:
     stage.with_workers(3)
     stage.set_pools(a_pool(least=0, churn=0))
