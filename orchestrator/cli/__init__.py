@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+import click
+
 from queue_core.cli.catalog import COMMANDS, LOOK, RUN
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import Entry, LazyGroup
@@ -37,7 +39,8 @@ def command() -> LazyGroup:
     everything = {**COMMANDS, **_FLEET}
     sections = list(dict.fromkeys([RUN, *(entry.section for entry in everything.values())]))
     ordered = sorted(everything.items(), key=lambda item: sections.index(item[1].section))
-    return LazyGroup(entries=dict(ordered), help=_HELP, epilog="Each command has examples in its own --help.")
+    group = LazyGroup(entries=dict(ordered), help=_HELP, epilog="Each command has examples in its own --help.")
+    return click.version_option(package_name="towline", message="towline %(version)s")(group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,7 +11,14 @@ from queue_core.task import ANY, UNTAGGED, TagFilter
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class DurationType(click.ParamType[float]):
+if TYPE_CHECKING:  # older releases of click can't be subscripted at run time
+    _FloatParam = click.ParamType[float]
+    _IntParam = click.ParamType[int]
+else:
+    _FloatParam = _IntParam = click.ParamType
+
+
+class DurationType(_FloatParam):
     """Seconds, written as in the file: 500ms, 30s, 5m; a bare number is seconds."""
 
     name = "duration"
@@ -32,7 +39,7 @@ class DurationType(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-class SizeType(click.ParamType[int]):
+class SizeType(_IntParam):
     """Bytes, written as in the file: 64KiB, 1MB; a bare number is bytes."""
 
     name = "size"
