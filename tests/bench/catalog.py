@@ -35,7 +35,8 @@ class Entry:
 ENTRIES = (
     Entry("towline", "towline", "TowlineDriver", {"durability": "strict"}),
     Entry("towline-relaxed", "towline", "TowlineDriver", {"durability": "relaxed"}),
-    Entry("towline-served", "towline_served", "TowlineServedDriver"),
+    Entry("towline-served", "towline_served", "TowlineServedDriver", {"durability": "strict"}),
+    Entry("towline-served-relaxed", "towline_served", "TowlineServedDriver", {"durability": "relaxed"}),
     Entry("celery", "celery", "CeleryDriver"),
     Entry("rq", "rq", "RqDriver", {"simple": False}),
     Entry("rq-simple", "rq", "RqDriver", {"simple": True}),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -17,6 +18,7 @@ from tests.bench.record import RECORDING_VARIABLE
 from tests.bench.site import Site
 from tests.support.engines import free_port
 
+Durability = Literal["strict", "relaxed"]
 ROOT = Path(__file__).resolve().parents[3]
 TOWLINE = (sys.executable, "-m", "orchestrator")
 START_SECONDS = 20.0
@@ -33,10 +35,16 @@ class Served:
 
 
 @contextmanager
-def serving(site: Site, store: str, *, arguments: Sequence[str] = ("serve",)) -> Iterator[Served]:
+def serving(
+    site: Site, store: str, *, arguments: Sequence[str] = ("serve",), durability: Durability = "strict"
+) -> Iterator[Served]:
     """`towline serve`, or another command that serves, over the store at that URL; ended by SIGTERM."""
     port = free_port()
-    settings = {"TOWLINE_STORE": store, "TOWLINE_LISTEN": f"127.0.0.1:{port}"}
+    settings = {
+        "TOWLINE_STORE": store,
+        "TOWLINE_DURABILITY": durability,
+        "TOWLINE_LISTEN": f"127.0.0.1:{port}",
+    }
     home = site.new_directory("served")
     with towline(arguments, settings, home) as process:
         _await_ready(process, port, home)

@@ -5,26 +5,28 @@ from contextlib import ExitStack
 
 from queue_core.connect import open_queue
 from queue_core.task import NewTask
-from tests.bench.alone.served import TOWLINE, serving, work_command
+from tests.bench.alone.served import TOWLINE, Durability, serving, work_command
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.record import QUEUE
 from tests.bench.site import Site
 
 
 class TowlineServedDriver:
-    """Every acknowledged change is synced; a worker holds one task at a time and fetches none ahead."""
+    """Strict syncs every acknowledged change; a worker holds one task at a time and fetches none ahead."""
 
-    name = "Towline, served"
-    durable = "yes"
     loads = Loads(add=3_000, drain=8_000, add_batch=50_000)
 
-    def __init__(self) -> None:
+    def __init__(self, *, durability: Durability) -> None:
+        strict = durability == "strict"
+        self.name = "Towline, served" if strict else "Towline, served, relaxed"
+        self.durable = "yes" if strict else "not across a power cut"
+        self._durability = durability
         self._stack = ExitStack()
         self._url = ""
 
     def start(self, site: Site) -> None:
         store = f"sqlite:///{site.new_directory('towline')}/bench.db"
-        self._url = self._stack.enter_context(serving(site, store)).url
+        self._url = self._stack.enter_context(serving(site, store, durability=self._durability)).url
         open_queue(self._url, QUEUE).close()
 
     def producer(self) -> Producer:
