@@ -116,7 +116,7 @@ def _measure_system(entry: Entry, sections: Sequence[str], site: Site, results: 
 def _kinds(entry: Entry, driver: Driver, sections: Sequence[str]) -> tuple[Kind, ...]:
     """What the asked sections want of this system, each measurement once."""
     kinds: Iterable[Kind] = ()
-    if "library" in sections and entry.name != "towline-served":
+    if "library" in sections and not entry.name.startswith("towline-served"):
         kinds = LIBRARY_KINDS
     if "path" in sections and not is_library(driver):
         kinds = (*kinds, *PATH_KINDS)
