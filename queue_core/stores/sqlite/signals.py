@@ -51,6 +51,7 @@ class SocketSignals:
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self._path = path
         self._folder = path.with_name(path.name + "-wake")
+        self._folder_text = str(self._folder)
         self._clock = clock or SystemClock()
         self._numbers = counter(1)
         self._empty_since = -1
@@ -105,7 +106,7 @@ class SocketSignals:
 
     def _waiters(self) -> list[_Waiter]:
         try:
-            changed_at = self._folder.stat().st_mtime_ns
+            changed_at = os.stat(self._folder_text).st_mtime_ns  # noqa: PTH116 - asked for at every commit: 3 us less
             if changed_at == self._empty_since:
                 return []
             with os.scandir(self._folder) as entries:
