@@ -127,22 +127,19 @@ class Turn:
     def delete(self, queue: str, deletions: Sequence[Deletion]) -> tuple[list[Added], list[str]]:
         """What the deletions' `then` became, and the tokens that were not current."""
         limits.check_token_count(len(deletions))
-        for deletion in deletions:
+        handing_over = [deletion for deletion in deletions if deletion.then]
+        for deletion in handing_over:
             limits.check_add_count(len(deletion.then))
             check_new_tasks(deletion.then)
+        outcomes = self.transaction.delete(queue, deletions, now=self.now)
+        self._log_finished([outcome.finished for outcome in outcomes if outcome is not None])
+        lost = [deletion.token for deletion, outcome in zip(deletions, outcomes, strict=True) if outcome is None]
         added: list[Added] = []
-        lost: list[str] = []
-        done: list[FinishedLease] = []
-        for deletion, outcome in zip(deletions, self.transaction.delete(queue, deletions, now=self.now), strict=True):
-            if outcome is None:
-                lost.append(deletion.token)
-                continue
-            done.append(outcome.finished)
-            if deletion.then:
-                added.extend(outcome.then)
-                for task, result in zip(deletion.then, outcome.then, strict=True):
-                    self._note_added(queue, [task], [result])
-        self._note_finished(done)
+        if handing_over:
+            for deletion, outcome in zip(deletions, outcomes, strict=True):
+                if deletion.then and outcome is not None:
+                    added.extend(outcome.then)
+                    self._note_added(queue, deletion.then, outcome.then)
         return added, lost
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -281,9 +278,13 @@ class Turn:
             )
 
     def _note_finished(self, finished: Sequence[FinishedLease]) -> None:
+        """For leases that ended without a deletion: their tasks may be leased again."""
         for lease in finished:
-            if lease.outcome != "deleted" and not lease.died:
+            if not lease.died:
                 self._wake(lease.queue, lease.tag)
+        self._log_finished(finished)
+
+    def _log_finished(self, finished: Sequence[FinishedLease]) -> None:
         if self._lifecycle != "off" and finished:
             self._note(event for lease in finished for event in finished_events(lease, at=self.now))
 
