@@ -49,7 +49,8 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
     structlog.configure(
         processors=before + last,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=_LineLoggers(sys.stderr.buffer),
+        # Past the buffer: what a closed stderr did not take must not fail the process at its very end.
+        logger_factory=_LineLoggers(getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)),
         cache_logger_on_first_use=True,
     )
 
