@@ -5,6 +5,7 @@ The warden imports this too and must stay small, hence no dataclasses and no typ
 
 import os
 import signal
+import time
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -12,17 +13,22 @@ _OURS = b"TOWLINE_"
 # A process without all of these was not started by a supervisor, whatever its shell exports.
 _MARKS = ("TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR")
 
+_KERNEL_THREAD = 0x0020_0000
+_YOUNG_SECONDS = 1.0
+_LOOKS = 20  # a millisecond apart
+
 
 class ProcessStat:
     """One process at one instant. `pid` and `start_ticks` together name it for as long as the host is up."""
 
-    __slots__ = ("cpu_seconds", "memory_bytes", "pid", "session", "start_ticks", "state")
+    __slots__ = ("cpu_seconds", "is_kernel_thread", "memory_bytes", "pid", "session", "start_ticks", "state")
 
     def __init__(self, pid: int, fields: list[str]) -> None:
         """`fields` are those of /proc/PID/stat from the third, the state, on; see proc_pid_stat(5)."""
         self.pid = pid
         self.state = fields[0]
         self.session = int(fields[3])
+        self.is_kernel_thread = bool(int(fields[6]) & _KERNEL_THREAD)
         self.cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
         self.start_ticks = int(fields[19])
         self.memory_bytes = int(fields[21]) * _PAGE_BYTES
@@ -85,15 +91,20 @@ def find(ref: str) -> ProcessStat | None:
     return stat
 
 
-def environment_of(pid: int) -> dict[str, str]:
-    """The TOWLINE_ variables a process was started with; empty when it is gone, or not ours to read."""
+def environment_of(pid: int) -> dict[str, str] | None:
+    """The TOWLINE_ variables a process was started with; none when it is gone, or not ours to read.
+
+    None when it has no environment at all, as a process has for an instant while it becomes another program.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            entries = file.read().split(b"\0")
+            text = file.read()
     except OSError:
         return {}
+    if not text:
+        return None
     found = {}
-    for entry in entries:
+    for entry in text.split(b"\0"):
         if entry.startswith(_OURS):
             name, _, value = entry.partition(b"=")
             found[os.fsdecode(name)] = os.fsdecode(value)
@@ -101,18 +112,39 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def worker_processes(state_dir: str) -> list[WorkerProcess]:
-    """Every living process of a worker (itself and what it started) of the supervisor with this state directory."""
-    found = []
-    for entry in os.listdir("/proc"):  # noqa: PTH208
-        if not entry.isdecimal():
-            continue
-        environment = environment_of(int(entry))
-        if environment.get("TOWLINE_STATE_DIR") != state_dir or not all(mark in environment for mark in _MARKS):
-            continue
-        stat = read_stat(int(entry))
-        if stat is not None and stat.is_alive:
-            found.append(WorkerProcess(stat, environment))
+    """Every living process of a worker (itself and what it started) of the supervisor with this state directory.
+
+    Takes up to 20 ms when a process was only just started and has no environment yet: it may be one of them.
+    """
+    found: list[WorkerProcess] = []
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(0.001)
+        pids = _look(pids, state_dir, found)
+        if not pids:
+            break
     return found
+
+
+def _look(pids: list[int], state_dir: str, found: list[WorkerProcess]) -> list[int]:
+    """Add the workers among these processes to `found`; returns those that can't be told yet."""
+    untold = []
+    for pid in pids:
+        environment = environment_of(pid)
+        if environment is None:
+            stat = read_stat(pid)
+            if stat is not None and stat.is_alive and not stat.is_kernel_thread and _is_young(stat):
+                untold.append(pid)
+        elif environment.get("TOWLINE_STATE_DIR") == state_dir and all(mark in environment for mark in _MARKS):
+            stat = read_stat(pid)
+            if stat is not None and stat.is_alive:
+                found.append(WorkerProcess(stat, environment))
+    return untold
+
+
+def _is_young(stat: ProcessStat) -> bool:
+    return age_seconds(stat.start_ticks) < _YOUNG_SECONDS
 
 
 def open_exactly(pid: int, start_ticks: int) -> int | None:
