@@ -7,6 +7,7 @@ time does by itself, and every verb settles before it looks.
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from queue_core.backoff import release_delay_seconds
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease, LeaseOutcome
@@ -138,6 +139,23 @@ def release(
     state = TaskState.READY if eta <= now else TaskState.DELAYED
     given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short)
     return Ending(finished_lease(task, "released", ended_at=now), given_back)
+
+
+def release_as_asked(
+    task: Task,
+    spec: QueueSpec,
+    *,
+    asked_seconds: float | None,
+    charge: Literal["counted", "uncounted"],
+    dead_reason: str,
+    jitter: float,
+    now: Instant,
+) -> Ending:
+    """Give a current lease back after the delay its holder asked for, or that the queue's back-off says."""
+    delay_seconds = release_delay_seconds(
+        spec, asked_seconds=asked_seconds, charge=charge, leases=task.leases, jitter=jitter
+    )
+    return release(task, spec, delay_seconds=delay_seconds, now=now, charge=charge, dead_reason=dead_reason)
 
 
 def redrive(task: Task, *, now: Instant) -> Task:

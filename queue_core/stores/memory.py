@@ -7,7 +7,6 @@ from threading import RLock
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.backoff import release_delay_seconds
 from queue_core.clock import Instant, after
 from queue_core.errors import InvalidLeaseTimeError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
@@ -167,20 +166,14 @@ class MemoryStore:
         task = held.current(release.token, now=now)
         if task is None:
             return None
-        delay_seconds = release_delay_seconds(
+        ending = semantics.release_as_asked(
+            task,
             held.spec,
             asked_seconds=release.delay_seconds,
             charge=release.charge,
-            leases=task.leases,
-            jitter=release.jitter,
-        )
-        ending = semantics.release(
-            task,
-            held.spec,
-            delay_seconds=delay_seconds,
-            now=now,
-            charge=release.charge,
             dead_reason=release.dead_reason,
+            jitter=release.jitter,
+            now=now,
         )
         return held.end(task, ending)
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from queue_core import semantics
-from queue_core.backoff import release_delay_seconds
 from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Release, Renewal, Renewed
@@ -92,20 +91,14 @@ def release(step: Step, name: str, releases: Sequence[Release], *, now: Instant)
 
 def _release(step: Step, queue: QueueRow, row: Row, asked: Release, *, now: Instant) -> FinishedLease:
     task = task_of(step, queue, row)
-    delay_seconds = release_delay_seconds(
+    ending = semantics.release_as_asked(
+        task,
         queue.spec,
         asked_seconds=asked.delay_seconds,
         charge=asked.charge,
-        leases=task.leases,
-        jitter=asked.jitter,
-    )
-    ending = semantics.release(
-        task,
-        queue.spec,
-        delay_seconds=delay_seconds,
-        now=now,
-        charge=asked.charge,
         dead_reason=asked.dead_reason,
+        jitter=asked.jitter,
+        now=now,
     )
     return end(step, queue, row, ending)
 
