@@ -1,6 +1,7 @@
 """PullQueue and PullQueues: the verbs for a program that opens the store itself, without a server."""
 
 from collections.abc import Iterable, Sequence
+from threading import Event
 from typing import Literal, TypeVar
 
 from queue_core.api import ALL_STATES, Observation
@@ -15,6 +16,7 @@ from queue_core.verbs import Turn
 
 T = TypeVar("T")
 
+LOOK_SECONDS = 0.25
 RECHECK_SECONDS = 5.0  # a wake-up sent to a waiter that was killed with it is lost; nobody waits longer than this
 
 
@@ -234,18 +236,16 @@ class PullQueues:
         """See `QueuesApi.wait_ready`. Without a server this looks a few times a second."""
         clock = self._service.clock
         deadline = clock.monotonic() + wait_seconds
-        subscription = self._service.store.signals.subscribe("", ANY)
-        try:
-            while True:
-                for name, tags in queues:
-                    if self.queue(name).stats(tags=tags).ready:
-                        return name
-                left = deadline - clock.monotonic()
-                if left <= 0:
-                    return None
-                subscription.wait(timeout_seconds=min(left, 0.25))
-        finally:
-            subscription.close()
+        # Not a subscription: a wake-up that an observer takes is one that no worker gets.
+        pause = Event()
+        while True:
+            for name, tags in queues:
+                if self.queue(name).stats(tags=tags).ready:
+                    return name
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                return None
+            pause.wait(timeout=min(left, LOOK_SECONDS))
 
     def close(self) -> None:
         """Close the store."""
