@@ -22,7 +22,6 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".towline-installed"
 OLDEST_PYTHON = (3, 11)
-OLDEST_PIP_WITH_GROUPS = (25, 1)
 
 # Programs that the tests use when they are there: what apt calls each, and what it is for.
 SERVICES = {

@@ -28,7 +28,6 @@ MAX_TAGS_PER_LEASE = 100  # our own: one index probe a tag
 MAX_QUEUE_NAME_CHARACTERS = 100
 MAX_TASK_NAME_CHARACTERS = 500
 MAX_WAIT_SECONDS = 300.0  # our own: proxies drop longer silences
-MAX_LEASE_RESPONSE_BYTES = 32 << 20
 MAX_REASON_CHARACTERS = 2000  # our own
 MAX_WORKER_CHARACTERS = 200  # our own
 MAX_PEEK_TASKS = 1000  # our own

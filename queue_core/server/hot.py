@@ -24,7 +24,6 @@ from queue_core.store import Added, Deletion
 from queue_core.task import NewTask
 
 JSON = b"application/json"
-NO_BODY = b"{}"
 
 log = structlog.get_logger()
 
