@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 
 from queue_core import limits
-from queue_core.errors import InvalidSettingError
+from queue_core.errors import InvalidLeaseTimeError, InvalidSettingError, QueueMovedError
 from queue_core.task import NewTask, QueueSpec
+
+FILLED_FROM = "filled from "
+"""What `moved_to` begins with on the store that a queue is being moved to, until all of it is there."""
 
 
 def check_new_tasks(tasks: Sequence[NewTask]) -> None:
@@ -37,3 +40,25 @@ def check_queue_spec(spec: QueueSpec) -> None:
             f"{spec.name}: retry must have 0 <= min <= max <= {limits.MAX_ETA_SECONDS:.0f} s: "
             f"{spec.retry_min_seconds} s, {spec.retry_max_seconds} s"
         )
+
+
+def check_lease_time(spec: QueueSpec, seconds: float) -> None:
+    """Raise `InvalidLeaseTimeError` for more than the queue's `max_lease_seconds`."""
+    if seconds > spec.max_lease_seconds:
+        raise InvalidLeaseTimeError(
+            f"a lease of {spec.name} may last at most max_lease, {spec.max_lease_seconds} s: {seconds}"
+        )
+
+
+def check_not_moved(spec: QueueSpec) -> None:
+    """Raise `QueueMovedError` for a queue that is fenced: it says where the queue lives instead."""
+    if not spec.moved_to:
+        return
+    if spec.moved_to.startswith(FILLED_FROM):
+        source = spec.moved_to.removeprefix(FILLED_FROM)
+        raise QueueMovedError(
+            f"queue {spec.name!r} is still being filled from {source}: it opens here when `towline migrate` has ended"
+        )
+    raise QueueMovedError(
+        f"queue {spec.name!r} was moved to {spec.moved_to}: nothing changes it here any more; use it there"
+    )

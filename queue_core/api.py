@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+
+Ended: TypeAlias = Lease | str | Deletion
+"""A lease whose task is to be deleted: itself, its token, or what goes with the deletion."""
 
 ALL_STATES = frozenset(TaskState)
 NO_SAMPLES = Samples((), 0)
@@ -35,8 +38,15 @@ class QueueApi(Protocol):
     def name(self) -> str:
         """The queue's name."""
 
-    def add(self, tasks: bytes | NewTask | Iterable[NewTask]) -> list[Added]:
-        """Add up to 1,000 tasks; when this returns they are durable. A given name makes the add idempotent."""
+    def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
+        """Add up to 1,000 tasks; when this returns they are durable. A given name makes the add idempotent.
+
+        Args:
+            connection: of the caller's own to the store's database (`psycopg.Connection`, for a `postgresql:` store),
+                with an open READ COMMITTED transaction. The tasks are there if the caller commits, and only then; that
+                commit wakes waiters. The lifecycle log tells nothing of such a call. Raises `InvalidRequestError` for
+                any other connection or queue; after a `StoreError` the transaction can only be rolled back.
+        """
 
     def lease(
         self,
@@ -81,11 +91,13 @@ class QueueApi(Protocol):
         """
 
     def delete(
-        self, leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], *, then: Sequence[NewTask] = ()
+        self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
     ) -> list[Added]:
         """Delete finished tasks. Raises `LeaseLostError`; the current ones are deleted all the same.
 
-        `then` (with one lease) is added in the same step: a stage hands over without loss or duplicates.
+        `then` (with one lease) is added in the same step: a stage hands over without loss or duplicates. With a
+        `connection` (see `add`) what the task did and that it is done are one commit of the caller's: let the error of
+        a lost lease roll it back.
         """
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:

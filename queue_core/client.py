@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 from urllib.parse import urlencode
 
-from queue_core.api import ALL_STATES, Observation
-from queue_core.errors import LeaseLostError
+from queue_core.api import ALL_STATES, Ended, Observation
+from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.http_api import values
 from queue_core.http_api.caller import Caller, Repeat, Retries, quoted
 from queue_core.http_api.values import Json
@@ -45,12 +45,13 @@ class HttpQueue:
         """The queue's name."""
         return self._name
 
-    def add(self, tasks: bytes | NewTask | Iterable[NewTask]) -> list[Added]:
+    def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
         """See `QueueApi.add`. Repeated when the answer is lost; `OutcomeUnknownError` when that can't be settled.
 
         Names settle it always (a task that the first try added is `exists` then); tasks without names are known to
         the server by a key, until it is started anew.
         """
+        _refuse_connection(connection)
         batch = as_new_tasks(tasks)
         body: Json = {"tasks": [values.new_task_json(task) for task in batch]}
         repeat: Repeat = "safe" if all(task.name is not None for task in batch) else "keyed"
@@ -115,9 +116,10 @@ class HttpQueue:
             raise
 
     def delete(
-        self, leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], *, then: Sequence[NewTask] = ()
+        self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
     ) -> list[Added]:
         """See `QueueApi.delete`. When it had to be repeated, leases that are gone by then count as deleted."""
+        _refuse_connection(connection)
         deletions = [values.deletion_json(deletion) for deletion in as_deletions(leases, then)]
         called = self._caller.post(f"{self._path}/delete", {"deletions": deletions}, repeat="safe")
         try:
@@ -253,6 +255,14 @@ class HttpQueues:
 
     def _post(self, path: str, body: Json) -> Json:
         return self._caller.post(path, body, repeat="safe").json()
+
+
+def _refuse_connection(connection: object | None) -> None:
+    if connection is not None:
+        raise InvalidRequestError(
+            "a queue behind a server can't take part in a transaction of yours: leave `connection` out, or open the "
+            "queue on its postgresql: store"
+        )
 
 
 def _lease_json(count: int, seconds: float | None, tags: TagFilter, worker: str, wait_seconds: float) -> Json:

@@ -19,15 +19,14 @@ from queue_core.limits import (
     NAME_RETENTION_SECONDS,
 )
 from queue_core.mistakes import Mistake, did_you_mean, mistakes_of
+from queue_core.stores.settings import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
 from queue_core.task import QueueSpec
 from queue_core.units import Seconds, format_seconds, parse_seconds
 from queue_core.yaml_text import Document, DocumentError
 
-DEFAULT_STORE: Final = "sqlite:///towline.db"
 DEFAULT_LISTEN: Final = "127.0.0.1:7878"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _QUEUE_NAME: Final = re.compile(r"[a-zA-Z0-9-]{1,100}")
-_ENVIRONMENT_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _CONTRADICTION: Final = "contradiction"
 
 Count = Annotated[int, Field(strict=True)]
@@ -100,7 +99,7 @@ class TokenSettings(Model):
     token_file: str | None = Field(default=None, min_length=1, description="A file that holds the token.")
     token_env: str | None = Field(
         default=None,
-        pattern=_ENVIRONMENT_NAME,
+        pattern=ENVIRONMENT_NAME,
         examples=["TOWLINE_ADMIN_TOKEN"],
         description="An environment variable that holds the token.",
     )
@@ -141,21 +140,12 @@ class ServerSettings(Model):
         return f"http://{here}:{port}"
 
 
-def _store(value: object) -> object:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r}: write a store's URL, such as {DEFAULT_STORE}")  # noqa: TRY004
-    scheme = value.partition(":")[0]
-    if scheme in {"postgresql", "postgres", "redis", "rediss"}:
-        raise ValueError(f"{scheme}: is not available in this version yet: write {DEFAULT_STORE} or memory:")
-    if value != "memory:" and not re.fullmatch(r"sqlite:///.+", value):
-        raise ValueError(f"{value}: write {DEFAULT_STORE} (relative), sqlite:////absolute/path.db, or memory:")
-    return value
-
-
 class QueueFile(Model):
     """The settings file without its pools."""
 
-    store: Annotated[str, BeforeValidator(_store)] = Field(default=DEFAULT_STORE, description="Where tasks are kept.")
+    store: Store = Field(
+        default=StoreSettings(url=DEFAULT_STORE), description="Where tasks are kept.", json_schema_extra=or_a_url
+    )
     durability: Literal["strict", "relaxed"] = Field(
         default="strict",
         description="strict: an add that returned survives power loss; relaxed: only a crash of the process.",
@@ -269,7 +259,8 @@ def _relations(data: Mapping[str, object]) -> list[Mistake]:
             retry = settings.get("retry")
             if isinstance(retry, Mapping):
                 mistakes += _out_of_order(retry, (*path, "retry"), RetrySettings, low="min", high="max")
-    server = data.get("server")
+    store, server = data.get("store"), data.get("server")
+    mistakes += store_relations(store) if isinstance(store, Mapping) else []
     return mistakes + (_server_relations(server) if isinstance(server, Mapping) else [])
 
 

@@ -3,7 +3,8 @@
 from typing import Literal
 
 from queue_core.api import QueueApi, QueuesApi
-from queue_core.client import HttpQueues
+from queue_core.client import RETRIES, TIMEOUT_SECONDS, HttpQueues
+from queue_core.http_api.caller import Retries
 from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
@@ -13,16 +14,24 @@ SERVER_SCHEMES = ("http://", "https://", "unix://")
 
 
 def open_queues(
-    url: str, *, token: str | None = None, durability: Literal["strict", "relaxed"] = "strict"
+    url: str,
+    *,
+    token: str | None = None,
+    durability: Literal["strict", "relaxed"] = "strict",
+    retries: Retries = RETRIES,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> QueuesApi:
-    """All queues of a store (`sqlite:///towline.db`, `memory:`) or of a server (`http://`, `https://`, `unix://`).
+    """All queues of a store or of a server, by its URL.
 
     Args:
+        url: `sqlite:///towline.db`, `postgresql://...`, `redis://...`, `memory:`; or a server's `http://`, `https://`,
+            `unix://`, or those of several on one store, joined by commas: where one does not answer, the next is asked.
         token: the bearer token for a server that asks for one.
         durability: of a store opened here; a server has its own.
+        retries, timeout_seconds: how patient to be with servers; who has other things to look after takes less.
     """
     if url.startswith(SERVER_SCHEMES):
-        return HttpQueues(url, token=token)
+        return HttpQueues(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
     return PullQueues(QueueService(open_store(url, durability=durability)))
 
 

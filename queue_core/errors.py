@@ -4,8 +4,12 @@ QueueError
 ├── InvalidRequestError              mend the call; nothing was changed
 │   ├── InvalidQueueNameError, InvalidTaskNameError, InvalidTagError, InvalidEtaError
 │   ├── InvalidLeaseTimeError, InvalidCountError, InvalidTokenError, InvalidSettingError
-│   └── TaskTooLargeError, TooManyTasksError, TooManyTagsError
+│   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
+│   └── BadFileError                 mend the file, or export it anew
+│       └── CutShortError            the file ends too early: complete it, then go on
 ├── UnknownQueueError                name a queue that exists; the message lists some
+│   └── QueueMovedError              the queue lives in another store now; the message says where
+├── MoveRefusedError                 mend what stands in the way of a move, which the message names
 ├── LeaseLostError                   the token is not current: stop the work, its task has moved on
 ├── WorkerRetiredError               this worker is to finish: it gets no more leases
 ├── ListenError                      listen somewhere else, or stop whoever listens there
@@ -18,6 +22,7 @@ QueueError
     │   ├── StoreFullError           free disk space, then try again
     │   └── OutcomeUnknownError      it may have taken effect: look before repeating
     ├── StoreReadOnlyError           make the file and its folder writable
+    ├── StoreUnsafeError             mend the engine's settings: it could lose or refuse what the store must keep
     ├── StoreCorruptError            the file is not a queue, or is damaged
     └── StoreVersionError            made by a newer version; upgrade
 """
@@ -81,6 +86,22 @@ class UnknownQueueError(QueueError):
     """No queue has that name."""
 
 
+class QueueMovedError(UnknownQueueError):
+    """The queue was moved to another store, and nothing may change it here any more."""
+
+
+class BadFileError(InvalidRequestError):
+    """A file that can't be imported: another format, a value out of range, or not as it was written."""
+
+
+class CutShortError(BadFileError):
+    """A file that ends before its end."""
+
+
+class MoveRefusedError(QueueError):
+    """A queue can't be moved as things stand; nothing was lost, and where it was it still is."""
+
+
 class LeaseLostError(QueueError):
     """Tokens that are not current: expired, released, deleted or leased again. They changed nothing.
 
@@ -140,6 +161,10 @@ class OutcomeUnknownError(StoreUnavailableError):
 
 class StoreReadOnlyError(StoreError):
     """The store can't be written to."""
+
+
+class StoreUnsafeError(StoreError):
+    """The engine is set so that it can't keep what is asked: durability, eviction, version, rights."""
 
 
 class StoreCorruptError(StoreError):

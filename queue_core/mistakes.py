@@ -54,7 +54,7 @@ def _message(details: ErrorDetails, model: type[BaseModel]) -> str:
     loc = details["loc"]
     if details["type"] == "extra_forbidden":
         owner = _model_at(model, loc[:-1])
-        return f"unknown setting{did_you_mean(str(loc[-1]), owner.model_fields if owner else ())}"
+        return f"unknown setting{did_you_mean(str(loc[-1]), _keys(owner) if owner else ())}"
     field = _field_at(model, loc)
     if details["type"] == "missing":
         return f"is required{_what_it_is(field)}"
@@ -94,7 +94,7 @@ def _is_number(value: object) -> bool:
 
 def _field_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> FieldInfo | None:
     owner = _model_at(model, loc[:-1]) if loc else None
-    return owner.model_fields.get(str(loc[-1])) if owner else None
+    return _named(owner, loc[-1]) if owner else None
 
 
 def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
@@ -107,7 +107,7 @@ def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseMo
         if inside is not None:
             model, inside = inside, None
             continue
-        field = model.model_fields.get(str(part))
+        field = _named(model, part)
         found = _model_in(field.annotation) if field else None
         if field is None or found is None:
             return None
@@ -116,6 +116,16 @@ def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseMo
         else:
             model = found
     return model
+
+
+def _named(model: type[BaseModel], key: str | int) -> FieldInfo | None:
+    """The field that a document calls so."""
+    return next((f for name, f in model.model_fields.items() if key == (f.alias or name)), None)
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    """What a document may write: a field may have another name there."""
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:

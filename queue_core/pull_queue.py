@@ -1,22 +1,24 @@
 """PullQueue and PullQueues: the verbs for a program that opens the store itself, without a server."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from threading import Event
 from typing import Literal, TypeVar
 
-from queue_core.api import ALL_STATES, Observation
+from queue_core.api import ALL_STATES, Ended, Observation
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.limits import check_wait_seconds
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
-from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed
+from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Subscription
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Turn
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.25
+ETA_SECONDS = 1.0
 RECHECK_SECONDS = 5.0  # a wake-up sent to a waiter that was killed with it is lost; nobody waits longer than this
 
 
@@ -32,10 +34,10 @@ class PullQueue:
         """The queue's name."""
         return self._name
 
-    def add(self, tasks: bytes | NewTask | Iterable[NewTask]) -> list[Added]:
+    def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
         """See `QueueApi.add`."""
         batch = as_new_tasks(tasks)
-        return self._service.run(lambda turn: turn.add(self._name, batch))
+        return self._run(lambda turn: turn.add(self._name, batch), connection)
 
     def lease(
         self,
@@ -66,15 +68,18 @@ class PullQueue:
         def lease(turn: Turn) -> Granted:
             return turn.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
 
-        def delete_and_lease(turn: Turn) -> tuple[Granted, list[str]]:
-            lost = turn.delete(self._name, deletions)[1] if deletions else []
-            return lease(turn), lost
+        def exchange(turn: Turn) -> tuple[Granted, list[str]]:
+            return turn.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
 
-        granted, lost = self._service.run(delete_and_lease)
+        granted, lost = self._service.run(exchange)
         while granted.unsettled and not granted.leases:
             granted = self._service.run(lease)
         if not granted.leases and wait_seconds > 0:
             granted = self._wait_for(lease, tags=tags, wait_seconds=wait_seconds)
+        if self._service.is_late(granted.leases):
+            with suppress(LeaseLostError):
+                self.release(granted.leases, charge="uncounted")
+            granted = self._service.run(lease)
         return list(granted.leases), tuple(lost)
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
@@ -97,11 +102,11 @@ class PullQueue:
         return _current("release", tokens, self._service.run(lambda turn: turn.release(self._name, releases)))
 
     def delete(
-        self, leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], *, then: Sequence[NewTask] = ()
+        self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
     ) -> list[Added]:
         """See `QueueApi.delete`."""
         deletions = as_deletions(leases, then)
-        added, lost = self._service.run(lambda turn: turn.delete(self._name, deletions))
+        added, lost = self._run(lambda turn: turn.delete(self._name, deletions), connection)
         if lost:
             raise lease_lost("delete", lost)
         return added
@@ -165,6 +170,9 @@ class PullQueue:
         """Close the store this queue was opened on; other queues of the same service close with it."""
         self._service.close()
 
+    def _run(self, step: Step[T], connection: object | None) -> T:
+        return self._service.run(step) if connection is None else self._service.within(connection, step)
+
     def _in_chunks(self, step: Step[int]) -> int:
         total = 0
         while count := self._service.run(step):
@@ -175,23 +183,62 @@ class PullQueue:
         clock = self._service.clock
         deadline = clock.monotonic() + wait_seconds
         subscription = self._service.store.signals.subscribe(self._name, tags)
+        self._began_to_wait(subscription)
         try:
             while True:
                 granted = self._service.run(lease)
                 left = deadline - clock.monotonic()
-                if granted.leases or left <= 0:
+                if granted.leases or left <= 0 or self._is_over:
                     return granted
                 if granted.unsettled:
                     continue
-                next_eta = self._service.look(lambda turn: turn.transaction.next_eta(self._name, now=turn.now))
-                subscription.wait(timeout_seconds=min(left, RECHECK_SECONDS, self._seconds_until(next_eta)))
+                self._sleep(subscription, until=min(deadline, clock.monotonic() + RECHECK_SECONDS))
         finally:
             subscription.close()
+
+    def _sleep(self, subscription: Subscription, *, until: float) -> None:
+        """Until there may be something to lease. Nobody tells of an eta that is made meanwhile: look now and then."""
+        clock = self._service.clock
+        while (left := until - clock.monotonic()) > 0 and not self._is_over:
+            next_eta = self._service.look(lambda turn: turn.transaction.next_eta(self._name, now=turn.now))
+            seconds = self._seconds_until(next_eta)
+            if subscription.wait(timeout_seconds=min(left, seconds, ETA_SECONDS)) or seconds <= ETA_SECONDS:
+                return
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether a wait is to end as if its time were up."""
+        return False
+
+    def _began_to_wait(self, subscription: Subscription) -> None:
+        """Nobody cuts a wait short here."""
 
     def _seconds_until(self, eta: Instant | None) -> float:
         if eta is None:
             return RECHECK_SECONDS
         return max(0.0, (eta - self._service.clock.now()) / 1_000_000)
+
+
+class WaitingLine(PullQueue):
+    """A queue for one waiting thread: `close` ends its wait from another one, and leaves the store to the others."""
+
+    def __init__(self, service: QueueService, name: str) -> None:
+        super().__init__(service, name)
+        self._subscription: Subscription | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Wait no more; what is leased meanwhile is still returned."""
+        self._is_closed = True
+        if self._subscription is not None:
+            self._subscription.wake()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed
+
+    def _began_to_wait(self, subscription: Subscription) -> None:
+        self._subscription = subscription
 
 
 class PullQueues:
@@ -203,6 +250,10 @@ class PullQueues:
     def queue(self, name: str) -> PullQueue:
         """See `QueuesApi.queue`."""
         return PullQueue(self._service, name)
+
+    def waiting_line(self, name: str) -> WaitingLine:
+        """One queue's verbs for a thread whose waits are to be cut short."""
+        return WaitingLine(self._service, name)
 
     def put_queue(self, spec: QueueSpec) -> bool:
         """See `QueuesApi.put_queue`."""
@@ -270,9 +321,7 @@ def as_names(names: str | Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def as_deletions(
-    leases: Lease | str | Deletion | Iterable[Lease | str | Deletion], then: Sequence[NewTask]
-) -> list[Deletion]:
+def as_deletions(leases: Ended | Iterable[Ended], then: Sequence[NewTask]) -> list[Deletion]:
     """One or many deletions; `then` needs exactly one lease."""
     many = [leases] if isinstance(leases, Lease | str | Deletion) else list(leases)
     if not then:

@@ -40,6 +40,24 @@ def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> Task:
     return Task(task_id, queue, new.payload, eta, now, new.name, new.tag, state, ready_at=eta)
 
 
+def restore(moved: Task, *, task_id: int, queue: str, now: Instant) -> Task:
+    """The task that another store had, as this one takes it up under an id of its own.
+
+    A LEASED one stays so until its eta, for nobody: `leased_at` goes up by one, to an instant at which nothing was
+    granted, so that a token of the other store names no lease here even where the ids are the same.
+    """
+    leased = moved.state is TaskState.LEASED
+    early = moved.state is TaskState.READY and moved.eta > now  # this store's clock is behind the other's
+    return replace(
+        moved,
+        id=task_id,
+        queue=queue,
+        state=TaskState.DELAYED if early else moved.state,
+        leased_at=Instant(moved.leased_at + leased),
+        worker="" if leased else moved.worker,
+    )
+
+
 def is_due(task: Task, *, now: Instant) -> bool:
     """Whether time alone has made this DELAYED or LEASED task leasable."""
     return task.state in (TaskState.DELAYED, TaskState.LEASED) and task.eta <= now

@@ -4,17 +4,28 @@ Nothing leaves before its sync: `commit` changes, `sync` makes durable, `publish
 """
 
 import random as random_source
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from queue_core.clock import Clock, SystemClock
-from queue_core.errors import QueueError, StoreError
+from queue_core.clock import Clock, seconds_between
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog, NullLog, QueueEvent
 from queue_core.store import Store, Ticket
+from queue_core.task import Lease
 from queue_core.verbs import Turn, Wake
 
+PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Before another try of a remote store; each is drawn from its upper half. Whoever called tries again after these."""
+TRIED_SECONDS = 2.0
+"""No other try is begun after so long: a store that makes its callers wait has tried by itself."""
+
+LATE_SECONDS = 1.0
+"""A call that reached the store so long after its `now` was read granted leases that may be half over, or expired."""
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 Step = Callable[[Turn], T]
 """Calls verbs of the turn it is given, and returns what the caller is to be answered."""
@@ -41,35 +52,60 @@ class QueueService:
         log: EventLog | None = None,
         jitter: Callable[[], float] = random_source.random,
         wake: Callable[[Sequence[Wake]], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Args:
+        clock: the store's own by default.
         log: where lifecycle events go; none by default, as libraries do not log unasked.
         jitter: draws from [0, 1) for back-off.
         wake: told of tasks that became leasable; by default the store's own signals are.
         """
         self.store = store
-        self.clock = clock or SystemClock()
+        self.clock = clock or store.clock
         self._log = log or NullLog()
         self._jitter = jitter
         self._wake = wake or self._signal
+        self._sleep = sleep
 
     def commit(self, steps: Sequence[Step[T]]) -> Batch[T]:
         """Run the steps in one transaction. A step's `QueueError` is its outcome and leaves the others alone.
 
-        Raises `StoreError` when the store failed: then no step took effect.
+        A remote store that can't be reached is tried again for a few seconds, where nothing took effect: so a step must
+        bear to be run twice. Raises `StoreError` when the store failed: then no step took effect, or, for an
+        `OutcomeUnknownError`, all of them may have.
         """
+        return self._commit(steps) if not self.store.is_remote else self._insist(lambda: self._commit(steps))
+
+    def _commit(self, steps: Sequence[Step[T]]) -> Batch[T]:
         outcomes: list[T | QueueError] = []
+        by_verb = self.store.unit == "verb"
         with self.store.begin() as transaction:
             turn = Turn(transaction, now=self.clock.now(), lifecycle=self._log.lifecycle, jitter=self._jitter)
             for step in steps:
                 try:
                     outcomes.append(step(turn))
-                except StoreError:
-                    raise
+                except StoreError as error:
+                    if not by_verb or not outcomes:
+                        raise
+                    outcomes.append(error)  # the steps before it stand, and are to be told so
                 except QueueError as error:
                     outcomes.append(error)
         wakes = tuple(Wake(queue, tag, count) for (queue, tag), count in turn.wakes.items())
         return Batch(tuple(outcomes), self.store.ticket(), tuple(turn.events), wakes)
+
+    def _insist(self, call: Callable[[], R]) -> R:
+        """Try again while nothing took effect and there is time."""
+        began_at = self.clock.monotonic()
+        for pause_seconds in PAUSES_SECONDS:
+            try:
+                return call()
+            except OutcomeUnknownError:
+                raise
+            except StoreUnavailableError:
+                if self.clock.monotonic() - began_at > TRIED_SECONDS:
+                    raise
+            self._sleep(pause_seconds * (0.5 + self._jitter() / 2))
+        return call()
 
     def sync(self, batch: Batch[T]) -> None:
         """Return when the batch survives a power cut (or at once, in a relaxed store)."""
@@ -83,19 +119,47 @@ class QueueService:
             self._wake(batch.wakes)
 
     def run(self, step: Step[T]) -> T:
-        """One step, durable and told when this returns; its error is raised."""
+        """One step, durable and told when this returns; its error is raised.
+
+        Raises `OutcomeUnknownError` too when the change was made, and the disk failed to confirm it.
+        """
         batch = self.commit([step])
-        self.sync(batch)
+        try:
+            self.sync(batch)
+        except StoreUnavailableError as error:
+            raise OutcomeUnknownError(
+                f"the change was made but not confirmed by the disk: {error}; look before repeating"
+            ) from error
         self.publish(batch)
         outcome = batch.outcomes[0]
         if isinstance(outcome, QueueError):
             raise outcome
         return outcome
 
+    def within(self, connection: object, step: Step[T]) -> T:
+        """One step in a transaction that the caller has open on a connection of its own to the store's database.
+
+        It takes effect if the caller commits: that commit wakes waiters. Nothing is logged of it, as nobody here learns
+        whether it did; the store's statistics count it. Not tried again: after a `StoreError` the caller's transaction
+        can only be rolled back.
+        """
+        with self.store.within(connection) as transaction:
+            return step(Turn(transaction, now=self.clock.now(), lifecycle="off", jitter=self._jitter))
+
     def look(self, step: Step[T]) -> T:
-        """One step that only reads: from a snapshot, beside any writer."""
+        """One step that only reads: from a snapshot, beside any writer. Tried again as `commit` is."""
+        return self._look(step) if not self.store.is_remote else self._insist(lambda: self._look(step))
+
+    def _look(self, step: Step[T]) -> T:
         with self.store.read() as transaction:
             return step(Turn(transaction, now=self.clock.now(), lifecycle="off", jitter=self._jitter))
+
+    def is_late(self, leases: Sequence[Lease]) -> bool:
+        """Whether leases that were just granted began a while ago: the link to the store was cut meanwhile, or it was
+        away. Who gets them would trust them for too long: give them back, and lease again."""
+        if not leases or not self.store.is_remote:
+            return False
+        return seconds_between(leases[0].leased_at, self.clock.now()) > LATE_SECONDS
 
     def close(self) -> None:
         """Close the store."""

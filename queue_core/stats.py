@@ -1,7 +1,7 @@
 """What a queue tells of itself: counts at an instant, totals since its birth, finished leases, and rates. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from queue_core.clock import Instant, seconds_between
@@ -15,6 +15,8 @@ class QueueStats:
 
     `ready + delayed + in_flight` are the tasks still to be done; `dead` are kept aside. The totals only grow
     (a tag that stayed empty for a day may start again from 0). `in_flight` counts leases that have not expired.
+    `paused`: no lease is granted, as the queue is paused or was moved to another store. `as_of`: that instant, by the
+    clock that decides, for whoever is told over a network.
     """
 
     queue: str
@@ -30,6 +32,7 @@ class QueueStats:
     expired_total: int = 0
     died_total: int = 0
     paused: bool = False
+    as_of: Instant | None = field(default=None, compare=False)
 
     def oldest_ready_seconds(self, now: Instant) -> float:
         """How long the oldest ready task has waited; 0 when none waits."""

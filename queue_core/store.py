@@ -2,7 +2,8 @@
 
 A store opens transactions; verbs are called inside one and are atomic each; a transaction may carry many verbs of
 many callers (group commit). Nothing of a transaction may leave the process before `sync` of its ticket returned.
-No driver type crosses this line. A verb takes `now`; it raises for bad state *before* it writes anything.
+No driver type crosses this line. A verb takes `now`, read from the store's own clock; it raises for bad state *before*
+it writes anything.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, NewType, Protocol
 
-from queue_core.clock import Instant
+from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
@@ -29,10 +30,13 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """What a lease asks for: up to `count` tasks of `tags`, for `seconds`, held by `worker` ("" is nobody)."""
+    """What a lease asks for: up to `count` tasks of `tags`, held by `worker` ("" is nobody).
+
+    `seconds` None: the queue's own `lease_seconds`.
+    """
 
     count: int
-    seconds: float
+    seconds: float | None
     tags: TagFilter
     worker: str
 
@@ -42,19 +46,21 @@ class Granted:
     """Leases granted, leases found expired on the way, and whether due tasks are left to settle.
 
     When `unsettled` is true and `leases` is empty, ask again at once: a bounded number is settled per call.
+    `refused`: the worker was retired, so an exchange granted it nothing.
     """
 
     leases: tuple[Lease, ...]
     expired: tuple[FinishedLease, ...] = ()
     unsettled: bool = False
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Ask for a lease to end `seconds` from now."""
+    """Ask for a lease to end `seconds` from now; None: the queue's own `lease_seconds`."""
 
     token: str
-    seconds: float
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,26 @@ class Deleted:
 
     finished: FinishedLease
     then: tuple[Added, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldName:
+    """The given name of a deleted task, which refuses a second add until then."""
+
+    name: str
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """One call of a client's session, which has one under way at a time and numbers them upwards.
+
+    `is_repeat`: whether it may have been sent before, so that its answer is to be looked for.
+    """
+
+    session: str
+    number: int
+    is_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +173,15 @@ class Transaction(Protocol):
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
         """Delete inside a current lease."""
+
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[list[Deleted | None], Granted]:
+        """`delete`, then `lease`, as one step: a worker's steady state, in one round trip to a remote store.
+
+        Raises what the two raise, before anything is written; but for a retired worker the deletions take effect, and
+        the answer is `refused`.
+        """
 
     def delete_by_name(
         self, queue: str, names: Sequence[str], *, now: Instant
@@ -217,6 +252,52 @@ class Transaction(Protocol):
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         """Settle up to `limit` due tasks; the leases that had expired, and whether more are due."""
 
+    # -- moving a queue to another store --------------------------------------------------------------------------
+
+    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+        """Add tasks as another store had them: state, eta, leases charged, grant, reason, name; under new ids.
+
+        `added_at` and `leased_at` are kept, so that no token is given twice; a LEASED task stays so until its eta, for
+        nobody (`semantics.restore` says how). An eta may be in the past. A name that is taken here refuses its task, as
+        in `add`. Totals count them as added. Works on a fenced queue too: so it is filled before anybody may use it.
+        """
+
+    def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+        """Names of deleted tasks that are still taken at `now`, by name; works on a moved queue too."""
+
+    def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+        """Refuse adds under these names until then; a name that a task here has is left to it.
+
+        Works on a fenced queue too.
+        """
+
+    def set_moved(self, queue: str, to: str) -> None:
+        """Fence the queue: from now on every verb that changes or leases its tasks raises `QueueMovedError`.
+
+        What only looks goes on; `stats` tell it as paused, `next_eta` is None, and `release_worker` passes it by.
+        Setting, pausing and deleting the queue are allowed. An empty `to` lifts the fence.
+        """
+
+    # -- repeats --------------------------------------------------------------------------------------------------
+
+    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
+        """`add`, which takes effect once however often this call is sent, and through whichever server.
+
+        Again within ten minutes at least it is answered as it was first. Raises `StoreUnavailableError`, taking the
+        transaction with it, when the call was not said to be a repeat and another transaction has answered it; and
+        `OutcomeUnknownError` for a call that came late: a later one of its session was answered.
+        """
+
+    def last_answer(self, session: str) -> tuple[int, bytes] | None:
+        """The last call of a client's session that was kept, and how it was answered."""
+
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+        """Remember the answer to call `number` of a session, instead of the one before; for a day at least.
+
+        Raises `StoreUnavailableError`, taking the transaction with it, when another transaction kept `number` or a
+        later one meanwhile.
+        """
+
 
 class Signals(Protocol):
     """Wakes waiting lease calls of other processes on the same store. Never a source of state, only a hint."""
@@ -256,10 +337,30 @@ class Store(Protocol):
     def signals(self) -> Signals:
         """How waiters in other processes are woken."""
 
-    def begin(self) -> AbstractContextManager[Transaction]:
-        """A write transaction: leaving the block commits it, an exception rolls all of it back.
+    @property
+    def clock(self) -> Clock:
+        """Whose time decides: of a store that several hosts share, the store's own, whatever theirs say."""
 
-        Raises `StoreUnavailableError`, `StoreFullError`, `StoreReadOnlyError`. One at a time per process.
+    @property
+    def is_remote(self) -> bool:
+        """Whether a call crosses a network: then it is never made in a server's loop, several run at a time, and what
+        failed before it took effect is worth another try."""
+
+    @property
+    def unit(self) -> Literal["transaction", "verb"]:
+        """What an exception rolls back. `verb`: each verb is committed as it returns, those before a failure stand."""
+
+    def begin(self) -> AbstractContextManager[Transaction]:
+        """A write transaction: leaving the block commits it, an exception rolls all of it back (but see `unit`).
+
+        Raises `StoreUnavailableError`, `StoreFullError`, `StoreReadOnlyError`; `OutcomeUnknownError` when the answer to
+        the commit was lost and can't be found out. One at a time per process, unless `is_remote`.
+        """
+
+    def within(self, connection: object) -> AbstractContextManager[Transaction]:
+        """Verbs inside a transaction that the caller opened on a connection of its own, and commits.
+
+        Waiters are woken by that commit. Raises `InvalidRequestError` where the store has no such connections.
         """
 
     def read(self) -> AbstractContextManager[Transaction]:

@@ -140,6 +140,7 @@ class QueueSpec:
         retry_min_seconds, retry_max_seconds: delay after the first failed lease, doubling up to the second.
         on_exhausted: what becomes of a task at `max_leases`: kept as dead, or deleted (App Engine).
         name_retention_seconds: how long a deleted task's given name still refuses a second add.
+        moved_to: where the queue lives now, when it was moved to another store; "" while it lives here.
     """
 
     name: str
@@ -151,6 +152,12 @@ class QueueSpec:
     on_exhausted: Literal["dead", "delete"] = "dead"
     name_retention_seconds: float = NAME_RETENTION_SECONDS
     paused: bool = field(default=False, compare=False)
+    moved_to: str = field(default="", compare=False)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no lease is granted at all: it is paused, or was moved."""
+        return self.paused or bool(self.moved_to)
 
 
 def token_of(task_id: int, leased_at: Instant) -> str:

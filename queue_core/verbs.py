@@ -11,11 +11,13 @@ from queue_core import events, limits
 from queue_core.admission import check_new_tasks, check_queue_spec
 from queue_core.api import Observation
 from queue_core.clock import Instant
-from queue_core.errors import InvalidCountError
+from queue_core.errors import InvalidCountError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import (
     Added,
+    ClientCall,
+    Deleted,
     Deletion,
     Granted,
     LeaseRequest,
@@ -64,40 +66,53 @@ class Turn:
         self._note_added(queue, tasks, added)
         return added
 
+    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall) -> list[Added]:
+        """A repeat is noted again: whoever added first may not have come to tell of it."""
+        limits.check_add_count(len(tasks))
+        check_new_tasks(tasks)
+        added = self.transaction.add_once(queue, tasks, call, now=self.now)
+        self._note_added(queue, tasks, added)
+        return added
+
     # -- workers --------------------------------------------------------------------------------------------------
 
     def lease(
         self, queue: str, *, count: int, seconds: float | None, tags: TagFilter = ANY, worker: str = ""
     ) -> Granted:
-        limits.check_lease_count(count)
-        limits.check_tags(tags.tags)
-        limits.check_worker(worker)
-        if seconds is None:
-            seconds = self.transaction.queue(queue).lease_seconds
-        limits.check_lease_seconds(seconds)
-        granted = self.transaction.lease(queue, LeaseRequest(count, seconds, tags, worker), now=self.now)
-        self._note_finished(granted.expired)
-        if self._lifecycle != "off" and granted.leases:
-            self._note(
-                QueueEvent(
-                    events.TASK_LEASED,
-                    self.now,
-                    queue,
-                    lease.name,
-                    lease.tag,
-                    worker,
-                    lease.lease_number,
-                    lease.waited_seconds,
-                )
-                for lease in granted.leases
-            )
+        request = _lease_request(count, seconds, tags, worker)
+        granted = self.transaction.lease(queue, request, now=self.now)
+        self._note_granted(queue, granted)
         return granted
+
+    def exchange(
+        self,
+        queue: str,
+        deletions: Sequence[Deletion],
+        *,
+        count: int,
+        seconds: float | None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+    ) -> tuple[Granted, list[str]]:
+        """Delete, then lease: what was granted, and the tokens that were not current.
+
+        Raises `WorkerRetiredError` after the deletions took effect; every other error before.
+        """
+        if not deletions:
+            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker), []
+        request = _lease_request(count, seconds, tags, worker)
+        _check_deletions(deletions)
+        outcomes, granted = self.transaction.exchange(queue, deletions, request, now=self.now)
+        _, lost = self._note_deleted(queue, deletions, outcomes)
+        self._note_granted(queue, granted)
+        if granted.refused:
+            raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
+        return granted, lost
 
     def renew(self, queue: str, tokens: Sequence[str], *, seconds: float | None) -> list[Renewed | None]:
         limits.check_token_count(len(tokens))
-        if seconds is None:
-            seconds = self.transaction.queue(queue).lease_seconds
-        limits.check_lease_seconds(seconds)
+        if seconds is not None:
+            limits.check_lease_seconds(seconds)
         outcomes = self.transaction.renew(queue, [Renewal(token, seconds) for token in tokens], now=self.now)
         if self._lifecycle != "off":
             self._note(
@@ -126,21 +141,9 @@ class Turn:
 
     def delete(self, queue: str, deletions: Sequence[Deletion]) -> tuple[list[Added], list[str]]:
         """What the deletions' `then` became, and the tokens that were not current."""
-        limits.check_token_count(len(deletions))
-        handing_over = [deletion for deletion in deletions if deletion.then]
-        for deletion in handing_over:
-            limits.check_add_count(len(deletion.then))
-            check_new_tasks(deletion.then)
+        _check_deletions(deletions)
         outcomes = self.transaction.delete(queue, deletions, now=self.now)
-        self._log_finished([outcome.finished for outcome in outcomes if outcome is not None])
-        lost = [deletion.token for deletion, outcome in zip(deletions, outcomes, strict=True) if outcome is None]
-        added: list[Added] = []
-        if handing_over:
-            for deletion, outcome in zip(deletions, outcomes, strict=True):
-                if deletion.then and outcome is not None:
-                    added.extend(outcome.then)
-                    self._note_added(queue, deletion.then, outcome.then)
-        return added, lost
+        return self._note_deleted(queue, deletions, outcomes)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -213,7 +216,7 @@ class Turn:
 
     def stats(self, queue: str, tags: TagFilter) -> QueueStats:
         limits.check_tags(tags.tags)
-        return self.transaction.stats(queue, tags, now=self.now)
+        return replace(self.transaction.stats(queue, tags, now=self.now), as_of=self.now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int) -> list[TagStats]:
         _check_page(limit)
@@ -265,6 +268,38 @@ class Turn:
                 count = event.count + (before.count if before else 0)
                 batch[key] = QueueEvent(event.event, event.at, event.queue, count=count)
             self.events.extend(batch.values())
+
+    def _note_granted(self, queue: str, granted: Granted) -> None:
+        self._note_finished(granted.expired)
+        if self._lifecycle != "off" and granted.leases:
+            self._note(
+                QueueEvent(
+                    events.TASK_LEASED,
+                    self.now,
+                    queue,
+                    lease.name,
+                    lease.tag,
+                    lease.worker,
+                    lease.lease_number,
+                    lease.waited_seconds,
+                )
+                for lease in granted.leases
+            )
+
+    def _note_deleted(
+        self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
+    ) -> tuple[list[Added], list[str]]:
+        """What the deletions' `then` became, and the tokens that were not current."""
+        self._log_finished([outcome.finished for outcome in outcomes if outcome is not None])
+        added: list[Added] = []
+        lost: list[str] = []
+        for deletion, outcome in zip(deletions, outcomes, strict=True):
+            if outcome is None:
+                lost.append(deletion.token)
+            elif deletion.then:
+                added.extend(outcome.then)
+                self._note_added(queue, deletion.then, outcome.then)
+        return added, lost
 
     def _note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         for task, outcome in zip(tasks, added, strict=True):
@@ -318,6 +353,23 @@ def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
     if not lease.died:
         return [told]
     return [told, replace(told, event=events.TASK_DIED, reason=lease.reason)]
+
+
+def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: str) -> LeaseRequest:
+    limits.check_lease_count(count)
+    limits.check_tags(tags.tags)
+    limits.check_worker(worker)
+    if seconds is not None:
+        limits.check_lease_seconds(seconds)
+    return LeaseRequest(count, seconds, tags, worker)
+
+
+def _check_deletions(deletions: Sequence[Deletion]) -> None:
+    limits.check_token_count(len(deletions))
+    for deletion in deletions:
+        if deletion.then:
+            limits.check_add_count(len(deletion.then))
+            check_new_tasks(deletion.then)
 
 
 def _check_page(limit: int) -> None:

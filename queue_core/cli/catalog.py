@@ -7,6 +7,7 @@ from queue_core.cli.group import Entry
 
 RUN: Final = "Run"
 TASKS: Final = "Tasks"
+MOVE: Final = "Move"
 LOOK: Final = "Look"
 
 COMMANDS: Final[Mapping[str, Entry]] = {
@@ -22,6 +23,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "redrive": Entry("queue_core.cli.administer", TASKS, "make dead tasks ready again"),
     "pause": Entry("queue_core.cli.administer", TASKS, "grant no more leases on a queue"),
     "resume": Entry("queue_core.cli.administer", TASKS, "grant leases again"),
+    "export": Entry("queue_core.cli.export_import", MOVE, "tasks of a store to a file of JSON lines"),
+    "import": Entry("queue_core.cli.export_import", MOVE, "an export into a store", "import_"),
+    "migrate": Entry("queue_core.cli.migrate", MOVE, "queues from one store to another, leases and all"),
     "queues": Entry("queue_core.cli.look", LOOK, "all queues: settings and counts"),
     "stats": Entry("queue_core.cli.look", LOOK, "counts and totals of a queue, or of each tag"),
     "events": Entry("queue_core.cli.events", LOOK, "what happened to tasks, as it happens"),

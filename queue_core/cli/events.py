@@ -52,7 +52,7 @@ def events(
         raise CommandError(
             "events live in a server's memory, and none answers",
             code=exits.UNAVAILABLE,
-            where=f"{target.url} (from {target.origin})",
+            where=f"{target.shown} (from {target.origin})",
             fix="start it with `towline up`; or read the file that `log:` of the settings names",
         )
     caller = Caller(target.url, token=target.token, retries=Retries(), timeout_seconds=10.0)

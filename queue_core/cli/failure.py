@@ -28,7 +28,9 @@ class CommandError(Exception):
 
 # From the most special class to the most general: the first that fits.
 _OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
+    (errors.QueueMovedError, exits.NO_INPUT, "give the URL of the store where it is now"),
     (errors.UnknownQueueError, exits.NO_INPUT, "`towline queues` lists those there are"),
+    (errors.MoveRefusedError, exits.NEGATIVE, ""),
     (errors.LeaseLostError, exits.TRY_AGAIN, "lease again: the task has moved on"),
     (errors.WorkerRetiredError, exits.TRY_AGAIN, "lease under another worker's name"),
     (errors.UnauthenticatedError, exits.NO_PERMISSION, "set TOWLINE_TOKEN, or give --token-file"),
@@ -44,6 +46,7 @@ _OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
 )
 _OF_ERRNO: Final[dict[int, tuple[int, str]]] = {
     errno.ENOENT: (exits.NO_INPUT, "check the path"),
+    errno.EEXIST: (exits.CANT_CREATE, "name another file, or remove this one"),
     errno.EACCES: (exits.NO_PERMISSION, "check the file's owner and mode"),
     errno.EPERM: (exits.NO_PERMISSION, "check the file's owner and mode"),
     errno.EROFS: (exits.NO_PERMISSION, "the file system is read-only: choose another folder"),

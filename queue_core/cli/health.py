@@ -31,13 +31,13 @@ def health(as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
         caller.get("/readyz")
     except QueueError as error:
         raise CommandError(
-            f"not ready: {error}", code=exits.UNAVAILABLE, where=target.url, fix="`towline doctor` tells more"
+            f"not ready: {error}", code=exits.UNAVAILABLE, where=target.shown, fix="`towline doctor` tells more"
         ) from None
     finally:
         caller.close()
     milliseconds = round((clock.monotonic() - began) * 1000, 1)
     if as_json:
-        print_json({"status": "ok", "url": target.url, "milliseconds": milliseconds})
+        print_json({"status": "ok", "url": target.shown, "milliseconds": milliseconds})
     else:
-        click.echo(f"ready: {target.url} ({milliseconds} ms)")
+        click.echo(f"ready: {target.shown} ({milliseconds} ms)")
     return exits.OK

@@ -4,14 +4,15 @@ from typing import Unpack
 
 import click
 
+from queue_core.admission import FILLED_FROM
 from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, print_json, print_table, shown_seconds
 from queue_core.cli.target import Where, opened, opened_queue
-from queue_core.clock import SystemClock
 from queue_core.http_api.values import flat_json
 from queue_core.stats import QueueStats, TagStats
+from queue_core.task import QueueSpec
 from queue_core.units import format_seconds
 
 PAGE = 1000
@@ -34,10 +35,10 @@ def queues(as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
             count.delayed,
             count.in_flight,
             count.dead,
-            shown_seconds(count.oldest_ready_seconds(SystemClock().now())) if count.ready else "",
+            shown_seconds(_oldest_seconds(count)) if count.ready else "",
             format_seconds(spec.lease_seconds),
             spec.max_leases,
-            "paused" if count.paused else "",
+            _closed(spec),
         )
         for spec, count in zip(specs, counts, strict=True)
     ]
@@ -68,7 +69,7 @@ def stats(
         if by_tag:
             return _print_tags(_all_tags(found.tag_stats), as_json=as_json)
         counts = found.stats(tags=wanted)
-    oldest = counts.oldest_ready_seconds(SystemClock().now())
+    oldest = _oldest_seconds(counts)
     if as_json:
         print_json(flat_json(counts) | {"oldest_ready_seconds": oldest})
         return exits.OK
@@ -87,8 +88,20 @@ def stats(
     }.items():
         click.echo(f"{name:<10} {value}".rstrip())
     if counts.paused:
-        click.echo("paused: no leases are granted; `towline resume` ends that")
+        click.echo("no leases are granted: it is paused or was moved; `towline queues` tells")
     return exits.OK
+
+
+def _oldest_seconds(counts: QueueStats) -> float:
+    """How long the oldest ready task has waited, by the clock of whoever counted."""
+    return 0.0 if counts.as_of is None else counts.oldest_ready_seconds(counts.as_of)
+
+
+def _closed(spec: QueueSpec) -> str:
+    """Why no lease is granted, if none is."""
+    if spec.moved_to:
+        return spec.moved_to if spec.moved_to.startswith(FILLED_FROM) else f"moved to {spec.moved_to}"
+    return "paused" if spec.paused else ""
 
 
 def _all_tags(page_of: object) -> list[TagStats]:

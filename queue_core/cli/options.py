@@ -86,7 +86,9 @@ def target_options(function: Function) -> Function:
         help="File with the bearer token  [or TOWLINE_TOKEN]",
     )(function)
     function = click.option("--store", help="Open this store directly, such as sqlite:///towline.db.")(function)
-    return click.option("--url", help="Server, such as http://127.0.0.1:7878 or unix:///run/towline.sock.")(function)
+    return click.option(
+        "--url", help="Server, such as http://127.0.0.1:7878 or unix:///run/towline.sock; several by commas."
+    )(function)
 
 
 def setting_options(function: Function) -> Function:

@@ -1,34 +1,81 @@
 """What `serve` and `up` have in common: the store opened, its queues set, the lifecycle log, the server's options."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
+
+import click
 
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
-from queue_core.config import Override, QueueFile, ServerSettings, absolute_store
-from queue_core.errors import ListenError
+from queue_core.cli.settings_file import store_url
+from queue_core.clock import SystemClock
+from queue_core.config import Override, QueueFile, ServerSettings
+from queue_core.errors import ListenError, StoreUnavailableError
 from queue_core.events import EventLog
 from queue_core.logs import LifecycleFile
 from queue_core.server.options import AccessToken, Role, ServeOptions, options_of
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
+from queue_core.stores.urls import is_shared, masked
+
+START_SECONDS: Final = 60.0
+"""How long a store may be away when a server starts: both may have been started at the same time."""
+TOLD_SECONDS: Final = 5.0
+PAUSE_SECONDS: Final = 0.5
 
 
 @contextmanager
-def opened_store(settings: QueueFile, directory: Path) -> Iterator[Store]:
-    """The store of the settings with every queue set as they say; closed at the end."""
-    store = open_store(absolute_store(settings.store, directory), durability=settings.durability)
+def opened_store(settings: QueueFile, directory: Path, *, patience_seconds: float | None = None) -> Iterator[Store]:
+    """The store of the settings with every queue set as they say; closed at the end.
+
+    A store across a network that does not answer is waited for, which is told on stderr. Raises `CommandError` when
+    that takes too long.
+    """
+    patience_seconds = START_SECONDS if patience_seconds is None else patience_seconds
+    store = _opened(settings, store_url(settings, directory), patience_seconds)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _opened(settings: QueueFile, url: str, patience_seconds: float) -> Store:
+    clock = SystemClock()
+    began_at = clock.monotonic()
+    tell_at = began_at
+    while True:
+        try:
+            return _open_once(settings, url)
+        except StoreUnavailableError as error:
+            now = clock.monotonic()
+            waited_seconds = now - began_at
+            if not is_shared(url) or waited_seconds >= patience_seconds:
+                told = str(error) if not is_shared(url) else f"{error}; tried for {waited_seconds:.0f} s"
+                fix = "start it, or mend `store:` (or --store, TOWLINE_STORE); `towline doctor` tells more"
+                raise CommandError(told, code=exits.UNAVAILABLE, where=f"{masked(url)} (store)", fix=fix) from error
+            if now >= tell_at:
+                tell_at = now + TOLD_SECONDS
+                left = patience_seconds - waited_seconds
+                click.echo(f"waiting up to {left:.0f} s for {masked(url)}: {error}", err=True)
+            time.sleep(PAUSE_SECONDS)
+
+
+def _open_once(settings: QueueFile, url: str) -> Store:
+    store = open_store(url, durability=settings.durability)
     try:
         service = QueueService(store)
         for spec in settings.specs():
             service.run(lambda turn, spec=spec: turn.put_queue(spec))  # type: ignore[misc]
-        yield store
-    finally:
+    except BaseException:
         store.close()
+        raise
+    return store
 
 
 @contextmanager

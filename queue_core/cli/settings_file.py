@@ -6,7 +6,16 @@ from typing import Final
 
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
-from queue_core.config import Override, QueueFile, document_error, environment_overrides, overlay, parse_queue_file
+from queue_core.config import (
+    Override,
+    QueueFile,
+    absolute_store,
+    document_error,
+    environment_overrides,
+    overlay,
+    parse_queue_file,
+)
+from queue_core.stores.urls import with_password
 from queue_core.yaml_text import MAX_TEXT_BYTES, Document, DocumentError, read_document
 
 OTHER_HALF: Final = ("pools", "supervisor")
@@ -61,6 +70,28 @@ def settings_or_default(file: Path | None, *, flags: tuple[Override, ...]) -> tu
     if settings is None or mistakes:
         raise CommandError(document_error(document, mistakes, overrides).lines, code=exits.BAD_CONFIG)
     return settings, Path.cwd()
+
+
+def store_url(settings: QueueFile, directory: Path) -> str:
+    """The URL to open the store by: a file's path is absolute, and the password is in it.
+
+    Raises `CommandError` for a password that can't be had.
+    """
+    store = settings.store
+    url = absolute_store(store.url, directory)
+    if store.password_env is not None:
+        password = os.environ.get(store.password_env, "")
+        place = f"store.password_env: {store.password_env}"
+    elif store.password_file is not None:
+        path = directory / store.password_file
+        password = path.read_text(encoding="utf-8").rstrip("\r\n") if path.is_file() else ""
+        place = f"store.password_file: {path}"
+    else:
+        return url
+    if not password:
+        told = f"{place} {'is not set' if store.password_env else 'is missing or empty'}"
+        raise CommandError(told, code=exits.BAD_CONFIG, fix="put the store's password there")
+    return with_password(url, password)
 
 
 def bad_file(error: DocumentError, path: Path) -> CommandError:

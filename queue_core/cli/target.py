@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.errors import QueueError
 from queue_core.limits import check_queue_name
+from queue_core.stores.urls import masked
 from queue_core.task import QueueSpec
 
 DEFAULT_FILE: Final = "towline.yaml"
@@ -23,13 +24,21 @@ PROBE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the queues are. `origin` says what decided it; `specs` are made when a store is opened by this process."""
+    """Where the queues are. `origin` says what decided it; `specs` are made when a store is opened by this process.
 
-    url: str
+    `url` may have a password in it: people are told `shown`.
+    """
+
+    url: str = field(repr=False)
     origin: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     durability: Literal["strict", "relaxed"] = "strict"
     specs: tuple[QueueSpec, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The URL for people."""
+        return masked(self.url)
 
     @property
     def is_server(self) -> bool:
@@ -77,11 +86,11 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         raise CommandError("--url and --store: give one of them", code=exits.USAGE)
     token = _token(token_file)
     if url:
-        return Target(url, "--url", token)
+        return Target(url, "--url", token, _durability())
     if store:
         return _store(store, "--store")
     if os.environ.get("TOWLINE_URL"):
-        return Target(os.environ["TOWLINE_URL"], "TOWLINE_URL", token)
+        return Target(os.environ["TOWLINE_URL"], "TOWLINE_URL", token, _durability())
     if os.environ.get("TOWLINE_STORE"):
         return _store(os.environ["TOWLINE_STORE"], "TOWLINE_STORE")
     path = file or (Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None)
@@ -97,7 +106,11 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
 
 
 def answers(url: str) -> bool:
-    """Whether something listens at a server's URL."""
+    """Whether something listens at a server's URL, or at one of several joined by commas."""
+    return any(_answers(one.strip()) for one in url.split(","))
+
+
+def _answers(url: str) -> bool:
     parts = urlsplit(url)
     try:
         if parts.scheme == "unix":
@@ -113,29 +126,40 @@ def answers(url: str) -> bool:
 
 
 def _from_file(path: Path, token: str | None) -> Target:
-    from queue_core.cli.settings_file import load_queue_file
+    from queue_core.cli.settings_file import load_queue_file, store_url
 
     settings, directory = load_queue_file(path)
     server_url = settings.server.url(directory)
     if answers(server_url):
         return Target(server_url, f"{path} (server.listen)", token)
-    if settings.store == "memory:":
+    if settings.store.url == "memory:":
         raise CommandError(
             "the tasks of a memory: store live in its server, which does not answer",
             code=exits.UNAVAILABLE,
             where=server_url,
             fix="start it with `towline up`",
         )
-    from queue_core.config import absolute_store
-
-    url = absolute_store(settings.store, directory)
+    url = store_url(settings, directory)
     return Target(url, f"{path} (store)", durability=settings.durability, specs=tuple(settings.specs()))
 
 
 def _store(url: str, origin: str) -> Target:
     if url == "memory:":
         raise CommandError("a memory: store would be empty: it lives in one process", code=exits.USAGE, where=origin)
-    return Target(url, origin)
+    return Target(url, origin, durability=_durability())
+
+
+def _durability() -> Literal["strict", "relaxed"]:
+    """Of a store that no settings file describes."""
+    match os.environ.get("TOWLINE_DURABILITY") or "strict":
+        case "strict":
+            return "strict"
+        case "relaxed":
+            return "relaxed"
+        case other:
+            raise CommandError(
+                f"must be strict or relaxed: {other!r}", code=exits.BAD_CONFIG, where="TOWLINE_DURABILITY"
+            )
 
 
 def _token(path: Path | None) -> str | None:
@@ -156,5 +180,5 @@ def _ensure(queues: QueuesApi, specs: tuple[QueueSpec, ...]) -> None:
 def _placed(error: QueueError, target: Target) -> CommandError:
     failure = failure_of(error) or CommandError(str(error), code=exits.UNAVAILABLE)
     if not failure.where:
-        failure.where = f"{target.url} (from {target.origin})"
+        failure.where = f"{target.shown} (from {target.origin})"
     return failure

@@ -10,6 +10,7 @@ from queue_core import logs
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option, log_options, tag_filter, tag_options
+from queue_core.cli.target import DEFAULT_URL, Target, find_target
 from queue_core.worker.process import run_worker
 from queue_core.worker.settings import WorkerSettings
 
@@ -62,19 +63,18 @@ def work(
     if tags or untagged:
         settings = replace(settings, tags=tag_filter(tags, untagged=untagged))
     if url or store or file or not os.environ.get("TOWLINE_URL"):
-        settings = replace(settings, url=_url(url=url, store=store, file=file))
+        target = _target(url=url, store=store, file=file)
+        settings = replace(settings, url=target.url, durability=target.durability)
     if not settings.app:
         raise click.UsageError("which app? give module:attribute, such as tasks:app, or TOWLINE_APP")
     return run_worker(settings)
 
 
-def _url(*, url: str | None, store: str | None, file: Path | None) -> str:
-    """What `target` finds; with nothing given and nothing there, the default server, which may yet come."""
-    from queue_core.cli.target import DEFAULT_URL, find_target
-
+def _target(*, url: str | None, store: str | None, file: Path | None) -> Target:
+    """What every command means; with nothing given and nothing there, the default server, which may yet come."""
     try:
-        return find_target(url=url, store=store, token_file=None, file=file).url
+        return find_target(url=url, store=store, token_file=None, file=file)
     except CommandError:
         if url or store or file:
             raise
-        return DEFAULT_URL
+        return Target(DEFAULT_URL, "default")

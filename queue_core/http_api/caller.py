@@ -1,7 +1,8 @@
 """One call to a server: sent again where a repeat is harmless, within bounds; its problem raised as the error it tells.
 
-What is harmless: anything that was not sent; `SAFE` verbs, which come to the same when done twice; adds, which carry a
-key (see `server/repeats.py`). A `ONCE` verb that was sent and not answered is never repeated: it might lease twice.
+What is harmless: anything that was not sent, or was refused because the store is away; `SAFE` verbs, which come to the
+same when done twice; adds, which carry a key (see `server/repeats.py`). A `ONCE` verb that was sent and not answered is
+never repeated: it might lease twice. Where several servers are known, the next one is tried at once.
 """
 
 import random as random_source
@@ -17,15 +18,17 @@ from pydantic_core import from_json, to_json
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
 from queue_core.http_api.problem_types import STALE_KEY, error_of
-from queue_core.http_api.transport import Answer, AnswerLostError, NotSentError, Transport, parse_address
+from queue_core.http_api.servers import Server, Servers
+from queue_core.http_api.transport import Answer, AnswerLostError, NotSentError
 from queue_core.http_api.values import Json
+from queue_core.stores.urls import masked
 
 Repeat = Literal["safe", "once", "keyed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """When to give up: after so many tries, or so many seconds of pauses. Pauses are drawn from [0, longest)."""
+    """When to give up: after so many tries of every server. Pauses between them are drawn from [0, longest)."""
 
     tries: int = 6
     first_pause_seconds: float = 0.1
@@ -41,12 +44,13 @@ class Session:
     """Numbers the adds of one thread at a time.
 
     `run` is the server's run that the present number was first sent to. Its repeats name that run too, whatever other
-    threads have learned since: only so does a later run know that they are repeats.
+    threads have learned since: only so does a later run know that they are repeats. `repeats`: as its server says.
     """
 
     name: str
     number: int = 0
     run: str | None = None
+    repeats: str = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Called:
 
 
 class Caller:
-    """Calls one server; used from any number of threads."""
+    """Calls one server of those it knows; used from any number of threads."""
 
     def __init__(
         self,
@@ -75,18 +79,16 @@ class Caller:
         jitter: Callable[[], float] = random_source.random,
     ) -> None:
         """Args:
+        url: of a server, or of several joined by commas.
         timeout_seconds: how long an answer may take, beside the time it was asked to wait.
         """
         self.url = url
-        self._transport = Transport(parse_address(url))
-        authorization = f"authorization: Bearer {token}\r\n" if token else ""
-        self._head = f" HTTP/1.1\r\nhost: {self._transport.address.host_header}\r\n{authorization}"
+        self._servers = Servers(url, token=token)
         self._retries = retries
         self._timeout_seconds = timeout_seconds
         self._sleep = sleep
         self._jitter = jitter
         self._sessions: deque[Session] = deque()
-        self._run: str | None = None
 
     def post(self, path: str, body: Json, *, repeat: Repeat, wait_seconds: float = 0.0) -> Called:
         """POST; `wait_seconds` is how long the server was asked to wait."""
@@ -104,46 +106,87 @@ class Caller:
         data = b"" if body is None else to_json(body)
         session = self._take_session() if repeat == "keyed" else None
         was_ambiguous = False
-        for attempt in range(self._retries.tries):
-            if attempt:
-                self._sleep(self._retries.pause_seconds(attempt - 1, draw=self._jitter()))
-            is_last = attempt == self._retries.tries - 1
+        tries = self._retries.tries * len(self._servers)
+        for attempt in range(1, tries + 1):
+            server = self._servers.current
+            is_last = attempt == tries
             try:
-                answer = self._send(method, path, data, session, wait_seconds, is_repeat=was_ambiguous)
+                answer = self._send(server, method, path, data, session, wait_seconds, is_repeat=was_ambiguous)
             except NotSentError as error:
+                self._servers.leave(server)
                 if is_last:
                     raise self._unreachable(error, was_ambiguous=was_ambiguous) from error
+                if session is not None and not was_ambiguous:
+                    session.run = None  # nobody has seen the key yet
+                self._pause(attempt)
                 continue
             except AnswerLostError as error:
+                self._servers.leave(server)
                 if is_last or repeat == "once":
                     raise _unknown(method, path, error) from error
                 was_ambiguous = True
+                self._pause(attempt)
                 continue
             if answer.status == 412 and session is not None and not was_ambiguous and _is_stale(answer):
-                self._forget_run(session)
+                _forget_run(server, session)
                 continue
-            if answer.status == 503 and repeat != "once" and not is_last and _may_repeat(answer, repeat):
-                continue
+            if answer.status == 503:
+                self._servers.leave(server)
+                is_unknown = isinstance(_problem(answer), OutcomeUnknownError)
+                if not is_last and self._may_repeat(repeat, session, attempt, is_unknown=is_unknown):
+                    was_ambiguous = was_ambiguous or is_unknown
+                    self._pause(attempt)
+                    continue
+                if was_ambiguous and not is_unknown:  # nothing was done this time; before, it may have been
+                    raise OutcomeUnknownError(
+                        f"{_problem(answer)}; it was sent before and may have taken effect then: look before repeating"
+                    )
             if session is not None:
                 self._sessions.append(session)
             return Called(answer, was_ambiguous)
-        raise StoreUnavailableError(f"{self.url} is started anew again and again: nothing was done; try again later")
+        raise StoreUnavailableError(
+            f"{masked(self.url)} is started anew again and again: nothing was done; try again later"
+        )
 
     def close(self) -> None:
         """Close the connections; calls in other threads end."""
-        self._transport.close()
+        self._servers.close()
+
+    def _pause(self, attempt: int) -> None:
+        """Before the next round: the other servers are tried at once."""
+        rounds, others = divmod(attempt, len(self._servers))
+        if not others:
+            self._sleep(self._retries.pause_seconds(rounds - 1, draw=self._jitter()))
+
+    def _may_repeat(self, repeat: Repeat, session: Session | None, attempt: int, *, is_unknown: bool) -> bool:
+        """Whether a refusal for now is worth another try: not when a change may have happened behind it, unless it is
+        known again. A lease is asked of every server once: who leases has a patience of its own."""
+        if repeat == "safe":
+            return True
+        if session is not None:
+            return not is_unknown or session.repeats == "store"
+        return not is_unknown and attempt < len(self._servers)
 
     def _send(
-        self, method: str, path: str, data: bytes, session: Session | None, wait_seconds: float, *, is_repeat: bool
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        data: bytes,
+        session: Session | None,
+        wait_seconds: float,
+        *,
+        is_repeat: bool,
     ) -> Answer:
-        head = f"{method} {path}{self._head}"
+        head = f"{method} {path}{server.head}"
         if session is not None:
-            session.run = session.run or self._known_run()
+            if session.run is None:
+                session.run, session.repeats = self._known_run(server), server.repeats
             head += f"idempotency-key: {session.run}/{session.name}/{session.number}/{int(is_repeat)}\r\n"
         if method != "GET":
             head += f"content-type: application/json\r\ncontent-length: {len(data)}\r\n"
         request = head.encode("ascii") + b"\r\n" + data
-        return self._transport.ask(request, timeout_seconds=self._timeout_seconds + wait_seconds)
+        return server.transport.ask(request, timeout_seconds=self._timeout_seconds + wait_seconds)
 
     def _take_session(self) -> Session:
         try:
@@ -154,31 +197,29 @@ class Caller:
         session.run = None
         return session
 
-    def _known_run(self) -> str:
-        run = self._run
+    def _known_run(self, server: Server) -> str:
+        run = server.run
         if run is None:
             try:
-                answer = self._transport.ask(
-                    f"GET /livez{self._head}\r\n".encode("ascii"), timeout_seconds=self._timeout_seconds
+                answer = server.transport.ask(
+                    f"GET /livez{server.head}\r\n".encode("ascii"), timeout_seconds=self._timeout_seconds
                 )
             except AnswerLostError as error:
                 raise NotSentError(str(error)) from error  # the add itself was not sent
-            run = self._run = str(_read(answer)["run"])
+            told = _read(answer)
+            run = server.run = str(told["run"])
+            server.repeats = str(told.get("repeats", "run"))
         return run
-
-    def _forget_run(self, session: Session) -> None:
-        """The run is over and the add was not done there: both start anew, unless another thread has already."""
-        if self._run == session.run:
-            self._run = None
-        session.run = None
 
     def _unreachable(self, error: NotSentError, *, was_ambiguous: bool) -> StoreUnavailableError:
         if was_ambiguous:
             return OutcomeUnknownError(
-                f"{self.url} went away ({error}) after it was sent a change: it may have taken effect; look before "
-                "repeating"
+                f"{masked(self.url)} went away ({error}) after it was sent a change: it may have taken effect; look "
+                "before repeating"
             )
-        return StoreUnavailableError(f"can't reach {self.url}: {error}; is `towline serve` or `towline up` running?")
+        return StoreUnavailableError(
+            f"can't reach {masked(self.url)}: {error}; is `towline serve` or `towline up` running?"
+        )
 
 
 def quoted(name: str) -> str:
@@ -190,9 +231,11 @@ def _is_stale(answer: Answer) -> bool:
     return cast("Json", from_json(answer.body)).get("type") == STALE_KEY
 
 
-def _may_repeat(answer: Answer, repeat: Repeat) -> bool:
-    """Whether a refusal for now is worth another try: not when a keyed change may have happened behind it."""
-    return repeat == "safe" or not isinstance(_problem(answer), OutcomeUnknownError)
+def _forget_run(server: Server, session: Session) -> None:
+    """The run is over and the add was not done there: both start anew, unless another thread has already."""
+    if server.run == session.run:
+        server.run = None
+    session.run = None
 
 
 def _read(answer: Answer) -> Json:

@@ -14,8 +14,13 @@ from urllib.parse import unquote, urlsplit
 import httptools
 
 from queue_core.errors import InvalidSettingError
+from queue_core.stores.urls import masked
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
+SILENCE_SECONDS = 4
+"""A peer whose machine has not said a word for so long, not even that it got ours, is given up: the link is cut."""
+PROBE_AFTER_SECONDS = 2
+"""When nothing is to be said, its machine is asked whether it is there after so long, and every second from then."""
 MAX_IDLE_CONNECTIONS = 128
 READ_BYTES = 256 << 10
 CLOSED = select.POLLIN | select.POLLRDHUP | select.POLLHUP | select.POLLERR
@@ -53,11 +58,13 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidSettingError(f"not a server's URL: {url}: {error}") from None
+        raise InvalidSettingError(f"not a server's URL: {masked(url)}: {error}") from None
     if parts.scheme == "unix" and parts.path and not parts.netloc:
         return Address("unix", "", 0, unquote(parts.path))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise InvalidSettingError(f"not a server's URL: {url}; write http://host:port, https://host or unix:///path")
+        raise InvalidSettingError(
+            f"not a server's URL: {masked(url)}; write http://host:port, https://host or unix:///path"
+        )
     return Address(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
 
 
@@ -153,8 +160,10 @@ class Transport:
         connection = self._take()
         try:
             answer, is_reusable = connection.ask(request, timeout_seconds=timeout_seconds)
-        except BaseException:
+        except BaseException as error:
             self._drop(connection)
+            if isinstance(error, AnswerLostError):
+                self._drop_idle()  # what ended this one has most likely ended them
             raise
         if is_reusable and len(self._idle) < MAX_IDLE_CONNECTIONS and not self._is_closed:
             self._idle.append(connection)
@@ -168,8 +177,14 @@ class Transport:
             self._is_closed = True
             for connection in self._all:
                 connection.abort()
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
         while self._idle:
-            self._drop(self._idle.pop())
+            try:
+                self._drop(self._idle.pop())
+            except IndexError:
+                return  # another thread took the last one
 
     def _take(self) -> Connection:
         while True:
@@ -206,9 +221,22 @@ def _connect(address: Address) -> socket.socket:
     plain = socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_silence(plain)
         if address.scheme == "http":
             return plain
         return ssl.create_default_context().wrap_socket(plain, server_hostname=address.host)
     except OSError:
         plain.close()
         raise
+
+
+def notice_silence(connection: socket.socket) -> None:
+    """Have the kernel end a TCP connection whose link was cut, within `SILENCE_SECONDS`: nobody would tell us.
+
+    A listening socket hands this on to the connections it accepts.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENCE_SECONDS - PROBE_AFTER_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_SECONDS * 1000)

@@ -212,5 +212,5 @@ def list_json(values: Sequence[object]) -> list[Json]:
 
 
 def settings_json(spec: QueueSpec) -> Json:
-    """A queue's settings without its name and whether it is paused: the body of a PUT."""
-    return {name: value for name, value in flat_json(spec).items() if name not in ("name", "paused")}
+    """A queue's settings without its name and its present state: the body of a PUT."""
+    return {name: value for name, value in flat_json(spec).items() if name not in ("name", "paused", "moved_to")}

@@ -3,15 +3,20 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from queue_core.clock import Clock
+from queue_core.errors import StoreUnavailableError
 from queue_core.events import EventLog
+from queue_core.http_api.values import Json
 from queue_core.server.auth import Gate
 from queue_core.server.event_ring import EventRing
+from queue_core.server.hands import Hands
 from queue_core.server.hot import HotVerbs
+from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
+from queue_core.server.readiness import Readiness
+from queue_core.server.remote_turns import RemoteTurns
 from queue_core.server.repeats import Repeats
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
@@ -22,6 +27,12 @@ from queue_core.task import TagFilter
 from queue_core.verbs import Wake
 
 T = TypeVar("T")
+
+LOOKS_AT_ONCE = 2
+LOOK_SECONDS = 10.0
+"""How long a look may take; a store across a network may never answer."""
+MAX_LOOKS = 1000
+"""Looks that wait for one of the threads, at most."""
 
 
 class ServerCore:
@@ -34,11 +45,18 @@ class ServerCore:
         self.run = secrets.token_hex(6)
         self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
         self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
-        self.turns = Turns(self.service, after_turn=self._after_turn)
+        turns = RemoteTurns if store.is_remote else LoopTurns
+        self.turns: Turns = turns(self.service, after_turn=self._after_turn)
         self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
+        self.readiness = Readiness(self.turns, self.service.clock, run=self.run)
         self.gate = Gate(options)
-        self.hot = HotVerbs(self.gate, self.turns, self.waiting, Repeats(self.run))
-        self._looks = ThreadPoolExecutor(2, thread_name_prefix="towline-look")
+        self.repeats = Repeats(self.run, kept_by_store=store.is_remote)
+        self.hot = HotVerbs(self.gate, self.turns, self.waiting, self.repeats)
+        self._looks = Hands(LOOKS_AT_ONCE, name="towline-look")
+
+    def health(self) -> Json:
+        """What probes and clients are told of this run."""
+        return {"status": "ok", "run": self.run, "repeats": "store" if self.service.store.is_remote else "run"}
 
     async def look(self, step: Step[T]) -> T:
         """One reading step, beside the loop: what it costs nobody else waits for."""
@@ -47,8 +65,27 @@ class ServerCore:
         return await self.beside(lambda: self.service.look(step))
 
     async def beside(self, call: Callable[[], T]) -> T:
-        """A call that reads, in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._looks, call)
+        """A call that reads, in a thread. Raises `StoreUnavailableError` when that takes too long."""
+        if self._looks.under_way >= MAX_LOOKS:
+            raise StoreUnavailableError(
+                f"{MAX_LOOKS} looks wait for the store, which is this server's limit; try again"
+            )
+        looked: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: T | Exception) -> None:
+            if looked.done():
+                return
+            if isinstance(outcome, Exception):
+                looked.set_exception(outcome)
+            else:
+                looked.set_result(outcome)
+
+        self._looks.do(call, told)
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await looked
+        except TimeoutError:
+            raise StoreUnavailableError(f"the store has not answered for {LOOK_SECONDS:g} s; try again") from None
 
     def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "Watch":
         """Begin to listen for ready tasks."""
@@ -68,7 +105,7 @@ class ServerCore:
     def close(self) -> None:
         """End the threads."""
         self.waiting.close()
-        self._looks.shutdown()
+        self._looks.close()
         self.turns.close()
 
 

@@ -244,12 +244,12 @@ async def wait_ready(core: ServerCore, wanted: Sequence[tuple[str, TagFilter]], 
 
 
 async def live(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
-    return {"status": "ok", "run": core.run}
+    return core.health()
 
 
 async def ready(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
     try:
-        await core.turns.run(lambda _turn: None)
+        await core.readiness.check()
     except StoreError as error:
         raise refusal(503, "not-ready", str(error)) from error
-    return {"status": "ok", "run": core.run}
+    return core.health()

@@ -3,7 +3,7 @@
 Both doors lead here: the ASGI application (`app.py`) and the protocol's short way (`protocol.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -16,12 +16,14 @@ from queue_core.limits import check_wait_seconds
 from queue_core.pull_queue import lease_lost
 from queue_core.server import events, wire
 from queue_core.server.auth import Gate, Headers
+from queue_core.server.kept_adds import KeptAdd
+from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
 from queue_core.server.repeats import Repeats
 from queue_core.server.turns import Done, Turns
-from queue_core.server.waiting import LeaseAnswer, LeaseCall, WaitingLeases
-from queue_core.store import Added, Deletion
-from queue_core.task import NewTask
+from queue_core.server.waiting import WaitingLeases
+from queue_core.store import Added, ClientCall, Deletion
+from queue_core.task import Lease, NewTask
 
 JSON = b"application/json"
 
@@ -30,12 +32,13 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer, before it is bytes on a connection."""
+    """An answer, before it is bytes on a connection. `leases`: those that it grants."""
 
     status: int
     body: bytes
     media_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    leases: tuple[Lease, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,18 @@ class HotVerbs:
         """The caller is gone."""
         self._waiting.cancel(call)
 
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        """These were granted and never reached their caller: nobody works on them."""
+        self._waiting.give_back(leases[0].queue, leases)
+
     def _add(self, request: Request) -> None:
         queue = request.queue
         tasks = [task.value() for task in wire.AddRequest.model_validate_json(request.body).tasks]
         check_same_queue(tasks, queue)
 
-        def start(done: Done) -> None:
-            self._turns.submit(lambda turn: turn.add(queue, tasks), done)
+        def start(call: ClientCall | None, done: Done) -> None:
+            step = KeptAdd(queue, tasks, call) if call is not None else lambda turn: turn.add(queue, tasks)
+            self._turns.submit(step, done, size_bytes=len(request.body))
 
         def done(outcome: object) -> None:
             if isinstance(outcome, list):
@@ -105,7 +113,7 @@ class HotVerbs:
 
         key = _key(request.headers)
         if key is None:
-            start(done)
+            start(None, done)
         else:
             self._repeats.once(key, start, done)
 
@@ -130,10 +138,11 @@ class HotVerbs:
             if not isinstance(outcome, LeaseAnswer):
                 request.reply(reply_of(outcome))
                 return
-            body: Json = {"leases": [lease_json(lease) for lease in outcome.granted.leases]}
+            leases = outcome.granted.leases
+            body: Json = {"leases": [lease_json(lease) for lease in leases]}
             if request.verb == "exchange":
                 body["lost"] = outcome.lost
-            request.reply(json_reply(body))
+            request.reply(Reply(200, to_json(body), leases=leases))
 
         call = LeaseCall(
             request.queue,
@@ -146,6 +155,7 @@ class HotVerbs:
             deletions,
             answer,
             request.is_gone,
+            size_bytes=len(request.body),
         )
         self._waiting.start(call)
         return call
@@ -177,7 +187,7 @@ class HotVerbs:
             else:
                 request.reply(json_reply({"added": [added_json(one) for one in added]}))
 
-        self._turns.submit(lambda turn: turn.delete(request.queue, deletions), delete)
+        self._turns.submit(lambda turn: turn.delete(request.queue, deletions), delete, size_bytes=len(request.body))
 
 
 def json_reply(value: object, *, status: int = 200) -> Reply:

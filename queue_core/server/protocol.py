@@ -6,16 +6,22 @@ is answered, `Expect: 100-continue`, an upgrade), takes uvicorn's own way to the
 
 import asyncio
 import select
+import socket
+from struct import unpack_from
 from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from queue_core.server.hot import HotVerbs, Reply, Request, reply_of
+from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import refusal
-from queue_core.server.waiting import LeaseCall
+from queue_core.task import Lease
 
 PREFIX = b"/v1/queues/"
 MAX_HEADER_BYTES = 64 << 10
+TCP_INFO_BYTES = 216
+BYTES_ACKED, NOTSENT_BYTES, BYTES_SENT = 120, 144, 200
+"""Offsets in Linux's `struct tcp_info`, from 4.19 on; `bytes_retrans` follows `bytes_sent`, which includes it."""
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -40,10 +46,13 @@ class HotProtocol(HttpToolsProtocol):
 
     hot: HotVerbs
     max_body_bytes: int
+    granted: tuple[Lease, ...] = ()
+    """Leases in the last answer, until the caller says something: then it has read it."""
 
     def on_message_begin(self) -> None:
         """Count anew."""
         self.header_bytes = 0
+        self.granted = ()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -93,8 +102,10 @@ class HotProtocol(HttpToolsProtocol):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller hung up."""
+        """The caller hung up, or its link is dead; then an answer may never have arrived."""
         cycle = self.cycle
+        if self.granted and exc is not None and is_unheard(self.transport):
+            self.hot.give_back(self.granted)
         super().connection_lost(exc)
         if isinstance(cycle, HotCycle) and cycle.call is not None and not cycle.response_complete:
             self.hot.hang_up(cycle.call)
@@ -124,18 +135,36 @@ class HotProtocol(HttpToolsProtocol):
             parts.append(b"connection: close\r\n")
         parts += (b"content-length: ", b"%d" % len(reply.body), b"\r\n\r\n", reply.body)
         self.transport.write(b"".join(parts))
+        self.granted = reply.leases
         cycle.response_complete = True
         if not cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
     def _is_gone(self) -> bool:
-        """Ask the socket: the loop may not have got round to telling us."""
+        """Ask the socket: the loop may not have got round to telling us. May be called in another thread."""
         if self.transport.is_closing():
             return True
         poller = select.poll()
-        poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), GONE)
+        try:
+            poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), GONE)
+        except ValueError:
+            return True  # closed this very moment
         return bool(poller.poll(0))
+
+
+def is_unheard(transport: asyncio.Transport) -> bool:
+    """Whether the other end's machine has not confirmed all that was written; False where nobody knows."""
+    try:
+        info = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+    except OSError:  # not TCP
+        return False
+    if len(info) < TCP_INFO_BYTES:
+        return False
+    (confirmed,) = unpack_from("Q", info, BYTES_ACKED)
+    (unsent,) = unpack_from("I", info, NOTSENT_BYTES)
+    sent, sent_again = unpack_from("QQ", info, BYTES_SENT)
+    return unsent > 0 or bool(confirmed < sent - sent_again)
 
 
 def too_large(limit: int) -> Reply:

@@ -1,11 +1,8 @@
-"""Group commit: steps that arrive in one turn of the loop share a transaction, and a sync before any is answered."""
+"""Group commit: steps of many callers share a transaction, and nobody is answered before it is durable."""
 
 import asyncio
-import queue
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -17,155 +14,66 @@ T = TypeVar("T")
 
 Done = Callable[[object], None]
 """Told of a step's outcome, in the loop, once it is durable: what the step returned, or a `QueueError`."""
+Late = Callable[[object], None]
+"""Told of the outcome of a step whose caller could not wait for it any longer, and was told of an error instead."""
 
-SLOW_SYNC_SECONDS = 0.002
-"""A disk slower than this is waited for in a thread. A faster one is not worth the two hops: the loop would find
-more requests after them, but answers each of them later."""
-INSTANT_SYNC_SECONDS = 0.000_02
-"""A sync that takes less (a relaxed store, or memory) is not worth sharing."""
 MAX_STEPS_PER_TURN = 256
-MAX_TURNS_PER_SYNC = 4
-"""Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    step: Step[object]
-    done: Done
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """A transaction on its way to the disk."""
-
-    entries: Sequence[_Entry]
-    batch: Batch[object]
-
-
-class Turns:
+class Turns(Protocol):
     """Runs steps for everybody in one loop. Only `close` may be called from another thread than the loop's."""
 
-    def __init__(self, service: QueueService, *, after_turn: Callable[[], None] = lambda: None) -> None:
-        """Args:
-        after_turn: called in the loop after the answers of each turn.
-        """
-        self._service = service
-        self._after_turn = after_turn
-        self._entries: list[_Entry] = []
-        self._is_scheduled = False
-        self._sync_seconds = 0.0
-        self._unsynced: list[_Committed] = []
-        self._disk = _Disk(service, self._synced)
-        self.failure: StoreError | None = None
+    failure: StoreError | None
+    """Why the last turn failed; None when it did not."""
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether turns run beside the loop: then it goes on meanwhile, and several turns may be under way."""
 
     @property
     def is_syncing(self) -> bool:
         """Whether a change is on its way to the disk, seen by readers but not durable yet."""
-        return bool(self._unsynced) or self._disk.is_busy
 
-    def submit(self, step: Step[object], done: Done) -> None:
-        """Run `step` in the next turn; its effect is durable when `done` is told."""
-        self._entries.append(_Entry(step, done))
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+    def submit(self, step: Step[object], done: Done, *, late: Late | None = None, size_bytes: int = 0) -> None:
+        """Run `step` in one of the next turns; its effect is durable when `done` is told.
+
+        Args:
+            late: told instead of `done`, which was told of an `OutcomeUnknownError`, when the store answered after all.
+            size_bytes: about what the step holds in memory: payloads, most of all.
+        """
 
     async def run(self, step: Step[T]) -> T:
-        """Run `step` in the next turn; raises its error."""
-        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        """Run `step` in one of the next turns; raises its error."""
 
-        def done(result: object) -> None:
-            if outcome.cancelled():
-                return
-            if isinstance(result, Exception):
-                outcome.set_exception(result)
-            else:
-                outcome.set_result(result)  # type: ignore[arg-type]
-
-        self.submit(step, done)
-        return await outcome
+    def look(self, step: Step[object], done: Done) -> None:
+        """Run a short step that only reads, from a snapshot; `done` is told in the loop, perhaps at once."""
 
     def close(self) -> None:
-        """Wait for the disk and end its thread."""
-        self._disk.close()
+        """Wait for what is under way, within bounds, and end the threads."""
 
-    def _turn(self) -> None:
-        entries = self._entries[:MAX_STEPS_PER_TURN]
-        del self._entries[:MAX_STEPS_PER_TURN]
-        self._is_scheduled = bool(self._entries)
-        if self._is_scheduled:
-            asyncio.get_running_loop().call_soon(self._turn)
-        committed = self._commit(entries)
-        if committed is not None:
-            self._unsynced.append(committed)
-        if len(self._unsynced) >= MAX_TURNS_PER_SYNC or self._sync_seconds < INSTANT_SYNC_SECONDS:
-            self._sync()
-        elif self._unsynced:
-            # Twice round the loop: it reads the sockets after what was scheduled before.
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._sync_unless_more)
 
-    def _sync_unless_more(self) -> None:
-        if not self._entries:
-            self._sync()
+async def run_step(turns: Turns, step: Step[T]) -> T:
+    """See `Turns.run`."""
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def _sync(self) -> None:
-        committed, self._unsynced = self._unsynced, []
-        if not committed:
+    def done(result: object) -> None:
+        if outcome.cancelled():
             return
-        if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:
-            self._disk.submit(committed)
-            return
-        began_at = self._service.clock.monotonic()
-        failure = sync(self._service, committed[-1].batch)
-        self._synced(committed, failure, self._service.clock.monotonic() - began_at)
+        if isinstance(result, Exception):
+            outcome.set_exception(result)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
 
-    def _commit(self, entries: Sequence[_Entry]) -> _Committed | None:
-        try:
-            return _Committed(entries, self._service.commit([entry.step for entry in entries]))
-        except StoreError as error:
-            self._fail(entries, error)
-        except Exception as error:
-            if len(entries) > 1:  # one broken step must not take the others with it
-                for entry in entries:
-                    self._commit_alone(entry)
-                return None
-            log.exception(events.TURN_FAILED)
-            _tell(entries[0], error)
-        return None
-
-    def _commit_alone(self, entry: _Entry) -> None:
-        """A transaction for one step, after one of its companions broke theirs."""
-        committed = self._commit([entry])
-        if committed is not None:
-            self._unsynced.append(committed)
-
-    def _synced(self, committed: Sequence[_Committed], failure: StoreError | None, seconds: float) -> None:
-        self._sync_seconds += (seconds - self._sync_seconds) / 8
-        for one in committed:
-            if failure is not None:
-                self._fail(one.entries, failure)
-                continue
-            self.failure = None
-            for entry, outcome in zip(one.entries, one.batch.outcomes, strict=True):
-                _tell(entry, outcome)
-            # After the answers: a lease that found nothing waits by now, so that a wake-up of its own turn finds it.
-            self._service.publish(one.batch)
-        self._after_turn()
-
-    def _fail(self, entries: Sequence[_Entry], error: StoreError) -> None:
-        if self.failure is None:
-            log.error(events.STORE_FAILED, error=str(error))
-        self.failure = error
-        for entry in entries:
-            _tell(entry, error)
+    turns.submit(step, done)
+    return await outcome
 
 
-def _tell(entry: _Entry, outcome: object) -> None:
+def tell(done: Callable[[object], None], outcome: object) -> None:
+    """Tell one caller; a mistake in answering it must not keep the others from their answers."""
     try:
-        entry.done(outcome)
+        done(outcome)
     except Exception:
         log.exception(events.ANSWER_FAILED)
 
@@ -177,63 +85,3 @@ def sync(service: QueueService, batch: Batch[object]) -> StoreError | None:
     except (StoreError, OSError) as error:
         return OutcomeUnknownError(f"the change was made but not confirmed by the disk: {error}; look before repeating")
     return None
-
-
-class _Disk:
-    """A thread that waits for slow syncs while the loop goes on; one sync covers all that was committed before it."""
-
-    def __init__(
-        self, service: QueueService, synced: Callable[[Sequence[_Committed], StoreError | None, float], None]
-    ) -> None:
-        self._service = service
-        self._synced = synced
-        self._committed: queue.SimpleQueue[tuple[Sequence[_Committed], asyncio.AbstractEventLoop] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread: threading.Thread | None = None
-        self._under_way = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a batch has not been told of yet: a later one must not overtake it."""
-        return self._under_way > 0
-
-    def submit(self, committed: Sequence[_Committed]) -> None:
-        """Sync them, then tell the loop."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="towline-sync", daemon=True)
-            self._thread.start()
-        self._under_way += len(committed)
-        self._committed.put((committed, asyncio.get_running_loop()))
-
-    def close(self) -> None:
-        """Finish what is under way."""
-        if self._thread is not None:
-            self._committed.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _work(self) -> None:
-        while (first := self._committed.get()) is not None:
-            committed, loop = first
-            batches = list(committed)
-            stop = False
-            while not self._committed.empty():
-                more = self._committed.get()
-                if more is None:
-                    stop = True
-                    break
-                batches += more[0]
-            began_at = self._service.clock.monotonic()
-            failure = sync(self._service, batches[-1].batch)
-            seconds = self._service.clock.monotonic() - began_at
-            try:
-                loop.call_soon_threadsafe(self._told, batches, failure, seconds)
-            except RuntimeError:
-                return  # the loop was closed over our head: nobody is left to be told
-            if stop:
-                return
-
-    def _told(self, batches: Sequence[_Committed], failure: StoreError | None, seconds: float) -> None:
-        self._under_way -= len(batches)
-        self._synced(batches, failure, seconds)

@@ -1,79 +1,34 @@
-"""Leases that wait: they cost nothing while they do, and the most recently active worker is served first."""
+"""Leases that wait: they cost nothing while they do, and the most recently active worker is served first.
+
+Where turns run beside the loop, a wake-up may come while the lease that found nothing is on its way back to us: `news`
+counts what was heard of a queue, and who missed some has the queue looked at again.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from queue_core.clock import MICROSECONDS, Instant
-from queue_core.errors import QueueError
+from queue_core.errors import QueueError, UnknownQueueError
+from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
+from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall
 from queue_core.server.listening import Listener
+from queue_core.server.outbox import Outbox
 from queue_core.server.turns import Turns
 from queue_core.server.watching import Watcher, Watchers
-from queue_core.service import QueueService
-from queue_core.store import Deletion, Granted, Release
-from queue_core.task import TagFilter
+from queue_core.service import QueueService, Step
+from queue_core.store import Granted, Release
+from queue_core.task import Lease, TagFilter
 from queue_core.verbs import Turn, Wake
 from queue_core.waiters import Waiter, Waiters
 
-RECOMPUTE_SECONDS = 0.002
-"""After a turn, how soon the next eta is looked up again: bounds what a busy server spends on one idle waiter."""
 HEARD_SECONDS = 0.002
-"""After a signal of another process, how soon to look: many signals are one look."""
+"""After a look at a queue, how soon to look again: many signals are one look."""
+OVERTIME_SECONDS = 1.0
+"""When the time is up while the store is being asked: how long the answer is waited for."""
+MAX_FILTERS_PER_LOOK = 64
 MAX_WORKERS_REMEMBERED = 20_000
 
-
-@dataclass(slots=True, eq=False)
-class LeaseCall:
-    """One call of lease or exchange, from its arrival to its answer.
-
-    Args:
-        caller: whose activity counts: the worker, or its connection when it gave no name.
-        answer: told once, in the loop: the leases and the tokens that were lost, or an error.
-        is_gone: whether the caller has hung up; asked right before a lease is granted to one that waited.
-    """
-
-    queue: str
-    count: int
-    seconds: float | None
-    tags: TagFilter
-    worker: str
-    wait_seconds: float
-    caller: object
-    deletions: Sequence[Deletion]
-    answer: Callable[["LeaseAnswer | QueueError | Exception"], None]
-    is_gone: Callable[[], bool]
-    lost: tuple[str, ...] = ()
-    is_over: bool = False
-    ends_at: float | None = None
-    timer: asyncio.TimerHandle | None = None
-    waiter: "Waiter[LeaseCall] | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseAnswer:
-    """What a call is answered with."""
-
-    granted: Granted
-    lost: tuple[str, ...] = ()
-
-
-NOTHING = Granted(())
 Fits: TypeAlias = tuple[TagFilter, int]
-
-
-@dataclass(slots=True)
-class _Timer:
-    """The one timer for tasks that time will make leasable."""
-
-    handle: asyncio.TimerHandle | None = None
-    recompute: asyncio.TimerHandle | None = None
-
-    def cancel(self) -> None:
-        for handle in (self.handle, self.recompute):
-            if handle is not None:
-                handle.cancel()
-        self.handle = self.recompute = None
 
 
 class WaitingLeases:
@@ -85,11 +40,21 @@ class WaitingLeases:
         self._max_waiting = max_waiting
         self._waiters: Waiters[LeaseCall] = Waiters()
         self._active_at: dict[object, float] = {}
-        self._timer = _Timer()
         self._is_stopping = False
         self.watchers = Watchers()
-        self._listener = Listener(service.store.signals, self._heard, self._is_wanted)
-        self._unlooked: set[str] = set()
+        self._listener = Listener(service.store, self._heard, self._is_wanted)
+        self._outbox = Outbox(service.store)
+        self._due_times = DueTimes(
+            turns,
+            service.clock,
+            queues=self._queues,
+            due=self._heard,
+            gone=self.retry_queue,
+            failed=self._refuse_all,
+        )
+        self._news: dict[str, int] = {}
+        self._looking: dict[str, bool] = {}
+        """Queues that are looked at, or were a moment ago; and whether something was heard of them meanwhile."""
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -107,15 +72,20 @@ class WaitingLeases:
     def start(self, call: LeaseCall) -> None:
         """Delete and lease; wait when there is nothing to lease."""
 
-        def delete_and_lease(turn: Turn) -> LeaseAnswer:
-            lost = tuple(turn.delete(call.queue, call.deletions)[1])
-            call.lost = lost
-            return LeaseAnswer(_lease(turn, call), lost)
+        def exchange(turn: Turn) -> LeaseAnswer:
+            call.news = self._news.get(call.queue, 0)
+            granted, lost = turn.exchange(
+                call.queue,
+                call.deletions,
+                count=call.count,
+                seconds=call.seconds,
+                tags=call.tags,
+                worker=call.worker,
+            )
+            call.lost = tuple(lost)
+            return LeaseAnswer(granted, call.lost)
 
-        def lease(turn: Turn) -> LeaseAnswer:
-            return LeaseAnswer(_lease(turn, call))
-
-        self._turns.submit(delete_and_lease if call.deletions else lease, lambda outcome: self._decide(call, outcome))
+        self._submit(call, exchange)
 
     def cancel(self, call: LeaseCall) -> None:
         """The caller hung up: forget it. What was granted meanwhile is given back as if it had never been leased:
@@ -123,18 +93,25 @@ class WaitingLeases:
         call.is_over = True
         if call.waiter is not None:
             self._waiters.discard(call.waiter)
-        _stop_timer(call)
+        call.stop_timer()
+
+    def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
+        """Nobody got to know of these: as if they had never been granted."""
+        if leases:
+            releases = [Release(lease.token, None, "uncounted") for lease in leases]
+            self._turns.submit(lambda turn: turn.release(queue, releases), lambda _outcome: None)
 
     def wake(self, wakes: Sequence[Wake]) -> None:
         """Let as many fitting callers as there are new tasks try again; other processes get the rest."""
         for wake in wakes:
+            self._note_news(wake.queue)
             self.watchers.note_task(wake.queue, wake.tag)
             taken = self._waiters.take(wake.queue, wake.tag, wake.count)
             self._try_again(taken)
             left = wake.count - len(taken)
             if left:
                 ourselves = self._listener.is_listening(wake.queue)  # our own ear may be the first that is told
-                self._service.store.signals.publish(wake.queue, wake.tag, left + ourselves)
+                self._outbox.publish(wake.queue, wake.tag, left + ourselves)
 
     def retry_worker(self, worker: str) -> None:
         """The worker was retired: its waiting calls try again, and are told so."""
@@ -144,6 +121,13 @@ class WaitingLeases:
         """The queue is gone: whoever waits on it tries again, and is told so."""
         self.watchers.tell_all(queue)
         self._try_again(self._discard(waiter for waiter in self._waiters if waiter.queue == queue))
+
+    def _refuse_all(self, error: QueueError) -> None:
+        """The store can't be reached from here: whoever waits may have better luck elsewhere."""
+        for queue in self.watchers.queues():
+            self.watchers.tell_all(queue)
+        for waiter in self._discard(list(self._waiters)):
+            self._end(waiter.handle, error)
 
     def watch(self, watcher: Watcher) -> None:
         """Tell of ready tasks without leasing them, once."""
@@ -157,14 +141,13 @@ class WaitingLeases:
         self.watchers.discard(watcher)
 
     def after_turn(self) -> None:
-        """Etas may have changed: find the next one soon, if anybody cares."""
-        if self._timer.recompute is None and not self._is_stopping and self._queues():
-            self._timer.recompute = asyncio.get_running_loop().call_later(RECOMPUTE_SECONDS, self._recompute)
+        """Etas may have changed."""
+        self._due_times.after_turn()
 
     def stop(self) -> None:
         """Answer all who wait, empty, at once; nobody waits from now on."""
         self._is_stopping = True
-        self._timer.cancel()
+        self._due_times.stop()
         for queue in self.watchers.queues():
             self.watchers.tell_all(queue)
         for waiter in self._discard(list(self._waiters)):
@@ -173,6 +156,7 @@ class WaitingLeases:
     def close(self) -> None:
         """End the threads."""
         self._listener.close()
+        self._outbox.close()
 
     # -- one call -------------------------------------------------------------------------------------------------
 
@@ -182,7 +166,10 @@ class WaitingLeases:
             return
         granted = outcome.granted
         if call.is_over:
-            self._give_back(call, granted)
+            self.give_back(call.queue, granted.leases)
+        elif self._service.is_late(granted.leases):
+            self.give_back(call.queue, granted.leases)
+            self._submit_again(call)
         elif granted.leases:
             self._note_active(call)
             self._end(call, LeaseAnswer(granted, call.lost))
@@ -208,14 +195,20 @@ class WaitingLeases:
         call.waiter = Waiter(call.queue, call.tags, self._active_at.setdefault(call.caller, now), call)
         self._waiters.add(call.waiter)
         self._listener.listen(call.queue)
+        if self._turns.is_beside and call.news != self._news.get(call.queue, 0):
+            self._heard(call.queue)
 
     def _time_up(self, call: LeaseCall) -> None:
+        """What a try that is under way is granted after the overtime is given back."""
         call.timer = None
+        empty = LeaseAnswer(NOTHING, call.lost)
         if call.waiter is not None and self._waiters.discard(call.waiter):
-            self._end(call, LeaseAnswer(NOTHING, call.lost))
+            self._end(call, empty)
+        elif self._turns.is_beside:
+            call.timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self._end, call, empty)
 
     def _end(self, call: LeaseCall, answer: LeaseAnswer | Exception) -> None:
-        _stop_timer(call)
+        call.stop_timer()
         if not call.is_over:
             call.is_over = True
             call.answer(answer)
@@ -227,12 +220,6 @@ class WaitingLeases:
         if len(active_at) > MAX_WORKERS_REMEMBERED:
             del active_at[next(iter(active_at))]
 
-    def _give_back(self, call: LeaseCall, granted: Granted) -> None:
-        if not granted.leases:
-            return
-        releases = [Release(lease.token, None, "uncounted") for lease in granted.leases]
-        self._turns.submit(lambda turn: turn.release(call.queue, releases), lambda _outcome: None)
-
     # -- trying again ---------------------------------------------------------------------------------------------
 
     def _discard(self, waiters: Iterable[Waiter[LeaseCall]]) -> list[Waiter[LeaseCall]]:
@@ -242,68 +229,96 @@ class WaitingLeases:
         for waiter in waiters:
             self._submit_again(waiter.handle)
 
-    def _submit_again(self, call: LeaseCall) -> None:
+    def _submit_again(self, call: LeaseCall, *, then: Callable[[], None] | None = None) -> None:
         def lease(turn: Turn) -> LeaseAnswer:
             if call.is_over or call.is_gone():
                 return LeaseAnswer(NOTHING)
+            call.news = self._news.get(call.queue, 0)
             return LeaseAnswer(_lease(turn, call))
 
-        self._turns.submit(lease, lambda outcome: self._decide(call, outcome))
+        self._submit(call, lease, then=then)
 
-    # -- time -----------------------------------------------------------------------------------------------------
+    def _submit(self, call: LeaseCall, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
+        def late(outcome: object) -> None:
+            self._decide(call, outcome)
 
-    def _recompute(self) -> None:
-        self._timer.recompute = None
-        due: list[tuple[Instant, str]] = []
-        for queue in self._queues():
+        def decide(outcome: object) -> None:
             try:
-                eta = self._service.look(lambda turn, queue=queue: turn.transaction.next_eta(queue, now=turn.now))  # type: ignore[misc]
-            except QueueError:
-                self.retry_queue(queue)
-                continue
-            if eta is not None:
-                due.append((eta, queue))
-        if self._timer.handle is not None:
-            self._timer.handle.cancel()
-            self._timer.handle = None
-        if due:
-            eta, queue = min(due)
-            seconds = max(0.0, (eta - self._service.clock.now()) / MICROSECONDS)
-            self._timer.handle = asyncio.get_running_loop().call_later(seconds, self._eta_reached, queue)
+                self._decide(call, outcome)
+            finally:
+                if then is not None:
+                    then()
 
-    def _heard(self, queue: str) -> None:
-        """Another process did something (or we did): look, but not more often than time passes."""
-        if queue not in self._unlooked and not self._is_stopping:
-            self._unlooked.add(queue)
-            asyncio.get_running_loop().call_later(HEARD_SECONDS, self._look, queue)
+        self._turns.submit(step, decide, late=late, size_bytes=call.size_bytes)
 
-    def _is_wanted(self, queue: str) -> bool:
-        return queue in self._queues()
+    # -- looking for work ---------------------------------------------------------------------------------------------
 
     def _queues(self) -> set[str]:
         """Queues that anybody cares for."""
         return {*self._waiters.queues(), *self.watchers.queues()}
 
-    def _eta_reached(self, queue: str) -> None:
-        self._timer.handle = None
-        self._look(queue)
+    def _is_wanted(self, queue: str) -> bool:
+        return queue in self._queues()
+
+    def _note_news(self, queue: str) -> None:
+        if self._turns.is_beside:
+            self._news[queue] = self._news.get(queue, 0) + 1
+
+    def _heard(self, queue: str) -> None:
+        """Another process did something (or we did), or a task is due: look, but not more often than time passes."""
+        self._note_news(queue)
+        if queue in self._looking:
+            self._looking[queue] = True
+        elif self._is_stopping:
+            return
+        elif self._turns.is_beside:
+            self._try_first(queue)
+        else:
+            self._look(queue)
+
+    def _try_first(self, queue: str) -> None:
+        """Let the most recently active caller try before we look: most likely there is one task, which it may take."""
+        self._looking[queue] = False
+        waiting = [waiter for waiter in self._waiters if waiter.queue == queue]
+        if waiting:
+            first = max(waiting, key=lambda waiter: waiter.active_at)
+            self._waiters.discard(first)
+            self._submit_again(first.handle, then=lambda: self._look(queue))
+        else:
+            self._look(queue)
 
     def _look(self, queue: str) -> None:
         """Settle what is due, then let those try again for whom there is something."""
-        filters = {waiter.tags for waiter in self._waiters if waiter.queue == queue} | self.watchers.filters(queue)
+        self._looking[queue] = False
+        waiting = {waiter.tags for waiter in self._waiters if waiter.queue == queue}
+        filters = list(waiting | self.watchers.filters(queue))
+        for begin in range(0, max(1, len(filters)), MAX_FILTERS_PER_LOOK):
+            self._look_for(queue, filters[begin : begin + MAX_FILTERS_PER_LOOK])
 
+    def _look_for(self, queue: str, filters: Sequence[TagFilter]) -> None:
         def look(turn: Turn) -> list[Fits]:
-            self._unlooked.discard(queue)
             turn.settle(queue)
             return [(tags, turn.stats(queue, tags).ready) for tags in filters]
 
         self._turns.submit(look, lambda outcome: self._looked(queue, outcome))
 
     def _looked(self, queue: str, outcome: object) -> None:
-        if not isinstance(outcome, list):
+        rest_seconds = HEARD_SECONDS
+        if isinstance(outcome, list):
+            self._serve(queue, outcome)
+        elif self._turns.is_beside and not isinstance(outcome, UnknownQueueError):
+            rest_seconds = RECHECK_SECONDS  # the store may be back by then: nobody need be told that it was away
+            self._looking[queue] = True
+        else:
             self.retry_queue(queue)
-            return
-        for tags, ready in outcome:
+        asyncio.get_running_loop().call_later(rest_seconds, self._rested, queue)
+
+    def _rested(self, queue: str) -> None:
+        if self._looking.pop(queue, False):
+            self._heard(queue)
+
+    def _serve(self, queue: str, found: Sequence[Fits]) -> None:
+        for tags, ready in found:
             if not ready:
                 continue
             self.watchers.note_ready(queue, tags)
@@ -314,9 +329,3 @@ class WaitingLeases:
 
 def _lease(turn: Turn, call: LeaseCall) -> Granted:
     return turn.lease(call.queue, count=call.count, seconds=call.seconds, tags=call.tags, worker=call.worker)
-
-
-def _stop_timer(call: LeaseCall) -> None:
-    if call.timer is not None:
-        call.timer.cancel()
-        call.timer = None

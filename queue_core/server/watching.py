@@ -29,8 +29,8 @@ class Watchers:
         self._watchers.pop(watcher, None)
 
     def queues(self) -> set[str]:
-        """Queues that somebody watches."""
-        return {queue for watcher in self._watchers for queue, _ in watcher.wanted}
+        """Queues that somebody watches; may be asked from another thread."""
+        return {queue for watcher in list(self._watchers) for queue, _ in watcher.wanted}
 
     def filters(self, queue: str) -> set[TagFilter]:
         """What is watched for in a queue."""

@@ -9,14 +9,18 @@ from queue_core.store import Store
 
 Durability = Literal["strict", "relaxed"]
 
-_FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or memory:"
+_FORMS = (
+    "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database, "
+    "redis://host:6379/0 or memory:"
+)
 
 
 def open_store(url: str, *, durability: Durability = "strict") -> Store:
     """Open the store that `url` names, creating its file when there is none. A driver is imported only when asked for.
 
     Args:
-        url: `sqlite:///relative.db` (to the working directory), `sqlite:////absolute/path.db` or `memory:`.
+        url: `sqlite:///relative.db` (to the working directory), `sqlite:////absolute/path.db`,
+            `postgresql://user@host/database`, `redis://host:6379/0` (and more forms, see `redis/url.py`) or `memory:`.
         durability: `strict`, a synced ticket survives a power cut; `relaxed`, only a crash of the process.
 
     Raises `InvalidSettingError` for another URL or an impossible path, `StoreCorruptError` for a file that is no queue,
@@ -32,7 +36,33 @@ def open_store(url: str, *, durability: Durability = "strict") -> Store:
         from queue_core.stores.sqlite.store import SqliteStore
 
         return SqliteStore(sqlite_path(url), durability=durability)
+    if url.startswith(("postgresql:", "postgres:")):
+        return _postgres_store(url, durability)
+    if url.startswith("redis"):
+        return _open_redis(url, durability)
     raise InvalidSettingError(f"not the URL of a store: {_without_secrets(url)!r}; give {_FORMS}")
+
+
+def _postgres_store(url: str, durability: Durability) -> Store:
+    try:
+        from queue_core.stores.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise InvalidSettingError(
+            "a postgresql: store needs the driver psycopg: pip install 'towline[postgres]'"
+        ) from error
+    return PostgresStore(url, durability=durability)
+
+
+def _open_redis(url: str, durability: Durability) -> Store:
+    try:
+        from queue_core.stores.redis.store import RedisStore
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "redis":
+            raise
+        raise InvalidSettingError("a redis: store needs its driver: pip install 'towline[redis]'") from None
+    return RedisStore(url, durability=durability)
 
 
 def sqlite_path(url: str) -> Path:

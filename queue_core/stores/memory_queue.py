@@ -7,7 +7,7 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease, QueueStats, Samples
-from queue_core.store import Added
+from queue_core.store import Added, HeldName
 from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState, parse_token
 
 KEPT_SAMPLES = 10_000
@@ -36,18 +36,33 @@ class MemoryQueue:
 
     def add(self, new: NewTask, *, task_id: int, now: Instant) -> Added:
         """Add a task unless its name is taken."""
-        if new.name is not None:
-            if new.name in self.names:
-                return Added(new.name, "exists")
-            if self.tombstones.get(new.name, now) > now:
-                return Added(new.name, "tombstoned")
-            self.tombstones.pop(new.name, None)
-        task = semantics.add(new, task_id=task_id, queue=self.spec.name, now=now)
+        refused = self._refused(new.name, now=now)
+        return refused or self._keep(semantics.add(new, task_id=task_id, queue=self.spec.name, now=now))
+
+    def restore(self, moved: Task, *, task_id: int, now: Instant) -> Added:
+        """Add a task as another store had it, unless its name is taken."""
+        refused = self._refused(moved.name, now=now)
+        return refused or self._keep(semantics.restore(moved, task_id=task_id, queue=self.spec.name, now=now))
+
+    def _refused(self, name: str | None, *, now: Instant) -> Added | None:
+        if name is None:
+            return None
+        if name in self.names:
+            return Added(name, "exists")
+        return Added(name, "tombstoned") if self.tombstones.get(name, now) > now else None
+
+    def _keep(self, task: Task) -> Added:
         self.put(task)
-        if new.name is not None:
-            self.names[new.name] = task.id
+        if task.name is not None:
+            self.tombstones.pop(task.name, None)
+            self.names[task.name] = task.id
         self.count(task.tag, "added")
         return Added(task.shown_name, "added", task.state is TaskState.READY)
+
+    def hold_name(self, held: HeldName, *, now: Instant) -> None:
+        """Refuse adds under a name that no task has, until then or for as long as it is held already."""
+        if held.name not in self.names and held.until > now:
+            self.tombstones[held.name] = max(held.until, self.tombstones.get(held.name, now))
 
     def drop(self, task: Task, *, at: Instant) -> None:
         """Forget the task; a given name stays taken for its retention."""
@@ -140,7 +155,8 @@ class MemoryQueue:
             states.count(TaskState.LEASED),
             states.count(TaskState.DEAD),
             min((task.eta for task in tasks if task.state is TaskState.READY), default=None),
-            paused=self.spec.paused,
+            paused=self.spec.is_closed,
+            as_of=None,  # whoever was asked tells
             **totals,
         )
 

@@ -180,6 +180,8 @@ class Link:
                 self._queue.release(leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason)
             except LeaseLostError as error:
                 self._shift.log.debug(events.LEASE_LOST, reason="ended before it was released", count=len(error.tokens))
+            except UnknownQueueError as error:  # dropped, or moved: there is nowhere to give them back to
+                self._shift.log.warning(events.LEASE_LOST, reason=str(error), count=len(leases))
 
         self._persist(release)
 
@@ -205,7 +207,16 @@ class Link:
         self._shift.end(Ending(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
 
     def _refuse(self, done: Done, error: QueueError) -> None:
-        """The tasks that a handler hands on can't be added: its own task goes back, as after any failure."""
+        """The tasks that a handler hands on can't be added: its own task goes back, as after any failure.
+
+        Where it hands nothing on, its own queue is gone, or was moved: there the task runs again.
+        """
+        if isinstance(error, UnknownQueueError) and not done.deletion.then:
+            lost = done.task
+            self._shift.log.warning(
+                events.LEASE_LOST, task=lost.name, tag=lost.tag, lease_number=lost.lease_number, reason=str(error)
+            )
+            return
         self._shift.log.error(
             events.HANDLER_FAILED,
             task=done.task.name,

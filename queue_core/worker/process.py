@@ -7,17 +7,28 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 import structlog
 
 from queue_core.api import QueueApi, QueuesApi
-from queue_core.connect import SERVER_SCHEMES, open_queues
+from queue_core.client import HttpQueues
+from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.http_api.caller import Retries
+from queue_core.pull_queue import PullQueues
+from queue_core.service import QueueService
+from queue_core.stores import open_store
 from queue_core.worker import events
 from queue_core.worker.loading import load_app
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.shift import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_UNREACHABLE
+
+TIMEOUT_SECONDS: Final = 10.0
+"""How long a server may take to answer, beside the time it was asked to wait: a lease may end meanwhile."""
+RETRIES: Final = Retries(tries=2)
+"""A worker's threads have a patience of their own, and must look after their leases between two tries."""
 
 
 def run_worker(settings: WorkerSettings) -> int:
@@ -33,8 +44,8 @@ def run_worker(settings: WorkerSettings) -> int:
     queues: QueuesApi | None = None
     try:
         app = load_app(settings.app)
-        queues = open_queues(settings.url, token=settings.token)
-        runner = Runner(app, settings, open_queue=queues.queue, open_waiting=_waiting_lines(settings))
+        queues, open_waiting = _open(settings)
+        runner = Runner(app, settings, open_queue=queues.queue, open_waiting=open_waiting)
     except QueueError as error:
         told = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
         log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=told)  # noqa: TRY400
@@ -56,11 +67,20 @@ def run_worker(settings: WorkerSettings) -> int:
     return code
 
 
-def _waiting_lines(settings: WorkerSettings) -> Callable[[str], QueueApi] | None:
-    """Connections of their own for threads that wait for work at a server; a store is opened once per process."""
-    if not settings.url.startswith(SERVER_SCHEMES):
-        return None
-    return lambda queue: open_queues(settings.url, token=settings.token).queue(queue)
+def _open(settings: WorkerSettings) -> tuple[QueuesApi, Callable[[str], QueueApi]]:
+    """The queues, and how a thread that waits for work gets a line of its own.
+
+    At a server that is a connection of its own; a store is opened once per process.
+    """
+    if settings.url.startswith(SERVER_SCHEMES):
+        queues = _at_server(settings)
+        return queues, lambda queue: _at_server(settings).queue(queue)
+    opened = PullQueues(QueueService(open_store(settings.url, durability=settings.durability)))
+    return opened, opened.waiting_line
+
+
+def _at_server(settings: WorkerSettings) -> HttpQueues:
+    return HttpQueues(settings.url, token=settings.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
 
 
 @contextmanager

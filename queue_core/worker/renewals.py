@@ -22,6 +22,8 @@ RETRIED_AFTER: Final = 1 / 10
 """Share of a lease after which a renewal that was not answered is repeated."""
 LONGEST_RETRY_SECONDS: Final = 5.0
 SHORTEST_LEASE_SECONDS: Final = 0.001
+UNKNOWN_LEASE_SECONDS: Final = 10.0
+"""What a lease of unknown length is renewed for, at once: this host's clock says nothing of the store's."""
 
 EXPIRED: Final = "it could not be renewed in time"
 REFUSED: Final = "the queue refused to renew it"
@@ -71,11 +73,12 @@ class Renewals:
         now = call.started_at
         with self._changed:
             for task in call.tasks:
-                seconds = _length_seconds(task.lease, wall=self._shift.clock.now)
-                self._kept[task.lease.token] = Kept(task, call, seconds, now + seconds, now + seconds * RENEWED_AFTER)
-                soonest = now + seconds * RENEWED_AFTER
-                if soonest < self._next_look_at:
-                    self._next_look_at = soonest
+                known = _length_seconds(task.lease)
+                seconds = known or UNKNOWN_LEASE_SECONDS
+                due_at = now if known is None else now + seconds * RENEWED_AFTER
+                self._kept[task.lease.token] = Kept(task, call, seconds, now + seconds, due_at)
+                if due_at < self._next_look_at:
+                    self._next_look_at = due_at
                     self._changed.notify()
 
     def drop(self, call: Call) -> None:
@@ -205,12 +208,10 @@ class Renewals:
             )
 
 
-def _length_seconds(lease: Lease, *, wall: Callable[[], int]) -> float:
-    """How long the lease was given for, to the millisecond.
+def _length_seconds(lease: Lease) -> float | None:
+    """How long the lease was given for, to the millisecond; both instants are the store's.
 
-    A store whose clock was stepped back may put the grant after the end; then what is left by our own clock.
+    None where its clock was stepped back in between, which may put the grant after the end.
     """
     seconds = seconds_between(lease.leased_at, lease.expires_at)
-    if seconds <= 0:
-        seconds = (lease.expires_at - wall()) / 1_000_000
-    return max(SHORTEST_LEASE_SECONDS, round(seconds, 3))
+    return max(SHORTEST_LEASE_SECONDS, round(seconds, 3)) if seconds > 0 else None

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from queue_core.errors import InvalidSettingError
 from queue_core.task import ANY, UNTAGGED, TagFilter
@@ -28,7 +28,8 @@ class WorkerSettings:
     Args:
         app: where its handlers are, as `module:attribute`.
         worker: its identity, fresh at each start.
-        url: the server or the store; `token` is the bearer token for a server that asks for one.
+        url: the server or the store; `token` is the bearer token for a server that asks for one, `durability` that of
+            a store.
         queue: what it serves; "": the only queue the app has handlers for.
         concurrency: tasks (or batches) it holds at a time, in [1, 1000].
         grace_seconds: from being asked to finish until what still runs is given back.
@@ -41,8 +42,9 @@ class WorkerSettings:
     app: str
     worker: str = field(default_factory=_fresh_identity)
     pool: str = ""
-    url: str = DEFAULT_URL
+    url: str = field(default=DEFAULT_URL, repr=False)
     token: str | None = field(default=None, repr=False)
+    durability: Literal["strict", "relaxed"] = "strict"
     queue: str = ""
     tags: TagFilter = ANY
     concurrency: int = 1
@@ -72,6 +74,7 @@ class WorkerSettings:
             pool=read.text("TOWLINE_POOL"),
             url=read.text("TOWLINE_URL") or DEFAULT_URL,
             token=read.text("TOWLINE_TOKEN") or None,
+            durability=read.durability("TOWLINE_DURABILITY"),
             queue=read.text("TOWLINE_QUEUE"),
             tags=read.tags("TOWLINE_TAGS"),
             concurrency=read.count("TOWLINE_CONCURRENCY", default=1, most=MAX_CONCURRENCY),
@@ -112,6 +115,12 @@ class _Reader:
         except ValueError:
             seconds = -1.0
         return seconds if 0 <= seconds < float("inf") else self._wrong(name, text, "seconds, 0 or more", default)
+
+    def durability(self, name: str) -> Literal["strict", "relaxed"]:
+        text = self.text(name)
+        if text in ("strict", ""):
+            return "strict"
+        return "relaxed" if text == "relaxed" else self._wrong(name, text, "strict or relaxed", "strict")
 
     def tags(self, name: str) -> TagFilter:
         text = self.text(name)

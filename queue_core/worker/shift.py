@@ -19,7 +19,7 @@ EXIT_UNREACHABLE: Final = 75
 EXIT_MISCONFIGURED: Final = 78
 
 FIRST_RETRY_SECONDS: Final = 0.1
-LONGEST_RETRY_SECONDS: Final = 5.0
+LONGEST_RETRY_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Shift:
 
 
 def retry_seconds(attempt: int, *, jitter: float) -> float:
-    """How long to wait before the `attempt`-th repeat, from 1: doubling up to 5 s, of which `jitter` in [0, 1) takes
+    """How long to wait before the `attempt`-th repeat, from 1: doubling up to 2 s, of which `jitter` in [0, 1) takes
     off up to a half, so that workers which lost a server together do not come back together."""
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(attempt - 1, 10))
     return longest * (1.0 - 0.5 * jitter)

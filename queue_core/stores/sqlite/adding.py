@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.store import Added
+from queue_core.stores.building import builder
 from queue_core.stores.sqlite import names
-from queue_core.stores.sqlite.building import builder
 from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY, tally
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
@@ -22,10 +22,10 @@ new_added = builder(Added)
 
 def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
     """Raise for an unknown queue or an eta out of range."""
-    step.queue(queue)
+    step.open_queue(queue)
     for new in tasks:
         if new.queue is not None:
-            step.queue(new.queue)
+            step.open_queue(new.queue)
         if new.eta is not None:
             semantics.effective_eta(new, now=now)
 

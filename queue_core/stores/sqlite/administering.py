@@ -27,7 +27,7 @@ INDEX_OF_STATE = {
 
 def delete_by_name(step: Step, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
-    queue = step.queue(name)
+    queue = step.open_queue(name)
     settle(step, queue, now=now)
     step.told = True
     return [_delete_named(step, queue, given, now=now) for given in names]
@@ -69,7 +69,7 @@ def row_of_name(step: Step, queue: QueueRow, name: str) -> Row | None:
 
 def purge(step: Step, name: str, tags: TagFilter, states: Iterable[TaskState], *, limit: int, now: Instant) -> int:
     """See `Transaction.purge` and `purge_dead`."""
-    queue = step.queue(name)
+    queue = step.open_queue(name)
     settle(step, queue, now=now)
     step.told = True
     tag_ids = step.tag_ids(queue, tags)
@@ -125,7 +125,7 @@ def redrive(
     step: Step, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
 ) -> list[Task]:
     """See `Transaction.redrive`."""
-    queue = step.queue(name)
+    queue = step.open_queue(name)
     settle(step, queue, now=now)
     step.told = True
     if names is None:

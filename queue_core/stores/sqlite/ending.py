@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import cast
 
 from queue_core import semantics
+from queue_core.admission import check_lease_time
 from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Release, Renewal, Renewed
+from queue_core.stores.building import builder
 from queue_core.stores.sqlite.adding import add, check_adds
-from queue_core.stores.sqlite.building import builder
 from queue_core.stores.sqlite.counts import DELETED, LEASED, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.leasing import check_lease_time
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.rows import end, id_list, load, remove_ids, task_of, write
 from queue_core.stores.sqlite.step import QueueRow, Step
@@ -57,20 +57,21 @@ def _current(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Insta
 
 def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
-    queue = step.queue(name)
+    queue = step.open_queue(name)
     fences = fences_of([renewal.token for renewal in renewals])
     rows = _current(step, queue, fences, now=now)
     step.told = True
-    for fence, renewal in zip(fences, renewals, strict=True):
+    asked = [queue.spec.lease_seconds if renewal.seconds is None else renewal.seconds for renewal in renewals]
+    for fence, seconds in zip(fences, asked, strict=True):
         if fence in rows:
-            check_lease_time(queue.spec, seconds_between(fence[1], after(now, renewal.seconds)))
+            check_lease_time(queue.spec, seconds_between(fence[1], after(now, seconds)))
     tasks: dict[Fence, Task] = {fence: task_of(step, queue, row) for fence, row in rows.items()}
     outcomes: list[Renewed | None] = []
-    for fence, renewal in zip(fences, renewals, strict=True):
+    for fence, renewal, seconds in zip(fences, renewals, asked, strict=True):
         if fence not in tasks:
             outcomes.append(None)
             continue
-        task = tasks[fence] = semantics.renew(tasks[fence], seconds=renewal.seconds, now=now)
+        task = tasks[fence] = semantics.renew(tasks[fence], seconds=seconds, now=now)
         outcomes.append(Renewed(renewal.token, task.shown_name, task.tag, task.worker, task.leases, task.eta))
     write(step.connection, tasks.values())
     return outcomes
@@ -78,7 +79,7 @@ def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -
 
 def release(step: Step, name: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
-    queue = step.queue(name)
+    queue = step.open_queue(name)
     fences = fences_of([release.token for release in releases])
     rows = _current(step, queue, fences, now=now)
     step.told = True
@@ -105,7 +106,7 @@ def _release(step: Step, queue: QueueRow, row: Row, asked: Release, *, now: Inst
 
 def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
     """See `Transaction.delete`."""
-    queue = step.queue(name)
+    queue = step.open_queue(name)
     fences = fences_of([deletion.token for deletion in deletions])
     hands_over = False
     for deletion in deletions:

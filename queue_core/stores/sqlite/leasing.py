@@ -4,18 +4,18 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 
+from queue_core.admission import check_lease_time
 from queue_core.clock import Instant, after
-from queue_core.errors import InvalidLeaseTimeError
 from queue_core.semantics import unspent_end
 from queue_core.store import Granted, LeaseRequest
-from queue_core.stores.sqlite.building import builder
+from queue_core.stores.building import builder
 from queue_core.stores.sqlite.counts import LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import id_list, payload_of, ready_rows, spent_of, spent_text
 from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.stores.sqlite.supervision import is_known, remember
-from queue_core.task import Lease, QueueSpec, TagFilter
+from queue_core.task import Lease, TagFilter
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
 _ANY = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
@@ -32,19 +32,12 @@ _TAKE_SPENT = f"{_SET}, leased_at = max(?, leased_at + 1), spent = ? WHERE id = 
 new_lease = builder(Lease)
 
 
-def check_lease_time(spec: QueueSpec, seconds: float) -> None:
-    """Raise `InvalidLeaseTimeError` for more than the queue's `max_lease_seconds`."""
-    if seconds > spec.max_lease_seconds:
-        raise InvalidLeaseTimeError(
-            f"a lease of {spec.name} may last at most max_lease, {spec.max_lease_seconds} s: {seconds}"
-        )
-
-
 def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
     """See `Transaction.lease`."""
-    queue = step.queue(name)
+    queue = step.open_queue(name)
     known = is_known(step, request.worker)
-    check_lease_time(queue.spec, request.seconds)
+    seconds = queue.spec.lease_seconds if request.seconds is None else request.seconds
+    check_lease_time(queue.spec, seconds)
     if not known:
         remember(step, request.worker, now=now)
     settled = settle(step, queue, now=now)
@@ -56,7 +49,8 @@ def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Gran
         rows = [row for row in rows if (row[0], row[1]) < settled.horizon]
     if not rows:
         return Granted((), settled.expired, unsettled)
-    return Granted(_take(step, queue, rows, request, now=now), settled.expired, unsettled)
+    leases = _take(step, queue, rows, seconds=seconds, worker=request.worker, now=now)
+    return Granted(leases, settled.expired, unsettled)
 
 
 def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> list[Row]:
@@ -91,10 +85,12 @@ def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[
     return [tag_id for _head, tag_id in sorted((head, tag_id) for head, tag_id in heads if head is not None)[:1]]
 
 
-def _take(step: Step, queue: QueueRow, rows: list[Row], request: LeaseRequest, *, now: Instant) -> tuple[Lease, ...]:
+def _take(
+    step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant
+) -> tuple[Lease, ...]:
     connection = step.connection
-    name, worker = queue.spec.name, request.worker
-    end = after(now, request.seconds)
+    name = queue.spec.name
+    end = after(now, seconds)
     tags = {tag_id: step.tag(tag_id) for tag_id in {row[2] for row in rows}}
     plain: list[int] = []
     leases: list[Lease] = []

@@ -29,7 +29,7 @@ def stats(step: Step, name: str, tags: TagFilter, *, now: Instant) -> QueueStats
 
 
 def _stats(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> QueueStats:
-    name, paused = queue.spec.name, queue.spec.paused
+    name, paused = queue.spec.name, queue.spec.is_closed
     if tag_ids == []:
         return QueueStats(name, paused=paused)
     ids = [queue.whole] if tag_ids is None else tag_ids
@@ -170,6 +170,8 @@ def live_leases(step: Step, name: str, *, limit: int, now: Instant) -> list[Live
 def next_eta(step: Step, name: str) -> Instant | None:
     """See `Transaction.next_eta`."""
     queue = step.queue(name)
+    if queue.spec.moved_to:
+        return None
     etas: list[Instant] = []
     for state, index in ((TaskState.DELAYED, "tasks_delayed"), (TaskState.LEASED, "tasks_leased")):
         etas.extend(

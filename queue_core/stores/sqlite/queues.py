@@ -29,8 +29,8 @@ def put_queue(step: Step, spec: QueueSpec, *, now: Instant) -> bool:
 
 def all_queues(step: Step) -> list[QueueSpec]:
     """See `Transaction.queues`."""
-    rows = step.connection.execute("SELECT name, settings, paused FROM queues ORDER BY name").fetchall()
-    return [spec_of(name, settings, paused=paused) for name, settings, paused in rows]
+    rows = step.connection.execute("SELECT name, settings, paused, moved_to FROM queues ORDER BY name").fetchall()
+    return [spec_of(name, settings, paused=paused, moved_to=moved_to) for name, settings, paused, moved_to in rows]
 
 
 def set_paused(step: Step, name: str, paused: Literal["paused", "running"]) -> bool:

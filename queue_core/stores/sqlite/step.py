@@ -6,6 +6,7 @@ A `Known` outlives transactions; `catalog.version` tells when another process ma
 import json
 from dataclasses import asdict, dataclass
 
+from queue_core.admission import check_not_moved
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
@@ -37,6 +38,7 @@ class Known:
         self.tag_ids: dict[tuple[int, str], int] = {}
         self.tags: dict[int, str | None] = {}
         self.examined = 0
+        self.examined_session = ""
 
     def forget(self) -> None:
         """Know nothing: after a rollback, or when the catalog has changed."""
@@ -74,16 +76,23 @@ class Step:
         row = self.known.queues.get(name)
         return row if row is not None else self._find_queue(name)
 
+    def open_queue(self, name: str) -> QueueRow:
+        """The queue of that name, to change its tasks. Raises `UnknownQueueError`, `QueueMovedError`."""
+        row = self.known.queues.get(name) or self._find_queue(name)
+        if row.spec.moved_to:
+            check_not_moved(row.spec)
+        return row
+
     def _find_queue(self, name: str) -> QueueRow:
         found = self.connection.execute(
-            "SELECT q.id, c.id, q.settings, q.paused FROM queues q JOIN counts c ON c.queue = q.id AND c.tag IS NULL"
-            " WHERE q.name = ?",
+            "SELECT q.id, c.id, q.settings, q.paused, q.moved_to FROM queues q"
+            " JOIN counts c ON c.queue = q.id AND c.tag IS NULL WHERE q.name = ?",
             (name,),
         ).fetchone()
         if found is None:
             some = self.connection.execute("SELECT name FROM queues ORDER BY name LIMIT 5").fetchall()
             raise UnknownQueueError(f"no queue {name!r}; queues: {', '.join(row[0] for row in some) or 'none yet'}")
-        row = QueueRow(found[0], found[1], spec_of(name, found[2], paused=found[3]))
+        row = QueueRow(found[0], found[1], spec_of(name, found[2], paused=found[3], moved_to=found[4]))
         self.known.queues[name] = row
         return row
 
@@ -206,13 +215,13 @@ def untagged_id(queue_id: int) -> int:
     return -queue_id
 
 
-def spec_of(name: str, settings: str, *, paused: int) -> QueueSpec:
+def spec_of(name: str, settings: str, *, paused: int, moved_to: str) -> QueueSpec:
     """A queue's settings from its row."""
-    return QueueSpec(name=name, paused=bool(paused), **json.loads(settings))
+    return QueueSpec(name=name, paused=bool(paused), moved_to=moved_to, **json.loads(settings))
 
 
 def settings_of(spec: QueueSpec) -> str:
-    """A queue's settings for its row: all but its name and whether it is paused."""
+    """A queue's settings for its row: all but its name, whether it is paused, and where it was moved to."""
     settings = asdict(spec)
-    del settings["name"], settings["paused"]
+    del settings["name"], settings["paused"], settings["moved_to"]
     return json.dumps(settings)

@@ -6,12 +6,13 @@ Between processes a kernel file lock orders the writers; it is released before t
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from queue_core.errors import StoreFullError, StoreUnavailableError
+from queue_core.clock import Clock, SystemClock
+from queue_core.errors import InvalidRequestError, StoreFullError, StoreUnavailableError
 from queue_core.store import Check, Ticket
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
@@ -86,6 +87,7 @@ class SqliteStore:
         self._group = GroupSync((open_syncer or default)(self._beside("-wal")), self._path)
         self._signals = SocketSignals(self._path)
         self._known = Known()
+        self._clock = SystemClock()
         self._lock = Lock()
         self._readers_lock = Lock()
         self._readers: list[tuple[Connection, Known]] = []
@@ -104,6 +106,21 @@ class SqliteStore:
     def durability(self) -> Literal["strict", "relaxed"]:
         """See `Store.durability`."""
         return self._durability
+
+    @property
+    def clock(self) -> Clock:
+        """See `Store.clock`."""
+        return self._clock
+
+    @property
+    def is_remote(self) -> bool:
+        """See `Store.is_remote`."""
+        return False
+
+    @property
+    def unit(self) -> Literal["transaction", "verb"]:
+        """See `Store.unit`."""
+        return "transaction"
 
     @property
     def driver(self) -> str:
@@ -174,6 +191,10 @@ class SqliteStore:
         with contextlib.suppress(self._driver.error):
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
+
+    def within(self, connection: object) -> AbstractContextManager[SqliteTransaction]:  # noqa: ARG002 - the protocol's
+        """See `Store.within`."""
+        raise InvalidRequestError("an sqlite: store has a connection of its own: leave `connection` out")
 
     @contextmanager
     def read(self) -> Iterator[SqliteTransaction]:

@@ -70,7 +70,7 @@ def release(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
     _fence(step, worker, now=now)
     released: list[FinishedLease] = []
-    for (name,) in step.connection.execute("SELECT name FROM queues ORDER BY id").fetchall():
+    for (name,) in step.connection.execute("SELECT name FROM queues WHERE moved_to = '' ORDER BY id").fetchall():
         queue = step.queue(name)
         settle(step, queue, now=now)
         for row in step.connection.execute(_HELD, (queue.id, now, worker)).fetchall():

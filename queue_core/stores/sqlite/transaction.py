@@ -3,18 +3,35 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from queue_core.admission import check_lease_time
 from queue_core.clock import Instant
+from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Page, Release, Renewal, Renewed
+from queue_core.store import (
+    Added,
+    ClientCall,
+    Deleted,
+    Deletion,
+    Granted,
+    HeldName,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+)
+from queue_core.stores import once
 from queue_core.stores.sqlite import (
     adding,
     administering,
     ending,
     leasing,
     looking,
+    moving,
     peeking,
     queues,
     samples,
+    sessions,
     settling,
     supervision,
 )
@@ -71,9 +88,21 @@ class SqliteTransaction:
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
         return ending.delete(self._at(now), queue, deletions, now=now)
 
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[list[Deleted | None], Granted]:
+        step = self._at(now)
+        if request.seconds is not None:
+            check_lease_time(step.open_queue(queue).spec, request.seconds)
+        outcomes = ending.delete(step, queue, deletions, now=now)
+        try:
+            return outcomes, leasing.lease(step, queue, request, now=now)
+        except WorkerRetiredError:
+            return outcomes, Granted((), refused=True)
+
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         step = self._at(now)
-        settled = settling.settle(step, step.queue(queue), now=now, limit=limit)
+        settled = settling.settle(step, step.open_queue(queue), now=now, limit=limit)
         return list(settled.expired), settled.horizon is not None
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -142,3 +171,26 @@ class SqliteTransaction:
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return supervision.lead(self._at(now), name, holder, seconds=seconds, now=now)
+
+    # -- moving a queue to another store, repeats -----------------------------------------------------------------
+
+    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+        return moving.restore(self._at(now), queue, tasks, now=now)
+
+    def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+        return moving.held_names(self._step, queue, after=after, limit=limit, now=now)
+
+    def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+        moving.hold_names(self._at(now), queue, names, now=now)
+
+    def set_moved(self, queue: str, to: str) -> None:
+        moving.set_moved(self._step, queue, to)
+
+    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
+        return once.add_once(self, queue, tasks, call, now=now)
+
+    def last_answer(self, session: str) -> tuple[int, bytes] | None:
+        return sessions.last_answer(self._step, session)
+
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+        sessions.keep_answer(self._at(now), session, number, answer, now=now)

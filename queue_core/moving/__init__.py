@@ -1,0 +1,1 @@
+"""Queues between stores: exported to a file of JSON lines, imported from one, or moved straight from store to store."""

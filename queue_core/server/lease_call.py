@@ -1,0 +1,57 @@
+"""A call of lease or exchange, from its arrival to its answer."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from queue_core.errors import QueueError
+from queue_core.store import Deletion, Granted
+from queue_core.task import TagFilter
+from queue_core.waiters import Waiter
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAnswer:
+    """What a call is answered with."""
+
+    granted: Granted
+    lost: tuple[str, ...] = ()
+
+
+NOTHING = Granted(())
+
+
+@dataclass(slots=True, eq=False)
+class LeaseCall:
+    """One call of lease or exchange, from its arrival to its answer.
+
+    Args:
+        caller: whose activity counts: the worker, or its connection when it gave no name.
+        answer: told once, in the loop: the leases and the tokens that were lost, or an error.
+        is_gone: whether the caller has hung up; asked right before a lease is granted to one that waited.
+    """
+
+    queue: str
+    count: int
+    seconds: float | None
+    tags: TagFilter
+    worker: str
+    wait_seconds: float
+    caller: object
+    deletions: Sequence[Deletion]
+    answer: Callable[[LeaseAnswer | QueueError | Exception], None]
+    is_gone: Callable[[], bool]
+    size_bytes: int = 0
+    lost: tuple[str, ...] = ()
+    is_over: bool = False
+    ends_at: float | None = None
+    timer: asyncio.TimerHandle | None = None
+    waiter: "Waiter[LeaseCall] | None" = None
+    news: int = 0
+    """What was known of the queue when it was last looked at for this call."""
+
+    def stop_timer(self) -> None:
+        """The time is of no matter any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

@@ -1,0 +1,340 @@
+"""The verbs of the reference store: the semantics over dicts. It looks at every task, so that nothing is kept twice."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from queue_core import semantics
+from queue_core.admission import check_lease_time, check_not_moved
+from queue_core.clock import Instant, after, seconds_between
+from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import (
+    Added,
+    ClientCall,
+    Deleted,
+    Deletion,
+    Granted,
+    HeldName,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+)
+from queue_core.stores import memory_looking, once
+from queue_core.stores.memory_queue import MemoryQueue
+from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState, lease_of, parse_token
+
+NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+
+
+class MemoryTransaction:
+    """See `Transaction`. Every verb raises before it writes."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, MemoryQueue] = {}
+        self._last_id = 0
+        self._seen: dict[str, Instant] = {}
+        self._retired: set[str] = set()
+        self._leads: dict[str, tuple[str, Instant]] = {}
+        self._answers: dict[str, tuple[int, bytes]] = {}
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
+        known = self._queues.get(spec.name)
+        if known is None:
+            self._queues[spec.name] = MemoryQueue(replace(spec, paused=False, moved_to=""))
+            return True
+        known.spec = replace(spec, paused=known.spec.paused, moved_to=known.spec.moved_to)
+        return False
+
+    def queue(self, name: str) -> QueueSpec:
+        return self._of(name).spec
+
+    def queues(self) -> list[QueueSpec]:
+        return [self._queues[name].spec for name in sorted(self._queues)]
+
+    def delete_queue(self, name: str) -> int:
+        count = len(self._of(name).tasks)
+        del self._queues[name]
+        return count
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        held = self._of(queue)
+        changed = held.spec.paused != (paused == "paused")
+        held.spec = replace(held.spec, paused=paused == "paused")
+        return changed
+
+    # -- producers ------------------------------------------------------------------------------------------------
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        self._open(queue)
+        self._check_adds(queue, tasks, now=now)
+        return [self._add_one(self._of(new.queue or queue), new, now=now) for new in tasks]
+
+    def _check_adds(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
+        for new in tasks:
+            self._open(new.queue or queue)
+            semantics.effective_eta(new, now=now)
+
+    def _add_one(self, held: MemoryQueue, new: NewTask, *, now: Instant) -> Added:
+        added = held.add(new, task_id=self._last_id + 1, now=now)
+        self._last_id += added.status == "added"
+        return added
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        held = self._open(queue)
+        if request.worker in self._retired:
+            raise WorkerRetiredError(f"worker {request.worker} was retired: finish and exit")
+        seconds = held.spec.lease_seconds if request.seconds is None else request.seconds
+        check_lease_time(held.spec, seconds)
+        if request.worker:
+            self._seen.setdefault(request.worker, now)
+        expired = held.settle(now=now)
+        if held.spec.paused:
+            return Granted((), tuple(expired))
+        granted = []
+        for task in held.ready(request.tags)[: request.count]:
+            leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
+            held.tasks[task.id] = leased
+            held.count(task.tag, "leased")
+            granted.append(lease_of(leased))
+        return Granted(tuple(granted), tuple(expired))
+
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+        held = self._open(queue)
+        tasks = [held.current(renewal.token, now=now) for renewal in renewals]
+        asked = [held.spec.lease_seconds if renewal.seconds is None else renewal.seconds for renewal in renewals]
+        for task, seconds in zip(tasks, asked, strict=True):
+            if task is not None:
+                check_lease_time(held.spec, seconds_between(task.leased_at, after(now, seconds)))
+        outcomes: list[Renewed | None] = []
+        for task, renewal, seconds in zip(tasks, renewals, asked, strict=True):
+            if task is None:
+                outcomes.append(None)
+                continue
+            renewed = semantics.renew(held.tasks[task.id], seconds=seconds, now=now)
+            held.tasks[task.id] = renewed
+            outcomes.append(
+                Renewed(renewal.token, renewed.shown_name, renewed.tag, renewed.worker, renewed.leases, renewed.eta)
+            )
+        return outcomes
+
+    def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+        held = self._open(queue)
+        for release in releases:
+            parse_token(release.token)
+        return [self._release_one(held, release, now=now) for release in releases]
+
+    def _release_one(self, held: MemoryQueue, release: Release, *, now: Instant) -> FinishedLease | None:
+        task = held.current(release.token, now=now)
+        if task is None:
+            return None
+        ending = semantics.release_as_asked(
+            task,
+            held.spec,
+            asked_seconds=release.delay_seconds,
+            charge=release.charge,
+            dead_reason=release.dead_reason,
+            jitter=release.jitter,
+            now=now,
+        )
+        return held.end(task, ending)
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+        held = self._open(queue)
+        for deletion in deletions:
+            parse_token(deletion.token)
+            self._check_adds(queue, deletion.then, now=now)
+        outcomes: list[Deleted | None] = []
+        for deletion in deletions:
+            task = held.current(deletion.token, now=now)
+            if task is None:
+                outcomes.append(None)
+                continue
+            finished = held.end(task, semantics.delete(task, now=now))
+            then = [self._add_one(self._of(new.queue or queue), new, now=now) for new in deletion.then]
+            outcomes.append(Deleted(finished, tuple(then)))
+        return outcomes
+
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[list[Deleted | None], Granted]:
+        if request.seconds is not None:
+            check_lease_time(self._open(queue).spec, request.seconds)
+        outcomes = self.delete(queue, deletions, now=now)
+        try:
+            return outcomes, self.lease(queue, request, now=now)
+        except WorkerRetiredError:
+            return outcomes, Granted((), refused=True)
+
+    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+        held = self._open(queue)
+        held.settle(now=now)
+        return [self._delete_named(held, name, now=now) for name in names]
+
+    def _delete_named(self, held: MemoryQueue, name: str, *, now: Instant) -> NameOutcome:
+        task = held.named(name)
+        if task is None:
+            return "tombstoned" if held.tombstones.get(name, now) > now else "unknown"
+        if task.state is TaskState.LEASED:
+            held.end(task, semantics.delete(task, now=now))
+        else:
+            held.drop(task, at=now)
+            held.count(task.tag, "deleted")
+        return "deleted"
+
+    # -- administrators -------------------------------------------------------------------------------------------
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return self._purge(queue, tags, frozenset(TaskState) - {TaskState.DEAD}, limit=limit, now=now)
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return self._purge(queue, tags, frozenset({TaskState.DEAD}), limit=limit, now=now)
+
+    def _purge(self, queue: str, tags: TagFilter, states: frozenset[TaskState], *, limit: int, now: Instant) -> int:
+        held = self._open(queue)
+        held.settle(now=now)
+        doomed = [task for task in held.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
+        for task in doomed:
+            held.drop(task, at=now)
+        return len(doomed)
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[Task]:
+        held = self._open(queue)
+        held.settle(now=now)
+        if names is None:
+            chosen: Iterable[Task | None] = [task for task in held.tasks.values() if tags.accepts(task.tag)]
+        else:
+            chosen = [held.named(name) for name in dict.fromkeys(names)]
+        dead = [task for task in chosen if task is not None and task.state is TaskState.DEAD][:limit]
+        redriven = [semantics.redrive(task, now=now) for task in dead]
+        held.tasks.update({task.id: task for task in redriven})
+        return redriven
+
+    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
+        return self._open(queue).settle(now=now), False
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        *,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int,
+        payload_bytes: int,
+        now: Instant,
+    ) -> Page:
+        held = self._of(queue)
+        return memory_looking.peek(
+            held, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
+        )
+
+    def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+        return self._of(queue).stats(tags, now=now)
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+        return memory_looking.tag_stats(self._of(queue), after=after, limit=limit, now=now)
+
+    def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+        return memory_looking.waiting(self._of(queue), tags, now=now)
+
+    def samples(self, queue: str, *, after: int, limit: int) -> Samples:
+        return self._of(queue).samples_after(after, limit=limit)
+
+    def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+        return memory_looking.live_leases(self._of(queue), limit=limit, now=now)
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
+        return memory_looking.next_eta(self._of(queue))
+
+    # -- supervisors ----------------------------------------------------------------------------------------------
+
+    def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
+        return {worker: self._seen[worker] for worker in workers if worker in self._seen}
+
+    def retire_worker(self, worker: str, *, now: Instant) -> bool:
+        if any(task.eta > now for held in self._queues.values() for task in held.leased_by(worker)):
+            return False
+        self._retired.add(worker)
+        return True
+
+    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+        self._retired.add(worker)
+        released = []
+        for held in self._queues.values():
+            if held.spec.moved_to:
+                continue
+            held.settle(now=now)
+            for task in held.leased_by(worker):
+                ending = semantics.release(task, held.spec, delay_seconds=None, now=now)
+                released.append(held.end(task, ending))
+        return released
+
+    def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+        leader, until = self._leads.get(name, (holder, now))
+        if leader != holder and until > now:
+            return False
+        self._leads[name] = (holder, after(now, seconds))
+        return True
+
+    # -- moving a queue to another store --------------------------------------------------------------------------
+
+    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+        held = self._of(queue)
+        outcomes = []
+        for task in tasks:
+            added = held.restore(task, task_id=self._last_id + 1, now=now)
+            self._last_id += added.status == "added"
+            outcomes.append(added)
+        return outcomes
+
+    def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+        return memory_looking.held_names(self._of(queue), after=after, limit=limit, now=now)
+
+    def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+        held = self._of(queue)
+        for name in names:
+            held.hold_name(name, now=now)
+
+    def set_moved(self, queue: str, to: str) -> None:
+        held = self._of(queue)
+        held.spec = replace(held.spec, moved_to=to)
+
+    # -- repeats --------------------------------------------------------------------------------------------------
+
+    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
+        return once.add_once(self, queue, tasks, replace(call, is_repeat=True), now=now)  # nothing is rolled back here
+
+    def last_answer(self, session: str) -> tuple[int, bytes] | None:
+        return self._answers.get(session)
+
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+        kept = self._answers.get(session)
+        if kept is not None and kept[0] >= number:
+            raise StoreUnavailableError(f"call {number} of session {session!r} came late: {kept[0]} was answered")
+        self._answers[session] = (number, answer)
+
+    # -- queues by name -------------------------------------------------------------------------------------------
+
+    def _of(self, name: str) -> MemoryQueue:
+        held = self._queues.get(name)
+        if held is None:
+            known = ", ".join(sorted(self._queues)[:5]) or "none yet"
+            raise UnknownQueueError(f"no queue {name!r}; queues: {known}")
+        return held
+
+    def _open(self, name: str) -> MemoryQueue:
+        held = self._of(name)
+        check_not_moved(held.spec)
+        return held

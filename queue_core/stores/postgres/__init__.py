@@ -1,0 +1,1 @@
+"""The PostgreSQL store: several hosts, one database."""

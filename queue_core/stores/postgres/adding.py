@@ -1,0 +1,73 @@
+"""The add verb, and what a deletion adds in the same step."""
+
+from collections.abc import Sequence
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.store import Added
+from queue_core.stores.building import builder
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres.calling import Statement
+from queue_core.stores.postgres.step import Step, refuse
+from queue_core.task import NewTask
+
+_ADD = Statement(
+    "towline_add",
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6)",
+    (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts),
+)
+EXISTS, TOMBSTONED = 1, 2
+
+new_added = builder(Added)
+
+
+def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:
+    """When each may first be leased; None: at once. Raises `InvalidEtaError`."""
+    return [
+        None if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
+        for new in tasks
+    ]
+
+
+def outcome_of(new: NewTask, task_id: int | None, refusal: int, eta: Instant | None, *, now: Instant) -> Added:
+    """What became of one add."""
+    if refusal:
+        assert new.name is not None, "only a name refuses a task"
+        return Added(new.name, "exists" if refusal == EXISTS else "tombstoned")
+    return new_added(f"_{task_id}" if new.name is None else new.name, "added", eta is None or eta <= now)
+
+
+def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+    """See `Transaction.add`."""
+    etas = etas_of(tasks, now=now)
+    queues = [new.queue or queue for new in tasks]
+    if not tasks or queues.count(queues[0]) == len(queues):
+        queues = queues[:1] or [queue]
+    ((refusal, note, xid, ids, refusals),) = step.rows(
+        _ADD,
+        queues,
+        now,
+        [new.payload for new in tasks],
+        given([new.tag for new in tasks]),
+        given(etas),
+        given([new.name for new in tasks]),
+    )
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    if not tasks:
+        return []
+    for named in dict.fromkeys(queues):
+        tagged = sum(new.tag is not None and (new.queue or queue) == named for new in tasks)
+        if tagged:
+            step.note_tagged(named, tagged, now=now)
+    refusals = refusals or [0] * len(tasks)
+    return [
+        outcome_of(new, task_id, refusal, eta, now=now)
+        for new, task_id, refusal, eta in zip(tasks, ids, refusals, etas, strict=True)
+    ]
+
+
+def given(values: Sequence[object]) -> Sequence[object]:
+    """The values, or none at all when every one is None: the server then fills them up."""
+    return () if values.count(None) == len(values) else values

@@ -1,0 +1,117 @@
+"""The verbs of people and supervisors: delete by name, purge, redrive; workers, leads, repeats."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from queue_core.clock import Instant, after
+from queue_core.errors import StoreUnavailableError
+from queue_core.stats import FinishedLease
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres import told
+from queue_core.stores.postgres.calling import Statement
+from queue_core.stores.postgres.looking import asked
+from queue_core.stores.postgres.queues import hold_open
+from queue_core.stores.postgres.rows import COLUMNS, task_of
+from queue_core.stores.postgres.step import Step, refuse
+from queue_core.task import TagFilter, Task
+
+NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+
+_NAME_OUTCOMES: tuple[NameOutcome, ...] = ("deleted", "unknown", "tombstoned")
+_DELETE_NAMED = Statement(
+    "towline_delete_named", "SELECT * FROM towline.delete_named($1, $2, $3)", (pack.text, pack.int8, pack.texts)
+)
+_PURGE = Statement(
+    "towline_purge",
+    "SELECT * FROM towline.purge($1, $2, $3, $4, $5)",
+    (pack.text, pack.int8, pack.int2s, pack.texts, pack.int8),
+)
+_REDRIVE = Statement(
+    "towline_redrive",
+    f"SELECT {COLUMNS}, t.payload FROM towline.redrive($1, $2, $3, $4, $5) AS t",  # noqa: S608
+    (pack.text, pack.int8, pack.texts, pack.texts, pack.int8),
+)
+_SEEN = Statement(
+    "towline_seen",
+    "SELECT worker, seen_at FROM towline.workers WHERE seen_at IS NOT NULL AND worker = ANY ($1)",
+    (pack.texts,),
+)
+_RETIRE = Statement("towline_retire", "SELECT towline.retire_worker($1, $2)", (pack.text, pack.int8))
+_RELEASE_WORKER = Statement(
+    "towline_release_worker",
+    f"SELECT {told.COLUMNS} FROM towline.release_worker($1, $2)",  # noqa: S608
+    (pack.text, pack.int8),
+)
+_LEAD = Statement(
+    "towline_lead",
+    "SELECT towline.take_lead($1, $2, $3, $4)",
+    (pack.text, pack.text, pack.int8, pack.int8),
+)
+_LAST_ANSWER = Statement(
+    "towline_last_answer", "SELECT number, answer FROM towline.sessions WHERE session = $1", (pack.text,)
+)
+_KEEP_ANSWER = Statement(
+    "towline_keep_answer",
+    "SELECT towline.keep_answer($1, $2, $3, $4)",
+    (pack.text, pack.int8, pack.raw, pack.int8),
+)
+
+
+def delete_by_name(step: Step, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+    """See `Transaction.delete_by_name`."""
+    ((refusal, note, xid, outcomes),) = step.rows(_DELETE_NAMED, queue, now, names)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return [_NAME_OUTCOMES[outcome] for outcome in outcomes or ()]
+
+
+def purge(step: Step, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant) -> int:
+    """See `Transaction.purge` and `purge_dead`."""
+    ((refusal, note, xid, total),) = step.rows(_PURGE, queue, now, states, asked(tags), limit)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return int(total)
+
+
+def redrive(
+    step: Step, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+) -> list[Task]:
+    """See `Transaction.redrive`."""
+    hold_open(step, queue)
+    return [task_of(queue, row) for row in step.write(_REDRIVE, queue, now, names, asked(tags), limit)]
+
+
+def workers_seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:
+    """See `Transaction.workers_seen`."""
+    found = {row[0]: row[1] for row in step.rows(_SEEN, workers)}
+    return {worker: found[worker] for worker in workers if worker in found}
+
+
+def retire_worker(step: Step, worker: str, *, now: Instant) -> bool:
+    """See `Transaction.retire_worker`."""
+    return bool(step.write(_RETIRE, worker, now)[0][0])
+
+
+def release_worker(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:
+    """See `Transaction.release_worker`."""
+    _, rows = told.ask(step, _RELEASE_WORKER, worker, now)
+    return [told.finished_from(row[told.PAYLOAD].decode(), row, "released", now) for row in rows]
+
+
+def lead(step: Step, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+    """See `Transaction.lead`."""
+    return bool(step.write(_LEAD, name, holder, after(now, seconds), now)[0][0])
+
+
+def last_answer(step: Step, session: str) -> tuple[int, bytes] | None:
+    """See `Transaction.last_answer`."""
+    rows = step.rows(_LAST_ANSWER, session)
+    return (rows[0][0], bytes(rows[0][1])) if rows else None
+
+
+def keep_answer(step: Step, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+    """See `Transaction.keep_answer`."""
+    if not step.write(_KEEP_ANSWER, session, number, answer, now)[0][0]:
+        raise StoreUnavailableError(f"call {number} of session {session!r} came late: a later one was answered")

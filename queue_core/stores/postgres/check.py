@@ -1,0 +1,96 @@
+"""Recounts everything the counters and names promise."""
+
+import psycopg
+from psycopg import sql
+
+from queue_core.store import Check
+from queue_core.stores.postgres.schema import spelled
+from queue_core.stores.postgres.wire import Connection
+
+MAX_PROBLEMS = 50
+
+_RECOUNT = """
+    SELECT format('the counters of queue %s, kind %s, tag %L differ from a recount: %s, not %s', k.queue, k.kind, k.tag,
+        k.counted, t.counted)
+    FROM (
+        SELECT queue, kind, tag,
+            (sum(ready)::int8, sum(delayed)::int8, sum(leased)::int8, sum(dead)::int8)::text AS counted
+        FROM towline.counts GROUP BY queue, kind, tag
+    ) AS k
+    FULL JOIN (
+        SELECT queue, CASE WHEN grouping(tag) = 1 THEN 0 WHEN tag IS NULL THEN 1 ELSE 2 END AS kind,
+            coalesce(tag, '') AS tag,
+            (count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
+                count(*) FILTER (WHERE state = 3))::text AS counted
+        FROM towline.tasks GROUP BY GROUPING SETS ((queue, tag), (queue))
+    ) AS t ON t.queue = k.queue AND t.kind = k.kind AND t.tag = k.tag
+    WHERE coalesce(k.counted, '(0,0,0,0)') <> coalesce(t.counted, '(0,0,0,0)')
+"""
+# Each finds rows that break a promise; the first column is shown.
+_PROMISES = (
+    ("{}", _RECOUNT),
+    ("task {} is of no queue", "SELECT id FROM towline.tasks WHERE queue NOT IN (SELECT id FROM towline.queues)"),
+    ("task {} is in no known state", "SELECT id FROM towline.tasks WHERE state NOT IN (0, 1, 2, 3)"),
+    (
+        "task {} has an id that was never given out",
+        "SELECT id FROM towline.tasks WHERE id > (SELECT last_value FROM towline.task_ids)",
+    ),
+    (
+        "task {} does not hold its name",
+        """
+        SELECT t.id FROM towline.tasks AS t LEFT JOIN towline.names AS n ON n.queue = t.queue AND n.name = t.name
+        WHERE t.name IS NOT NULL AND n.task IS DISTINCT FROM t.id
+        """,
+    ),
+    (
+        "name {} stands for a task that is not there",
+        """
+        SELECT n.name FROM towline.names AS n LEFT JOIN towline.tasks AS t ON t.id = n.task
+        WHERE n.task IS NOT NULL AND (t.queue, t.name) IS DISTINCT FROM (n.queue, n.name)
+        """,
+    ),
+    ("name {} is taken for ever", "SELECT name FROM towline.names WHERE task IS NULL AND until IS NULL"),
+    ("name {} is of no queue", "SELECT name FROM towline.names WHERE queue NOT IN (SELECT id FROM towline.queues)"),
+    (
+        "task {} is leased but was never granted",
+        "SELECT id FROM towline.tasks WHERE state = 2 AND (leased_at = 0 OR leases = 0)",
+    ),
+    (
+        "queue {} has samples but is gone",
+        "SELECT queue FROM towline.samples WHERE queue NOT IN (SELECT id FROM towline.queues)",
+    ),
+)
+_HAS_AMCHECK = (
+    "SELECT nspname FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace WHERE extname = 'amcheck'"
+)
+_INDEXES = """
+    SELECT c.oid::regclass::text, c.oid FROM pg_class AS c JOIN pg_am AS a ON a.oid = c.relam
+    WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'i' AND a.amname = 'btree'
+"""
+
+
+def check(connection: Connection, schema: str) -> Check:
+    """What is wrong with the store; reads all of it. Indexes are looked into where `amcheck` is installed."""
+    problems: list[str] = []
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        for text, query in _PROMISES:
+            found = connection.execute(f"{spelled(query, schema)} LIMIT {MAX_PROBLEMS}".encode()).fetchall()
+            problems += [text.format(row[0]) for row in found]
+        row = connection.execute(spelled("SELECT count(*) FROM towline.tasks", schema).encode()).fetchone()
+    problems += _broken_indexes(connection, schema)
+    return Check(tuple(problems), int(str(row[0])) if row else 0)
+
+
+def _broken_indexes(connection: Connection, schema: str) -> list[str]:
+    row = connection.execute(_HAS_AMCHECK).fetchone()
+    if row is None:
+        return []
+    look = sql.SQL("SELECT {}.bt_index_check(%s::oid, true)").format(sql.Identifier(str(row[0])))
+    problems = []
+    for index, oid in connection.execute(_INDEXES, (schema,)).fetchall():
+        try:
+            connection.execute(look, (oid,))
+        except psycopg.errors.InternalError_ as error:
+            problems.append(f"index {index}: {error}")
+    return problems

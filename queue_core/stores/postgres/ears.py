@@ -1,0 +1,148 @@
+"""The waiters of this process: who waits for what, and which of them was woken. Touches no connection."""
+
+import json
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from itertools import count
+from math import inf
+from threading import Condition, Lock
+from typing import Protocol
+
+from queue_core.clock import Instant
+from queue_core.task import TagFilter
+
+MAX_IDLE = 1000
+
+
+class Telling(Protocol):
+    """What a waiter has told to others; each returns at once, and is done in this order."""
+
+    def publish(self, queue: str, tag: str | None, count: int) -> None:
+        """Tasks of a tag became leasable: wake as many."""
+
+    def ready(self, ear: "Ear") -> None:
+        """A waiter that was woken waits again."""
+
+    def unhear(self, number: int) -> None:
+        """A waiter is gone."""
+
+
+class Ear:
+    """A `Subscription`."""
+
+    def __init__(self, ears: "Ears", number: int, queue: str, tags: TagFilter, active_at: Instant) -> None:
+        self.number = number
+        self.queue = queue
+        self.tags = tags
+        self.active_at = active_at
+        self.tag: str | None = None
+        self.woken = False
+        self.in_vain = False
+        self._ended = False
+        self._is_away = False
+        self._ears = ears
+        self._changed = Condition()
+
+    def wait(self, *, timeout_seconds: float) -> bool:
+        """Sleep until woken (True) or the time is up (False). Who can't be woken is told to look every few seconds."""
+        if self._is_away:
+            self._is_away = False
+            self._ears.telling.ready(self)
+        look_seconds = self._ears.look_seconds
+        with self._changed:
+            seconds = min(timeout_seconds, look_seconds)
+            self._changed.wait_for(lambda: self.woken or self._ended, timeout=max(0.0, seconds))
+            woken = self.woken or self._ended
+            self.in_vain = not woken
+            self._is_away = self.woken
+            self.woken = self._ended = False
+        return woken or look_seconds < timeout_seconds
+
+    def wake(self) -> None:
+        """End a `wait` in another thread."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        self._ears.remove(self)
+
+    def hear(self, tag: str | None) -> None:
+        """A task of this tag may be leased; None also where it is not known."""
+        with self._changed:
+            self.woken = True
+            self.tag = tag
+            self._changed.notify_all()
+
+    def row(self) -> dict[str, object]:
+        """As the store's function `hear` takes it."""
+        tags: Sequence[str] | None = None
+        if self.tags.kind == "untagged":
+            tags = ()
+        elif self.tags.tags:
+            tags = self.tags.tags
+        return {"number": self.number, "active_at": self.active_at, "queue": self.queue, "tags": tags}
+
+
+class Ears:
+    """All waiters of this process."""
+
+    def __init__(self, telling: Telling) -> None:
+        self.telling = telling
+        self.look_seconds = inf
+        """How often a waiter is to look for itself; infinite where it can be woken."""
+        self._lock = Lock()
+        self._numbers = count(1)
+        self._open: dict[int, Ear] = {}
+        self._idle: dict[str, list[Instant]] = {}
+
+    def add(self, queue: str, tags: TagFilter, *, now: Instant) -> Ear:
+        """One more. A waiter whose last wait ended in vain counts as active since that wait began."""
+        with self._lock:
+            idle = self._idle.get(queue)
+            ear = Ear(self, next(self._numbers), queue, tags, idle.pop() if idle else now)
+            self._open[ear.number] = ear
+            return ear
+
+    def remove(self, ear: Ear) -> None:
+        """One less; again is nothing."""
+        with self._lock:
+            if self._open.pop(ear.number, None) is None:
+                return
+            if ear.in_vain and not ear.woken:
+                idle = self._idle.setdefault(ear.queue, [])
+                insort(idle, ear.active_at)
+                del idle[:-MAX_IDLE]
+        self.telling.unhear(ear.number)
+        if ear.woken:
+            self.telling.publish(ear.queue, ear.tag, 1)
+
+    def hear(self, numbers: Iterable[int], queue: str, tag: str | None) -> None:
+        """These were picked to be woken; for those that have left meanwhile others are."""
+        for number in numbers:
+            with self._lock:
+                ear = self._open.get(number)
+            if ear is None:
+                self.telling.unhear(number)
+                self.telling.publish(queue, tag, 1)
+            else:
+                ear.hear(tag)
+
+    def hear_all(self) -> None:
+        """Anything may have happened: all look."""
+        for ear in self.all():
+            ear.hear(None)
+
+    def all(self) -> list[Ear]:
+        """Those that are open."""
+        with self._lock:
+            return list(self._open.values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+def rows(ears: Iterable[Ear]) -> str:
+    """As the store's function `hear` takes them."""
+    return json.dumps([ear.row() for ear in ears])

@@ -1,0 +1,74 @@
+"""What an error of PostgreSQL means to the caller. Pure: the one table from SQLSTATE to the store's errors."""
+
+import psycopg
+
+from queue_core.errors import (
+    OutcomeUnknownError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    StoreUnsafeError,
+)
+
+_FULL = {"53100"}
+_READ_ONLY = {"25006"}
+_UNKNOWN = {"40003", "08007"}
+_ENDED = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
+_NOT_ALLOWED = {"42501"}
+_MISSING = {"3F000", "42P01", "42883", "42703", "42704", "26000"}
+_DAMAGED_CLASS = "XX"
+_PASSING_CLASSES = {"08", "40", "53", "55", "57", "58"}
+_MAX_CHARACTERS = 300
+
+
+def translate(error: psycopg.Error, where: str) -> StoreError:
+    """The store's error for one of the driver's.
+
+    A `StoreUnavailableError` says that nothing took effect: true of every failed statement and of a connection that was
+    lost before its commit was sent. Whoever lost the answer to a commit must ask `Link.outcome` instead.
+
+    Args:
+        where: the store's URL without secrets; begins the message.
+    """
+    state = error.sqlstate
+    if state is None:
+        return _without_state(error, where)
+    said = f"{where}: {_first_line(error)} (SQLSTATE {state})"
+    if state in _FULL:
+        return StoreFullError(f"{said}; nothing was changed: free space on the server's disk")
+    if state in _UNKNOWN:
+        return OutcomeUnknownError(said)
+    if state in _READ_ONLY:
+        return StoreUnavailableError(f"{said}; nothing was changed: the server takes no writes, as a standby does")
+    if state in _NOT_ALLOWED:
+        return StoreUnsafeError(f"{said}: let the role that made the schema open the store, or grant its rights")
+    if state in _MISSING:
+        return StoreCorruptError(f"{said}: the schema is not the one this program made; open the store anew")
+    if state.startswith(_DAMAGED_CLASS) and state != "XX000":
+        return StoreCorruptError(f"{said}: the server found its files damaged; restore a backup")
+    if state in _ENDED or state[:2] in _PASSING_CLASSES:
+        return StoreUnavailableError(f"{said}; nothing was changed")
+    return StoreError(said)
+
+
+def read_only(where: str) -> StoreReadOnlyError:
+    """A server that takes writes, but not from us."""
+    return StoreReadOnlyError(
+        f"{where}: default_transaction_read_only is on: set it off for this role and database, or free the disk space "
+        "for which the provider set it"
+    )
+
+
+def _without_state(error: psycopg.Error, where: str) -> StoreError:
+    """Of the driver itself: no server was reached, or the connection ended."""
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return StoreUnavailableError(f"{where}: {_first_line(error)}")
+    return StoreError(f"{where}: {type(error).__name__}: {_first_line(error)}")
+
+
+def _first_line(error: psycopg.Error) -> str:
+    """What the server says first: its details may quote a payload."""
+    text = error.diag.message_primary or str(error).strip().partition("\n")[0]
+    return text[:_MAX_CHARACTERS]

@@ -1,0 +1,128 @@
+"""The verbs that only look: statistics, waiting times, samples, live leases. Exact as of `now`, nothing is settled."""
+
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from queue_core.clock import Instant
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres import told
+from queue_core.stores.postgres.calling import Row, Statement
+from queue_core.stores.postgres.queues import find
+from queue_core.stores.postgres.step import Step
+from queue_core.task import TagFilter
+
+HEAD = 1000  # etas of the ready queue that are read for `waiting`
+POSITION_BITS = 16
+"""A cursor over samples is the number of a transaction and how many of its samples were read, in so many bits."""
+
+_STATS = Statement("towline_stats", "SELECT * FROM towline.stats($1, $2, $3)", (pack.text, pack.texts, pack.int8))
+_TAG_STATS = Statement(
+    "towline_tag_stats",
+    "SELECT * FROM towline.tag_stats($1, $2, $3, $4)",
+    (pack.text, pack.text, pack.int4, pack.int8),
+)
+_WAITING = Statement(
+    "towline_waiting",
+    "SELECT * FROM towline.waiting($1, $2, $3, $4, $5)",
+    (pack.text, pack.texts, pack.boolean, pack.int4, pack.int8),
+)
+_SAMPLES = Statement(
+    "towline_samples", "SELECT * FROM towline.read_samples($1, $2, $3)", (pack.text, pack.int8, pack.int4)
+)
+_LIVE = Statement("towline_live", "SELECT * FROM towline.live_leases($1, $2, $3)", (pack.text, pack.int8, pack.int4))
+_NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.text,))
+
+
+def asked(tags: TagFilter) -> tuple[str, ...] | None:
+    """The tags that a filter is about: None: any; none: the untagged."""
+    if tags.kind == "untagged":
+        return ()
+    return tags.tags or None
+
+
+def stats(step: Step, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+    """See `Transaction.stats`."""
+    rows = step.rows(_STATS, queue, asked(tags), now)
+    if not rows:
+        find(step, queue)
+    return _stats_of(queue, rows[0])
+
+
+def _stats_of(queue: str, row: Row) -> QueueStats:
+    paused, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died = row
+    return QueueStats(
+        queue, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died, paused
+    )
+
+
+def tag_stats(step: Step, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+    """See `Transaction.tag_stats`."""
+    rows = step.rows(_TAG_STATS, queue, after, limit, now)
+    if not rows:
+        find(step, queue)
+    return [TagStats(tag, _stats_of(queue, tuple(row))) for tag, *row in rows]
+
+
+def waiting(step: Step, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+    """See `Transaction.waiting`."""
+    ((ready, stored, due, newest),) = step.rows(_WAITING, queue, asked(tags), tags.kind == "oldest", HEAD, now)
+    if not ready:
+        find(step, queue)
+        return ()
+    etas = list(islice(merge(stored, due), HEAD))
+    last = max([now if newest is None else newest, *due[-1:]]) if newest is None else max([newest, *due[-1:]])
+    return spread(etas, ready=ready, newest=Instant(last)) if etas else ()
+
+
+def samples(step: Step, queue: str, *, after: int, limit: int) -> Samples:
+    """See `Transaction.samples`."""
+    rows = step.rows(_SAMPLES, queue, after >> POSITION_BITS, limit)
+    if not rows:
+        find(step, queue)
+    trimmed = rows[0][0] if rows else 0
+    skip = after & ((1 << POSITION_BITS) - 1)
+    cursor = after
+    finished: list[FinishedLease] = []
+    number, position = after >> POSITION_BITS, 0
+    for _, xid, size, *columns in rows:
+        if xid is None:
+            continue
+        if xid != number:
+            number, position, skip = xid, 0, 0
+        if position + size > skip:
+            taken = _unpacked(queue, columns)[max(0, skip - position) :][: limit - len(finished)]
+            finished += taken
+            cursor = (xid << POSITION_BITS) + max(position, skip) + len(taken)
+        position += size
+        if len(finished) >= limit:
+            break
+    return Samples(tuple(finished), cursor, trimmed > after >> POSITION_BITS)
+
+
+def _unpacked(queue: str, columns: list[Any]) -> list[FinishedLease]:
+    outcome, numbers, texts, ended_at, reasons = columns
+    size = len(numbers)
+    return [
+        told.finished_of(queue, sample, words, outcome, ended, reason)
+        for sample, words, ended, reason in zip(
+            numbers, texts, ended_at * size if len(ended_at) == 1 else ended_at, reasons or [None] * size, strict=True
+        )
+    ]
+
+
+def live_leases(step: Step, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+    """See `Transaction.live_leases`."""
+    rows = step.rows(_LIVE, queue, now, limit)
+    if not rows:
+        find(step, queue)
+    return [LiveLease(*row) for row in rows]
+
+
+def next_eta(step: Step, queue: str) -> Instant | None:
+    """See `Transaction.next_eta`."""
+    ((eta,),) = step.rows(_NEXT_ETA, queue)
+    if eta is None:
+        find(step, queue)
+    return eta  # type: ignore[no-any-return]

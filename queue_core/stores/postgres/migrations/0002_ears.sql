@@ -1,0 +1,278 @@
+-- Who waits, and how they are woken; what outlives no crash of the server, for nobody waits through one.
+-- Run with the store's schema as search_path; what a function body names is qualified, as `towline.`.
+--
+-- A waiting process has a connection that listens (a listener) and a row here for each of its waiters (an ear). A change
+-- that made tasks leasable is committed first; then its process calls `signal`, which picks as many fitting ears as there
+-- are tasks, the most recently active first, and notifies their processes. So commits that add never wait for the lock
+-- under which NOTIFY commits, and nothing is notified where nobody waits.
+--
+-- No wake-up is missed, without any lock: an ear is committed before its owner looks for tasks. If it does not see a
+-- task, that task was committed after the look began, so after the ear; and a `signal` that begins after that commit
+-- sees the ear. An ear that was woken and is not back yet comes last, but is notified too when no other is left: its
+-- owner may have looked already.
+--
+-- None of these tables is logged, so these transactions never wait for a disk.
+
+-- The life of the server since its last crash: a crash empties unlogged tables, and only a crash does.
+CREATE UNLOGGED TABLE life (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    name text NOT NULL
+);
+
+-- Every life there was, for ever: after several crashes the first of them decides whose a number is. `first` is the
+-- first transaction number that may have been given anew in it. The checkpoint that ends a recovery knows it, and is told
+-- from later ones by its redo point: others log before they end.
+CREATE TABLE lives (
+    number int8 PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL UNIQUE,
+    first int8
+);
+
+-- system.timeline.first.random. Whoever calls it first in a life returns when that is on the disk.
+CREATE FUNCTION life() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    found_name text;
+BEGIN
+    SELECT l.name INTO found_name FROM towline.life AS l;
+    IF NOT FOUND THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+        WITH new AS (
+            INSERT INTO towline.life (name)
+            SELECT format('%s.%s.%s.%s', control.system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8),
+                CASE WHEN point.redo_lsn = point.checkpoint_lsn AND current_setting('wal_level') <> 'minimal'
+                    THEN split_part(point.next_xid, ':', 1)::int8 * 4294967296 + split_part(point.next_xid, ':', 2)::int8
+                END, gen_random_uuid())
+            FROM pg_control_system() AS control, pg_control_checkpoint() AS point
+            ON CONFLICT DO NOTHING RETURNING name
+        )
+        INSERT INTO towline.lives (name, first)
+        SELECT new.name, nullif(split_part(new.name, '.', 3), '')::int8 FROM new;
+        SELECT l.name INTO STRICT found_name FROM towline.life AS l;
+    END IF;
+    RETURN found_name;
+END $$;
+
+-- The first number that may have been given anew since a life ended; NULL when that is not known.
+CREATE FUNCTION first_since(life_name text) RETURNS int8 LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN count(*) = count(later.first) THEN min(later.first) END
+    FROM towline.lives AS ended JOIN towline.lives AS later ON later.number > ended.number
+    WHERE ended.name = life_name
+$$;
+
+-- Processes that listen. Each holds the lock of its number in the session that listens, so that its end shows.
+CREATE UNLOGGED TABLE listeners (
+    id int8 PRIMARY KEY
+);
+
+-- tags: NULL is any task, empty is untagged ones. active_at orders them. woken_at: notified then, and not back yet.
+CREATE UNLOGGED TABLE ears (
+    listener int8 NOT NULL,
+    number int8 NOT NULL,
+    active_at int8 NOT NULL,
+    woken_at timestamptz,
+    queue text COLLATE "C" NOT NULL,
+    woken_tag text COLLATE "C",
+    tags text[] COLLATE "C",
+    PRIMARY KEY (listener, number)
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX ears_in_order ON ears (queue, active_at);
+
+-- Tasks that became leasable in a transaction of the caller's own; whoever listens passes them on once they are there.
+CREATE UNLOGGED TABLE untold (
+    queue text COLLATE "C" NOT NULL,
+    tag text COLLATE "C",
+    tasks int4 NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Whether the session that listens lives; not to be asked in that session itself.
+CREATE FUNCTION is_listening(listener int8) RETURNS boolean LANGUAGE sql AS $$
+    SELECT NOT pg_try_advisory_xact_lock_shared(listener)
+$$;
+
+-- Whether an ear of these tags hears of a task of this one.
+CREATE FUNCTION is_fitting(ear_tags text[], task_tag text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT ear_tags IS NULL OR CASE WHEN task_tag IS NULL THEN ear_tags = '{}' ELSE task_tag = ANY (ear_tags) END
+$$;
+
+-- Forget a listener that is dead. Rows that another transaction holds are left to it.
+CREATE FUNCTION forget_listener(dead int8) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM towline.ears AS e USING (
+        SELECT f.listener, f.number FROM towline.ears AS f WHERE f.listener = dead FOR UPDATE SKIP LOCKED
+    ) AS free
+    WHERE e.listener = free.listener AND e.number = free.number;
+    DELETE FROM towline.listeners AS l USING (
+        SELECT f.id FROM towline.listeners AS f WHERE f.id = dead FOR UPDATE SKIP LOCKED
+    ) AS free
+    WHERE l.id = free.id;
+END $$;
+
+-- Begin to be a listener, in the session that listens. True when there was no other: then see `tell`.
+CREATE FUNCTION open_listener(listener int8) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    other int8;
+BEGIN
+    PERFORM pg_advisory_lock(listener);
+    FOR other IN SELECT l.id FROM towline.listeners AS l LOOP
+        IF NOT towline.is_listening(other) THEN
+            PERFORM towline.forget_listener(other);
+        END IF;
+    END LOOP;
+    INSERT INTO towline.listeners VALUES (listener);
+    RETURN count(*) = 1 FROM towline.listeners;
+END $$;
+
+-- Register ears, or ready them again: [{number, active_at, queue, tags}]. False when the listener is not known here.
+CREATE FUNCTION hear(listening int8, ears json) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO towline.ears AS e (listener, number, active_at, queue, tags)
+    SELECT listening, new.number, new.active_at, new.queue, new.tags
+    FROM json_to_recordset(ears) AS new (number int8, active_at int8, queue text, tags text[])
+    ON CONFLICT ON CONSTRAINT ears_pkey DO UPDATE SET woken_at = NULL;
+    RETURN EXISTS (SELECT FROM towline.listeners AS l WHERE l.id = listening);
+END $$;
+
+-- Notify a process that these ears of its are woken. A payload must stay below 8000 bytes.
+CREATE FUNCTION notify_ears(listener int8, ears int8[], queue_name text, task_tag text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    FOR place IN 1..cardinality(ears) BY 200 LOOP
+        PERFORM pg_notify(
+            'towline_' || to_hex(listener),
+            json_build_object('queue', queue_name, 'tag', task_tag, 'ears', ears[place:place + 199])::text
+        );
+    END LOOP;
+END $$;
+
+-- Wake as many fitting ears as there are tasks; how many were. Never waits for a lock.
+CREATE FUNCTION wake(queue_name text, task_tag text, tasks int4) RETURNS int4 LANGUAGE plpgsql AS $$
+DECLARE
+    woken int4 := 0;
+    picked int4 := 1;
+    one record;
+BEGIN
+    IF NOT EXISTS (SELECT FROM towline.ears AS e WHERE e.queue = queue_name) THEN
+        RETURN 0;
+    END IF;
+    WHILE woken < tasks AND picked > 0 LOOP
+        picked := 0;
+        FOR one IN
+            WITH fitting AS MATERIALIZED (
+                SELECT e.listener, e.number FROM towline.ears AS e
+                WHERE e.queue = queue_name AND e.woken_at IS NULL AND towline.is_fitting(e.tags, task_tag)
+                ORDER BY e.active_at DESC LIMIT tasks - woken FOR UPDATE SKIP LOCKED
+            ), now_woken AS (
+                UPDATE towline.ears AS e SET woken_at = now(), woken_tag = task_tag FROM fitting AS f
+                WHERE e.listener = f.listener AND e.number = f.number
+                RETURNING e.listener, e.number
+            )
+            SELECT n.listener, array_agg(n.number) AS numbers FROM now_woken AS n GROUP BY n.listener
+        LOOP
+            picked := picked + cardinality(one.numbers);
+            IF towline.is_listening(one.listener) THEN
+                woken := woken + cardinality(one.numbers);
+                PERFORM towline.notify_ears(one.listener, one.numbers, queue_name, task_tag);
+            ELSE
+                PERFORM towline.forget_listener(one.listener);
+            END IF;
+        END LOOP;
+    END LOOP;
+    IF woken < tasks THEN
+        FOR one IN
+            SELECT awake.listener, array_agg(awake.number) AS numbers FROM (
+                SELECT e.listener, e.number FROM towline.ears AS e
+                WHERE e.queue = queue_name AND e.woken_at < now() AND towline.is_fitting(e.tags, task_tag)
+                ORDER BY e.active_at DESC LIMIT tasks - woken
+            ) AS awake GROUP BY awake.listener
+        LOOP
+            woken := woken + cardinality(one.numbers);
+            PERFORM towline.notify_ears(one.listener, one.numbers, queue_name, task_tag);
+        END LOOP;
+    END IF;
+    RETURN woken;
+END $$;
+
+-- Pass on what was told by `tell`, and wake-ups whose ear did not come back: its process is stopped, or cut off.
+CREATE FUNCTION pass_on() RETURNS int4 LANGUAGE plpgsql AS $$
+DECLARE
+    woken int4 := 0;
+    one record;
+BEGIN
+    FOR one IN
+        WITH told AS (
+            DELETE FROM towline.untold AS u USING (
+                SELECT f.ctid FROM towline.untold AS f LIMIT 10000 FOR UPDATE SKIP LOCKED
+            ) AS free
+            WHERE u.ctid = free.ctid RETURNING u.queue, u.tag, u.tasks
+        ), lost AS (
+            DELETE FROM towline.ears AS e USING (
+                SELECT f.listener, f.number FROM towline.ears AS f
+                WHERE f.woken_at < clock_timestamp() - interval '1 s' FOR UPDATE SKIP LOCKED
+            ) AS free
+            WHERE e.listener = free.listener AND e.number = free.number RETURNING e.queue, e.woken_tag, 1
+        )
+        SELECT t.queue, t.tag, sum(t.tasks)::int4 AS tasks
+        FROM (SELECT * FROM told UNION ALL SELECT * FROM lost) AS t (queue, tag, tasks) GROUP BY t.queue, t.tag
+    LOOP
+        woken := woken + towline.wake(one.queue, one.tag, one.tasks);
+    END LOOP;
+    RETURN woken;
+END $$;
+
+-- All that a process has to say at once: ears that are closed, ears that are ready again, tasks that became leasable.
+-- How many ears were woken.
+CREATE FUNCTION signal(
+    listening int8, closed int8[], ready json, queues text[], tags text[], tasks int4[], passing boolean
+) RETURNS int4 LANGUAGE plpgsql AS $$
+DECLARE
+    woken int4 := 0;
+BEGIN
+    IF closed <> '{}' THEN
+        DELETE FROM towline.ears AS e WHERE e.listener = listening AND e.number = ANY (closed);
+    END IF;
+    IF ready IS NOT NULL THEN
+        PERFORM towline.hear(listening, ready);
+    END IF;
+    FOR place IN 1..cardinality(queues) LOOP
+        woken := woken + towline.wake(queues[place], tags[place], tasks[place]);
+    END LOOP;
+    IF passing THEN
+        woken := woken + towline.pass_on();
+    END IF;
+    RETURN woken;
+END $$;
+
+-- Tasks become leasable when the caller's own transaction, in which this is called, commits. A process that listens is
+-- notified by that commit, and passes it on: ears picked now would be locked until then, or be gone. Where no ear fits
+-- now, the commit is spared the lock of NOTIFY; an ear that comes meanwhile is found by the next `pass_on`, in seconds.
+-- A first listener that starts meanwhile looks again by itself.
+CREATE FUNCTION tell(queue_name text, task_tag text, tasks int4) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    listening int8;
+BEGIN
+    INSERT INTO towline.untold SELECT queue_name, task_tag, tasks
+    WHERE EXISTS (SELECT FROM towline.listeners);
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    FOR listening IN
+        SELECT e.listener FROM towline.ears AS e
+        WHERE e.queue = queue_name AND towline.is_fitting(e.tags, task_tag)
+        ORDER BY e.woken_at IS NOT NULL, e.active_at DESC
+    LOOP
+        IF towline.is_listening(listening) THEN
+            PERFORM pg_notify('towline_' || to_hex(listening), '');
+            RETURN;
+        END IF;
+    END LOOP;
+END $$;

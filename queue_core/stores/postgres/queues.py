@@ -1,0 +1,107 @@
+"""The verbs over queues themselves: create, set, list, pause, fence, drop."""
+
+from typing import Literal
+
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres import told
+from queue_core.stores.postgres.calling import Row, Statement
+from queue_core.stores.postgres.step import UNKNOWN, Step, refuse
+from queue_core.task import QueueSpec
+
+_COLUMNS = (
+    "name, lease_seconds, max_lease_seconds, max_leases, retry_min_seconds, retry_max_seconds, deletes_exhausted,"
+    " name_retention_seconds, paused, moved_to"
+)
+_ONE = Statement("towline_queue", f"SELECT {_COLUMNS} FROM towline.queues WHERE name = $1", (pack.text,))  # noqa: S608
+_ALL = Statement("towline_queues", f"SELECT {_COLUMNS} FROM towline.queues ORDER BY name")  # noqa: S608
+_SOME = Statement("towline_some_queues", "SELECT towline.some_queues()")
+_PUT = Statement(
+    "towline_put_queue",
+    "INSERT INTO towline.queues AS q (name, lease_seconds, max_lease_seconds, max_leases, retry_min_seconds,"
+    " retry_max_seconds, deletes_exhausted, name_retention_seconds) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+    " ON CONFLICT (name) DO UPDATE SET lease_seconds = excluded.lease_seconds,"
+    " max_lease_seconds = excluded.max_lease_seconds, max_leases = excluded.max_leases,"
+    " retry_min_seconds = excluded.retry_min_seconds, retry_max_seconds = excluded.retry_max_seconds,"
+    " deletes_exhausted = excluded.deletes_exhausted, name_retention_seconds = excluded.name_retention_seconds"
+    " RETURNING xmax = 0",
+    (pack.text, pack.float8, pack.float8, pack.int4, pack.float8, pack.float8, pack.boolean, pack.float8),
+)
+_SET_PAUSED = Statement(
+    "towline_set_paused",
+    "UPDATE towline.queues SET paused = $2 WHERE name = $1 AND paused <> $2 RETURNING true",
+    (pack.text, pack.boolean),
+)
+_SET_MOVED = Statement(
+    "towline_set_moved",
+    "UPDATE towline.queues SET moved_to = $2 WHERE name = $1 AND moved_to <> $2",
+    (pack.text, pack.text),
+)
+_SEIZE = Statement("towline_seize", "SELECT towline.seize_queue($1)", (pack.text,))
+_DROP = Statement("towline_drop", "SELECT towline.drop_queue(id) FROM towline.queues WHERE name = $1", (pack.text,))
+_OPEN = Statement("towline_open", f"SELECT {told.COLUMNS} FROM towline.open_queue($1)", (pack.text,))  # noqa: S608
+
+
+def find(step: Step, name: str) -> QueueSpec:
+    """The queue of that name. Raises `UnknownQueueError`."""
+    rows = step.rows(_ONE, name)
+    if not rows:
+        refuse(UNKNOWN, f"{name} {step.rows(_SOME)[0][0] or ''}")
+    return _spec_of(rows[0])
+
+
+def hold_open(step: Step, name: str) -> None:
+    """Hold a queue, to change what is in it. Raises `UnknownQueueError`, `QueueMovedError`."""
+    told.ask(step, _OPEN, name)
+
+
+def all_queues(step: Step) -> list[QueueSpec]:
+    """See `Transaction.queues`."""
+    return [_spec_of(row) for row in step.rows(_ALL)]
+
+
+def _spec_of(row: Row) -> QueueSpec:
+    name, lease, max_lease, max_leases, retry_min, retry_max, deletes_exhausted, retention, paused, moved_to = row
+    on_exhausted: Literal["dead", "delete"] = "delete" if deletes_exhausted else "dead"
+    return QueueSpec(
+        name, lease, max_lease, max_leases, retry_min, retry_max, on_exhausted, retention, paused, moved_to
+    )
+
+
+def put_queue(step: Step, spec: QueueSpec) -> bool:
+    """See `Transaction.put_queue`. Nothing is written where nothing changes."""
+    known = step.rows(_ONE, spec.name)
+    if known and _spec_of(known[0]) == spec:
+        return False
+    ((created,),) = step.write(
+        _PUT,
+        spec.name,
+        spec.lease_seconds,
+        spec.max_lease_seconds,
+        spec.max_leases,
+        spec.retry_min_seconds,
+        spec.retry_max_seconds,
+        spec.on_exhausted == "delete",
+        spec.name_retention_seconds,
+    )
+    return bool(created)
+
+
+def set_paused(step: Step, name: str, paused: Literal["paused", "running"]) -> bool:
+    """See `Transaction.set_paused`."""
+    find(step, name)
+    return bool(step.write(_SET_PAUSED, name, paused == "paused"))
+
+
+def set_moved(step: Step, name: str, to: str) -> None:
+    """See `Transaction.set_moved`. Waits for the transactions that are changing the queue's tasks."""
+    find(step, name)
+    step.rows(_SEIZE, name)
+    step.write(_SET_MOVED, name, to)
+
+
+def delete_queue(step: Step, name: str) -> int:
+    """See `Transaction.delete_queue`. Waits as `set_moved` does."""
+    find(step, name)
+    step.rows(_SEIZE, name)
+    rows = step.write(_DROP, name)
+    return int(rows[0][0]) if rows else 0

@@ -1,0 +1,29 @@
+"""Between a task's row and its `Task`."""
+
+from queue_core.stores.postgres.calling import Row
+from queue_core.task import Task, TaskState
+
+COLUMNS = (
+    "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent"
+)
+
+
+def task_of(queue: str, row: Row) -> Task:
+    """The task of a row that was selected as `COLUMNS` and its payload."""
+    task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, payload = row
+    return Task(
+        task_id,
+        queue,
+        payload,
+        eta,
+        added_at,
+        name,
+        tag,
+        TaskState(state),
+        leases,
+        leased_at,
+        ready_at,
+        worker or "",
+        reason or "",
+        tuple(spent or ()),
+    )

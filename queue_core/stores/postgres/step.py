@@ -1,0 +1,97 @@
+"""One transaction under way: its connection, what it answers, what is to be done as it ends."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from queue_core.admission import check_lease_time, check_not_moved
+from queue_core.clock import NEVER, Instant
+from queue_core.errors import UnknownQueueError, WorkerRetiredError
+from queue_core.stores.postgres.calling import Call, Caller, Row, Statement
+from queue_core.task import QueueSpec
+
+UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
+
+_NUMBER = Statement("towline_number", "SELECT txid_current_if_assigned()")
+
+
+class Step:
+    """Calls statements in a transaction that begins with the first of them."""
+
+    __slots__ = ("_begin", "_caller", "finished", "is_numbered", "now", "ripe", "tagged", "turnover", "xid")
+
+    def __init__(self, caller: Caller, begin: Sequence[Call]) -> None:
+        """Args:
+        begin: what opens the transaction, in the same round trip as its first statement; none: it is open.
+        """
+        self._caller = caller
+        self._begin: Sequence[Call] | None = begin or None
+        self.xid: int | None = None
+        self.is_numbered = True
+        self.finished: dict[str, int] = {}
+        self.tagged: dict[str, int] = {}
+        self.now = NEVER
+        self.turnover = 0
+        self.ripe: dict[tuple[str, str | None], int] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a statement was sent."""
+        return self._begin is None
+
+    def rows(self, statement: Statement, *values: object) -> list[Row]:
+        """Run a statement that only reads, or tells the transaction's number itself (see `note_number`)."""
+        begin = self._begin
+        if begin is None:
+            return self._caller.call(statement, values)
+        self._begin = None
+        return self._caller.call_all([*begin, (statement, values)])
+
+    def write(self, statement: Statement, *values: object) -> list[Row]:
+        """Run a statement that may write and does not tell the transaction's number."""
+        self.is_numbered = self.xid is not None
+        return self.rows(statement, *values)
+
+    def note_number(self, xid: int | None) -> None:
+        """A statement told the transaction's number; None: nothing is written yet."""
+        if xid is not None:
+            self.xid = xid
+
+    def number(self) -> int | None:
+        """The transaction's number; None when it wrote nothing."""
+        if not self.is_numbered:
+            self.note_number(self.rows(_NUMBER)[0][0])
+            self.is_numbered = True
+        return self.xid
+
+    def note_finished(self, queue: str, number: int) -> None:
+        """So many finished leases of a queue were kept as samples."""
+        self.turnover += number
+        self.finished[queue] = self.finished.get(queue, 0) + number
+
+    def note_tagged(self, queue: str, number: int, *, now: Instant) -> None:
+        """So many tasks with tags were added to a queue."""
+        self.tagged[queue] = self.tagged.get(queue, 0) + number
+        self.now = now
+
+    def note_ripe(self, queue: str, tag: str | None, number: int) -> None:
+        """Time has made so many tasks of a tag ready, which nobody but the store will tell of."""
+        key = (queue, tag)
+        self.ripe[key] = self.ripe.get(key, 0) + number
+
+    def take_ripe(self) -> dict[tuple[str, str | None], int]:
+        """What was noted so since it was last taken."""
+        ripe, self.ripe = self.ripe, {}
+        return ripe
+
+
+def refuse(code: int, note: str) -> NoReturn:
+    """Raise what a function of the schema refused a call for; nothing was written."""
+    subject, _, rest = note.partition(" ")
+    if code == MOVED:
+        check_not_moved(QueueSpec(subject, moved_to=rest))
+    if code == RETIRED:
+        raise WorkerRetiredError(f"worker {note} was retired: finish and exit")
+    if code == TOO_LONG:
+        queue, seconds, longest = note.rsplit(" ", 2)
+        check_lease_time(QueueSpec(queue, max_lease_seconds=float(longest)), float(seconds))
+    raise UnknownQueueError(f"no queue {subject!r}; queues: {rest or 'none yet'}")

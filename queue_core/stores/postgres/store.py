@@ -1,0 +1,255 @@
+"""The PostgreSQL store: several transactions at a time, on connections of a pool; a commit that answered is durable."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from threading import Lock
+from types import TracebackType
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import pq
+
+from queue_core.clock import Clock
+from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
+from queue_core.store import Check, Ticket
+from queue_core.stores.postgres import schema
+from queue_core.stores.postgres.address import parse_address
+from queue_core.stores.postgres.calling import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, Caller
+from queue_core.stores.postgres.check import check
+from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.signals import NotifySignals
+from queue_core.stores.postgres.step import Step
+from queue_core.stores.postgres.telling import TellingTransaction
+from queue_core.stores.postgres.tidying import Tidying
+from queue_core.stores.postgres.transaction import PostgresTransaction
+from queue_core.stores.postgres.upkeep import Upkeep
+from queue_core.stores.postgres.wire import Connection, Wire
+
+_ISOLATION = "SELECT current_setting('transaction_isolation')"
+
+
+class Writing:
+    """A write transaction as a context; a class, as entering a generator costs more."""
+
+    __slots__ = ("_step", "_store", "_wire")
+
+    def __init__(self, store: "PostgresStore") -> None:
+        self._store = store
+
+    def __enter__(self) -> PostgresTransaction:
+        self._wire, self._step = self._store.enter()
+        return PostgresTransaction(self._step)
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._store.commit(self._wire, self._step)
+        else:
+            self._store.roll_back(self._wire, self._step, error)
+
+
+class PostgresStore:
+    """See `Store`."""
+
+    is_remote = True
+    unit: Literal["transaction", "verb"] = "transaction"
+
+    def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
+        """Open the store at a `postgresql://` URL, making its schema when there is none; see `parse_address`."""
+        self._durability = durability
+        self._address = parse_address(url)
+        self._link = Link(self._address, settings={"synchronous_commit": "off" if durability == "relaxed" else "on"})
+        self._spelled: dict[str, bytes] = {}
+        self._callers: WeakKeyDictionary[Connection, Caller] = WeakKeyDictionary()
+        self._signals = NotifySignals(self._link)
+        self._upkeep = Upkeep(self._link, self._link.clock.monotonic)
+        self._lock = Lock()
+        self._commits = 0
+        self._tidying = Tidying()
+        try:
+            self._prepare()
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _prepare(self) -> None:
+        wire = self._link.connect()
+        try:
+            connection = wire.connection
+            row = connection.execute("SELECT current_setting('fsync')").fetchone()
+            if self._durability == "strict" and row != ("on",):
+                raise StoreUnsafeError(
+                    f"{self.url}: fsync is off, a power cut can lose the database: set it on, or durability: relaxed"
+                )
+            schema.prepare(connection, self._address.schema, self.url)
+        except psycopg.Error as error:
+            raise self._link.translate(error) from error
+        finally:
+            wire.connection.close()
+
+    @property
+    def url(self) -> str:
+        """See `Store.url`."""
+        return self._address.shown
+
+    @property
+    def durability(self) -> Literal["strict", "relaxed"]:
+        """See `Store.durability`."""
+        return self._durability
+
+    @property
+    def signals(self) -> NotifySignals:
+        """See `Store.signals`."""
+        return self._signals
+
+    @property
+    def clock(self) -> Clock:
+        """See `Store.clock`."""
+        return self._link.clock
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    def begin(self) -> Writing:
+        """See `Store.begin`."""
+        return Writing(self)
+
+    def enter(self) -> tuple[Wire, Step]:
+        """A connection, and a transaction on it that begins with its first statement."""
+        wire = self._link.take()
+        begin: list[Call] = [(BEGIN, ())]
+        if wire.is_pooled and self._durability == "relaxed":
+            begin.append((RELAX, ()))
+        return wire, Step(self._caller(wire), begin)
+
+    def commit(self, wire: Wire, step: Step) -> None:
+        """Commit, or find out what became of it."""
+        if not step.is_open:
+            self._link.give_back(wire)
+            return
+        pgconn = wire.connection.pgconn
+        try:
+            self._check_sound(pgconn)
+            self._tidying.tidy(step)
+            xid = step.number()
+        except BaseException as error:
+            self.roll_back(wire, step, error)
+            raise
+        try:
+            self._caller(wire).call(COMMIT, ())
+        except psycopg.Error as error:
+            is_lost = pgconn.status != pq.ConnStatus.OK
+            self._link.give_back(wire)
+            if not is_lost:
+                raise self._link.translate(error) from error
+            if xid is not None and self._link.outcome(xid, life=wire.life) == "aborted":
+                raise StoreUnavailableError(f"{self.url}: the connection was lost; nothing was changed") from error
+        except BaseException:
+            self._link.give_back(wire)
+            raise
+        else:
+            self._link.give_back(wire)
+        with self._lock:
+            self._commits += 1
+        for (queue, tag), number in step.take_ripe().items():
+            self._signals.publish(queue, tag, number)
+        if step.turnover:
+            self._upkeep.note(step.turnover)
+
+    def _check_sound(self, pgconn: pq.abc.PGconn) -> None:
+        if pgconn.transaction_status == pq.TransactionStatus.INERROR:
+            raise StoreUnavailableError(f"{self.url}: a statement of the transaction failed; nothing was changed")
+
+    def roll_back(self, wire: Wire, step: Step, error: BaseException) -> None:
+        """Undo what was done, and raise what the driver's error means."""
+        try:
+            if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
+                with contextlib.suppress(psycopg.Error):
+                    self._caller(wire).call(ROLLBACK, ())
+        finally:
+            self._link.give_back(wire)
+        if isinstance(error, psycopg.Error):
+            raise self._link.translate(error) from error
+
+    @contextmanager
+    def within(self, connection: object) -> Iterator[PostgresTransaction]:
+        """See `Store.within`: a `psycopg.Connection` with an open READ COMMITTED transaction."""
+        caller = Caller(self._check_foreign(connection).pgconn, self._spell, keeps_statements=False)
+        try:
+            yield TellingTransaction(Step(caller, ()))
+        except psycopg.Error as error:
+            raise self._link.translate(error) from error
+
+    def _check_foreign(self, connection: object) -> "psycopg.Connection[object]":
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidRequestError(
+                f"connection must be a psycopg.Connection to the store's database: {type(connection).__name__}"
+            )
+        status = connection.info.transaction_status
+        if status == pq.TransactionStatus.IDLE and connection.autocommit:
+            raise InvalidRequestError(
+                "the connection is in autocommit: open a transaction, `with connection.transaction():`"
+            )
+        if connection.closed or connection.pgconn.pipeline_status or status == pq.TransactionStatus.INERROR:
+            raise InvalidRequestError("the connection is closed, in a pipeline, or its transaction has failed")
+        row = connection.cursor(row_factory=psycopg.rows.tuple_row).execute(_ISOLATION).fetchone()
+        if row != ("read committed",):
+            raise InvalidRequestError(f"the transaction must be READ COMMITTED: {row[0] if row else ''}")
+        return connection
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresTransaction]:
+        """See `Store.read`."""
+        wire = self._link.take()
+        step = Step(self._caller(wire), [(SNAPSHOT, ())])
+        try:
+            yield PostgresTransaction(step)
+        except psycopg.Error as error:
+            raise self._link.translate(error) from error
+        finally:
+            self._leave(wire, step)
+
+    def _leave(self, wire: Wire, step: Step) -> None:
+        try:
+            if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
+                with contextlib.suppress(psycopg.Error):
+                    self._caller(wire).call(COMMIT, ())
+        finally:
+            self._link.give_back(wire)
+
+    def ticket(self) -> Ticket:
+        """See `Store.ticket`."""
+        return Ticket(self._commits)
+
+    def sync(self, ticket: Ticket) -> None:
+        """The commit was durable when it answered."""
+
+    # -- upkeep ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> Check:
+        """See `Store.check`."""
+        with self._link.lend(seconds=inf) as wire:
+            return check(wire.connection, self._address.schema)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._upkeep.close()
+        self._signals.close()
+        self._link.close()
+
+    def _caller(self, wire: Wire) -> Caller:
+        connection = wire.connection
+        caller = self._callers.get(connection)
+        if caller is None:
+            caller = Caller(connection.pgconn, self._spell, keeps_statements=not wire.is_pooled)
+            self._callers[connection] = caller
+        return caller
+
+    def _spell(self, text: str) -> bytes:
+        spelled = self._spelled.get(text)
+        if spelled is None:
+            spelled = self._spelled[text] = schema.spelled(text, self._address.schema).encode()
+        return spelled

@@ -1,0 +1,64 @@
+"""What the schema's functions answer, as the values of the protocol."""
+
+from collections.abc import Sequence
+
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.stats import FinishedLease, LeaseOutcome
+from queue_core.stores.building import builder
+from queue_core.stores.postgres.calling import Row, Statement
+from queue_core.stores.postgres.step import Step, refuse
+
+KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
+
+COLUMNS = "kind, id, eta, ready_at, added_at, leased_at, leases, worker, name, tag, reason, payload"
+
+new_finished_lease = builder(FinishedLease)
+
+
+def ask(step: Step, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
+    """Call a function that answers `told` rows: how the call went, and the other rows. Raises what it refused for."""
+    rows = step.rows(statement, *values)
+    answer = rows.pop()
+    step.note_number(answer[ETA])
+    if answer[ID]:
+        refuse(answer[ID], answer[NAME])
+    return answer, rows
+
+
+def finished_of(
+    queue: str,
+    numbers: Sequence[int],
+    texts: Sequence[str | None],
+    outcome: LeaseOutcome,
+    ended_at: Instant,
+    reason: str | None = None,
+) -> FinishedLease:
+    """A lease that ended, from what is kept of it.
+
+    Args:
+        numbers: the task's id, the lease's number, microseconds waited, the instant of the grant.
+        texts: the task's given name and tag, and the worker.
+        reason: why the task died with it; None: it did not.
+    """
+    task_id, lease_number, waited, leased_at = numbers
+    name, tag, worker = texts
+    return new_finished_lease(
+        queue,
+        f"_{task_id}" if name is None else name,
+        tag,
+        worker or "",
+        lease_number,
+        outcome,
+        waited / MICROSECONDS,
+        (ended_at - leased_at) / MICROSECONDS if ended_at > leased_at else 0.0,
+        ended_at,
+        reason is not None,
+        reason or "",
+    )
+
+
+def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant) -> FinishedLease:
+    """A lease that ended, from a `told` row of its task as it was before."""
+    waited = max(0, row[LEASED_AT] - row[READY_AT])
+    numbers = (row[ID], row[LEASES], waited, row[LEASED_AT])
+    return finished_of(queue, numbers, (row[NAME], row[TAG], row[WORKER]), outcome, ended_at, row[REASON])

@@ -1,0 +1,168 @@
+"""The `Transaction` protocol over one step: every verb in one line, each told in the module that does it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from queue_core.clock import Instant
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import (
+    Added,
+    ClientCall,
+    Deleted,
+    Deletion,
+    Granted,
+    HeldName,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+)
+from queue_core.stores import once
+from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, working
+from queue_core.stores.postgres.administering import NameOutcome
+from queue_core.stores.postgres.step import Step
+from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+
+_ALIVE = (0, 1, 2)
+_DEAD = (3,)
+
+
+class PostgresTransaction:
+    """See `Transaction`."""
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
+        return queues.put_queue(self._step, spec)
+
+    def queue(self, name: str) -> QueueSpec:
+        return queues.find(self._step, name)
+
+    def queues(self) -> list[QueueSpec]:
+        return queues.all_queues(self._step)
+
+    def delete_queue(self, name: str) -> int:
+        return queues.delete_queue(self._step, name)
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        return queues.set_paused(self._step, queue, paused)
+
+    # -- producers and workers ------------------------------------------------------------------------------------
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        return adding.add(self._step, queue, tasks, now=now)
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        return working.lease(self._step, queue, request, now=now)
+
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+        return working.renew(self._step, queue, renewals, now=now)
+
+    def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+        return working.release(self._step, queue, releases, now=now)
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+        return working.delete(self._step, queue, deletions, now=now)
+
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[list[Deleted | None], Granted]:
+        return working.exchange(self._step, queue, deletions, request, now=now)
+
+    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        return working.settle(self._step, queue, limit=limit, now=now)
+
+    # -- administrators -------------------------------------------------------------------------------------------
+
+    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+        return administering.delete_by_name(self._step, queue, names, now=now)
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return administering.purge(self._step, queue, tags, _ALIVE, limit=limit, now=now)
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return administering.purge(self._step, queue, tags, _DEAD, limit=limit, now=now)
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[Task]:
+        return administering.redrive(self._step, queue, names, tags, limit=limit, now=now)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        *,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int,
+        payload_bytes: int,
+        now: Instant,
+    ) -> Page:
+        return peeking.peek(self._step, queue, peeking.Look(tags, states, names, after, limit, payload_bytes, now))
+
+    def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+        return looking.stats(self._step, queue, tags, now=now)
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+        return looking.tag_stats(self._step, queue, after=after, limit=limit, now=now)
+
+    def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+        return looking.waiting(self._step, queue, tags, now=now)
+
+    def samples(self, queue: str, *, after: int, limit: int) -> Samples:
+        return looking.samples(self._step, queue, after=after, limit=limit)
+
+    def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+        return looking.live_leases(self._step, queue, limit=limit, now=now)
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
+        return looking.next_eta(self._step, queue)
+
+    # -- supervisors ----------------------------------------------------------------------------------------------
+
+    def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
+        return administering.workers_seen(self._step, workers)
+
+    def retire_worker(self, worker: str, *, now: Instant) -> bool:
+        return administering.retire_worker(self._step, worker, now=now)
+
+    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+        return administering.release_worker(self._step, worker, now=now)
+
+    def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+        return administering.lead(self._step, name, holder, seconds=seconds, now=now)
+
+    # -- moving a queue to another store --------------------------------------------------------------------------
+
+    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+        return moving.restore(self._step, queue, tasks, now=now)
+
+    def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+        return moving.held_names(self._step, queue, after=after, limit=limit, now=now)
+
+    def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+        moving.hold_names(self._step, queue, names, now=now)
+
+    def set_moved(self, queue: str, to: str) -> None:
+        queues.set_moved(self._step, queue, to)
+
+    # -- repeats --------------------------------------------------------------------------------------------------
+
+    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
+        return once.add_once(self, queue, tasks, call, now=now)
+
+    def last_answer(self, session: str) -> tuple[int, bytes] | None:
+        return administering.last_answer(self._step, session)
+
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+        administering.keep_answer(self._step, session, number, answer, now=now)

@@ -1,0 +1,287 @@
+"""The verbs of workers: lease, exchange, renew, release, delete; each one round trip."""
+
+import json
+import re
+from collections.abc import Sequence
+from operator import lt
+
+from queue_core.admission import check_lease_time
+from queue_core.clock import Instant
+from queue_core.errors import WorkerRetiredError
+from queue_core.stats import FinishedLease
+from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed
+from queue_core.stores.building import builder
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres import queues, told
+from queue_core.stores.postgres.adding import etas_of, outcome_of
+from queue_core.stores.postgres.calling import Row, Statement
+from queue_core.stores.postgres.step import Step, refuse
+from queue_core.task import Lease, TagFilter, parse_token
+
+_EXCHANGE = Statement(
+    "towline_exchange",
+    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    (pack.text, pack.int8, pack.int8s, pack.int8s, pack.int4, pack.float8, pack.int2, pack.texts, pack.text),
+)
+_RENEW = Statement(
+    "towline_renew",
+    f"SELECT {told.COLUMNS} FROM towline.renew($1, $2, $3, $4, $5)",  # noqa: S608
+    (pack.text, pack.int8, pack.int8s, pack.int8s, pack.float8s),
+)
+_RELEASE = Statement(
+    "towline_release",
+    f"SELECT {told.COLUMNS} FROM towline.release($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608
+    (
+        pack.text,
+        pack.int8,
+        pack.int8s,
+        pack.int8s,
+        pack.float8s,
+        pack.booleans,
+        pack.texts,
+        pack.float8s,
+    ),
+)
+_HAND_OVER = Statement(
+    "towline_hand_over",
+    "SELECT * FROM towline.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    (
+        pack.text,
+        pack.int8,
+        pack.int8s,
+        pack.int8s,
+        pack.int4s,
+        pack.texts,
+        pack.byteas,
+        pack.texts,
+        pack.some_int8s,
+        pack.texts,
+    ),
+)
+_SETTLE = Statement("towline_settle", "SELECT * FROM towline.settle($1, $2, $3)", (pack.text, pack.int8, pack.int4))
+_FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
+_TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
+
+_UNSETTLED, _REFUSED = 1, 2
+
+new_deleted = builder(Deleted)
+new_lease = builder(Lease)
+
+Fences = tuple[Sequence[int], Sequence[int]]
+"""Ids of tasks, and the instants at which each was leased."""
+
+
+def fences_of(tokens: Sequence[str]) -> Fences:
+    """What each token is made of: `parse_token` for all of them at once. Raises as it does."""
+    joined = " ".join(tokens)
+    if _TOKENS.fullmatch(joined):
+        numbers = list(map(int, joined.replace(".", " ").split(" ")))
+        if len(numbers) == 2 * len(tokens):
+            return numbers[::2], numbers[1::2]
+    pairs = [parse_token(token) for token in tokens]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def lease(step: Step, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+    """See `Transaction.lease`."""
+    return _exchange(step, queue, None, request, now=now)[1]
+
+
+def exchange(
+    step: Step, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+) -> tuple[list[Deleted | None], Granted]:
+    """See `Transaction.exchange`."""
+    fences = fences_of([deletion.token for deletion in deletions])
+    if not any(deletion.then for deletion in deletions):
+        return _exchange(step, queue, fences, request, now=now)
+    if request.seconds is not None:
+        check_lease_time(queues.find(step, queue), request.seconds)
+    outcomes = _hand_over(step, queue, fences, deletions, now=now)
+    try:
+        return outcomes, lease(step, queue, request, now=now)
+    except WorkerRetiredError:
+        return outcomes, Granted((), refused=True)
+
+
+def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+    """See `Transaction.delete`."""
+    fences = fences_of([deletion.token for deletion in deletions])
+    if any(deletion.then for deletion in deletions):
+        return _hand_over(step, queue, fences, deletions, now=now)
+    return _exchange(step, queue, fences, LeaseRequest(0, None, TagFilter(), ""), now=now)[0]
+
+
+def _exchange(
+    step: Step, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
+) -> tuple[list[Deleted | None], Granted]:
+    ids, grants = fences or (None, None)
+    if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
+        grants = grants[:1]  # leased together, named in order: the server finds them with less work
+    rows = step.rows(
+        _EXCHANGE,
+        queue,
+        now,
+        ids,
+        grants,
+        request.count,
+        request.seconds,
+        _FILTERS[request.tags.kind],
+        request.tags.tags,
+        request.worker,
+    )
+    refusal, note, flags, xid, numbers, texts, settled = rows.pop()[9:]
+    step.note_number(xid)
+    if refusal:
+        refuse(refusal, note)
+    outcomes = [] if fences is None else _deleted(step, queue, fences, numbers, texts, now=now)
+    expired = _expired(step, queue, settled) if settled else ()
+    if not rows:
+        return outcomes, Granted((), expired, bool(flags & _UNSETTLED), bool(flags & _REFUSED))
+    step.turnover += len(rows)
+    if len(rows) > 1:
+        rows.sort(key=_order)
+    return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
+
+
+def _order(row: Row) -> tuple[int, int]:
+    return row[2], row[0]
+
+
+def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
+    return tuple(
+        [
+            new_lease(
+                queue,
+                f"_{row[0]}" if row[6] is None else row[6],
+                row[7],
+                row[8],
+                f"{row[0]}.{row[4]}",
+                worker,
+                row[5],
+                row[4],
+                row[1],
+                row[2],
+                row[3],
+            )
+            for row in rows
+        ]
+    )
+
+
+def _deleted(
+    step: Step,
+    queue: str,
+    fences: Fences,
+    numbers: Sequence[Sequence[int]] | None,
+    texts: Sequence[Sequence[str | None]] | None,
+    *,
+    now: Instant,
+) -> list[Deleted | None]:
+    """What became of each deletion, by the samples of those that took effect."""
+    if not numbers or not texts:
+        return [None] * len(fences[0])
+    step.note_finished(queue, len(numbers))
+    gone = {
+        (sample[0], sample[3]): new_deleted(told.finished_of(queue, sample, words, "deleted", now))
+        for sample, words in zip(numbers, texts, strict=True)
+    }
+    return [gone.pop(fence, None) for fence in zip(*fences, strict=True)]
+
+
+def _expired(step: Step, queue: str, settled: str) -> tuple[FinishedLease, ...]:
+    """The leases found expired."""
+    expired, ripe = json.loads(settled)
+    for tag, number in ripe:
+        step.note_ripe(queue, tag, number)
+    if expired:
+        step.note_finished(queue, len(expired))
+    return tuple([told.finished_of(queue, one[:4], one[4:7], "expired", one[7], one[8]) for one in expired])
+
+
+def _hand_over(
+    step: Step, queue: str, fences: Fences, deletions: Sequence[Deletion], *, now: Instant
+) -> list[Deleted | None]:
+    tasks = [new for deletion in deletions for new in deletion.then]
+    etas = etas_of(tasks, now=now)
+    rows = step.rows(
+        _HAND_OVER,
+        queue,
+        now,
+        *fences,
+        [len(deletion.then) for deletion in deletions],
+        [new.queue or queue for new in tasks],
+        [new.payload for new in tasks],
+        [new.tag for new in tasks],
+        etas,
+        [new.name for new in tasks],
+    )
+    refusal, note, xid, *_ = rows[-1]
+    step.note_number(xid)
+    if refusal:
+        refuse(refusal, note)
+    told_of = {row[3]: row[4:] for row in rows[:-1]}
+    outcomes: list[Deleted | None] = []
+    first = 0
+    for place, deletion in enumerate(deletions, start=1):
+        last = first + len(deletion.then)
+        if place not in told_of:
+            outcomes.append(None)
+        else:
+            numbers, texts, ids, refusals = told_of[place]
+            step.note_finished(queue, 1)
+            then = [
+                outcome_of(new, task_id, refusal, eta, now=now)
+                for new, task_id, refusal, eta in zip(deletion.then, ids, refusals, etas[first:last], strict=True)
+            ]
+            outcomes.append(Deleted(told.finished_of(queue, numbers[0], texts[0], "deleted", now), tuple(then)))
+        first = last
+    return outcomes
+
+
+def renew(step: Step, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+    """See `Transaction.renew`."""
+    fences = fences_of([renewal.token for renewal in renewals])
+    _, rows = told.ask(step, _RENEW, queue, now, *fences, [renewal.seconds for renewal in renewals])
+    outcomes: list[Renewed | None] = [None] * len(renewals)
+    for row in rows:
+        place = row[told.ID] - 1
+        outcomes[place] = Renewed(
+            renewals[place].token,
+            row[told.NAME],
+            row[told.TAG],
+            row[told.WORKER] or "",
+            row[told.LEASES],
+            row[told.ETA],
+        )
+    return outcomes
+
+
+def release(step: Step, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+    """See `Transaction.release`."""
+    fences = fences_of([release.token for release in releases])
+    _, rows = told.ask(
+        step,
+        _RELEASE,
+        queue,
+        now,
+        *fences,
+        [release.delay_seconds for release in releases],
+        [release.charge == "uncounted" for release in releases],
+        [release.dead_reason for release in releases],
+        [release.jitter for release in releases],
+    )
+    outcomes: list[FinishedLease | None] = [None] * len(releases)
+    for row in rows:
+        outcomes[row[told.ID] - 1] = told.finished_from(queue, row, "released", now)
+    if rows:
+        step.note_finished(queue, len(rows))
+    return outcomes
+
+
+def settle(step: Step, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    """See `Transaction.settle`."""
+    ((*_, refusal, note, flags, xid, _numbers, _texts, settled),) = step.rows(_SETTLE, queue, now, limit)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return list(_expired(step, queue, settled)), bool(flags & _UNSETTLED)

@@ -1,0 +1,113 @@
+"""The verbs of people: delete by name, purge, redrive; and those over queues themselves."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from struct import pack, unpack_from
+from typing import Literal
+
+from queue_core.clock import Instant
+from queue_core.stores.redis.calls import DATA, Calls
+from queue_core.stores.redis.keys import QUEUES, RETIRED, SETTINGS, key_of
+from queue_core.stores.redis.packing import pack_filter, pack_settings, parse_settings, parse_task
+from queue_core.task import QueueSpec, TagFilter, Task, TaskState
+
+NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+
+_OUTCOMES: dict[int, NameOutcome] = {ord("d"): "deleted", ord("u"): "unknown", ord("t"): "tombstoned"}
+_ONE = ord("1")
+_WORKERS_PER_CALL = 1000
+
+
+def delete_by_name(calls: Calls, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+    """See `Transaction.delete_by_name`."""
+    data = calls.change("delete_by_name", queue, pack(">Q", now), *names)
+    return [_OUTCOMES[letter] for letter in data[DATA:]]
+
+
+def purge(
+    calls: Calls, queue: str, tags: TagFilter, which: Literal["alive", "dead"], *, limit: int, now: Instant
+) -> int:
+    """See `Transaction.purge` and `purge_dead`."""
+    kind, names = pack_filter(tags)
+    data = calls.change("purge", queue, pack(">QIBB", now, limit, kind, which == "dead"), *names)
+    return int.from_bytes(data[DATA:], "big")
+
+
+def redrive(
+    calls: Calls, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+) -> list[Task]:
+    """See `Transaction.redrive`."""
+    kind, cells = pack_filter(tags)
+    if names is not None:
+        cells = tuple(dict.fromkeys(names))
+    data = calls.change("redrive", queue, pack(">QIBB", now, limit, kind, names is not None), *cells)
+    tasks: list[Task] = []
+    at = DATA
+    while at < len(data):
+        task, at = parse_task(queue, data, at)
+        tasks.append(replace(task, state=TaskState.READY))
+    return tasks
+
+
+def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
+    """See `Transaction.put_queue`.
+
+    The queue is listed before and after it is made: so it is listed whatever a dropping of it meanwhile does, and
+    whenever this is cut short. A list may name a queue that is not there.
+    """
+    _list(calls, spec.name)
+    created = calls.change("put_queue", spec.name, pack_settings(spec))[DATA] == _ONE
+    if created:
+        _list(calls, spec.name)
+        retired = calls.link.ask(RETIRED, "HKEYS", RETIRED)
+        workers = [worker for worker in retired if isinstance(worker, bytes)] if isinstance(retired, list) else []
+        for first in range(0, len(workers), _WORKERS_PER_CALL):
+            calls.change("fence_workers", spec.name, pack(">Q", now), *workers[first : first + _WORKERS_PER_CALL])
+    return created
+
+
+def queue(calls: Calls, name: str) -> QueueSpec:
+    """See `Transaction.queue`."""
+    settings = _settings(calls, name)
+    if settings is None:
+        raise calls.unknown(name)
+    return parse_settings(name, settings)
+
+
+def queues(calls: Calls) -> list[QueueSpec]:
+    """See `Transaction.queues`."""
+    found: list[QueueSpec] = []
+    for name in sorted(calls.names()):
+        settings = _settings(calls, name)
+        if settings is not None:  # it is not just being dropped
+            found.append(parse_settings(name, settings))
+    return found
+
+
+def _settings(calls: Calls, name: str) -> bytes | None:
+    settings = calls.link.ask(key_of(name), "HGET", key_of(name), SETTINGS)
+    return settings if isinstance(settings, bytes) else None
+
+
+def delete_queue(calls: Calls, name: str) -> int:
+    """See `Transaction.delete_queue`."""
+    data = calls.change("delete_queue", name)
+    calls.link.ask(QUEUES, "ZREM", QUEUES, name)
+    if calls.link.ask(key_of(name), "EXISTS", key_of(name)):  # made anew meanwhile
+        _list(calls, name)
+    (count,) = unpack_from(">Q", data, DATA)
+    return int(count)
+
+
+def set_paused(calls: Calls, name: str, paused: Literal["paused", "running"]) -> bool:
+    """See `Transaction.set_paused`."""
+    return calls.change("set_paused", name, b"1" if paused == "paused" else b"0")[DATA] == _ONE
+
+
+def set_moved(calls: Calls, name: str, to: str) -> None:
+    """See `Transaction.set_moved`."""
+    calls.change("set_moved", name, to)
+
+
+def _list(calls: Calls, name: str) -> None:
+    calls.done(calls.link.call("enlist", (QUEUES,), (name,)))

@@ -1,0 +1,104 @@
+"""Calls of the functions of our library: what refuses a call is raised, that somebody waits is passed on."""
+
+from collections.abc import Callable, Sequence
+from struct import unpack_from
+from typing import NoReturn
+
+from queue_core.admission import check_lease_time, check_not_moved
+from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
+from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
+from queue_core.stores.redis.line import Answer, Cell
+from queue_core.stores.redis.link import Link
+from queue_core.stores.redis.packing import parse_settings
+from queue_core.stores.redis.signals import RedisSignals
+from queue_core.task import QueueSpec
+
+HEARD = 1
+"""The flag of an answer that says that somebody waits on the queue."""
+DATA = 2
+"""Where in an answer its data begin: after a letter and flags."""
+
+_DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
+
+
+class Calls:
+    """The calls of one opened store; for several threads."""
+
+    def __init__(self, link: Link, signals: RedisSignals, *, in_cluster: bool) -> None:
+        self.link = link
+        self.in_cluster = in_cluster
+        self.forget: Callable[[str], None] = lambda _: None
+        self._signals = signals
+
+    def change(self, verb: str, queue: str, *args: Cell, worker: str = "") -> bytes:
+        """Call a verb that changes one queue. Raises for what refuses it."""
+        answer = self.link.call(verb, (key_of(queue),), args)
+        data = self.done(answer, worker=worker)
+        if data[1] & HEARD:
+            self._signals.note_listeners(queue)
+        return data
+
+    def change_several(
+        self,
+        verb: str,
+        queues: Sequence[str],
+        args: Sequence[Cell],
+        *,
+        worker: str = "",
+        once: tuple[str, int] | None = None,
+    ) -> bytes:
+        """Call a verb that changes several queues at once, and begins with the first; `once`: see `Link.call`."""
+        answer = self.link.call(verb, [key_of(queue) for queue in queues], args, once=once)
+        return self.noted(answer, queues, worker=worker)
+
+    def noted(self, answer: Answer, queues: Sequence[str], *, worker: str = "") -> bytes:
+        """The answer of a call that changed these queues; whether somebody waits on them is passed on."""
+        data = self.done(answer, worker=worker)
+        if data[1] & HEARD:
+            for queue in queues:
+                self._signals.note_listeners(queue)
+        return data
+
+    def note_listeners(self, queue: str) -> None:
+        """Somebody may wait on the queue: what became leasable is to be published."""
+        self._signals.note_listeners(queue)
+
+    def look(self, verb: str, queue: str, *args: Cell) -> bytes:
+        """Call a verb that only looks at one queue."""
+        return self.done(self.link.look(verb, (key_of(queue),), args))
+
+    def done(self, answer: Answer, *, worker: str = "") -> bytes:
+        """The answer of a call that was done. Raises for what refused it."""
+        if isinstance(answer, bytes) and answer:
+            if answer[0] == _DONE:
+                return answer
+            self._refuse(answer, worker)
+        raise StoreCorruptError(f"{self.link.url}: a function of ours answered out of form: {type(answer).__name__}")
+
+    def _refuse(self, answer: bytes, worker: str) -> NoReturn:
+        letter, rest = answer[0], answer[1:]
+        if letter == _UNKNOWN:
+            raise self.unknown(queue_of(rest.decode()))
+        if letter == _MOVED:
+            key, _, moved_to = rest.decode().partition("\n")
+            check_not_moved(QueueSpec(queue_of(key), moved_to=moved_to))
+        if letter == _RETIRED:
+            raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
+        if letter == _TOO_LONG:
+            (seconds,) = unpack_from(">d", rest)
+            check_lease_time(parse_settings("the queue", rest[8:]), seconds)
+        if letter == _STALE:
+            raise OutcomeUnknownError("a later call of the same session was answered already; look before repeating")
+        raise StoreCorruptError(f"{self.link.url}: a function of ours answered {chr(letter)!r}")
+
+    def unknown(self, name: str) -> UnknownQueueError:
+        """The error that says that there is no such queue; a shard is told as the queue it is of."""
+        queue = name.partition(":")[0]
+        self.forget(queue)
+        known = {each.partition(":")[0] for each in self.names()}
+        return UnknownQueueError(f"no queue {queue!r}; queues: {', '.join(sorted(known)[:5]) or 'none yet'}")
+
+    def names(self) -> list[str]:
+        """All queues, in the order of their birth; one that is just being dropped may be among them."""
+        listed = self.link.ask(QUEUES, "ZRANGE", QUEUES, 0, -1)
+        return [name.decode() for name in listed if isinstance(name, bytes)] if isinstance(listed, list) else []

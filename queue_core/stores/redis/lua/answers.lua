@@ -1,0 +1,64 @@
+-- How verbs are registered, and how a call that comes again is answered. A verb that changes something gets a session
+-- and the number of its call before its own arguments, and keeps its answer: the same number again is answered the
+-- same and changes nothing; a lower one is a straggler that nobody waits for.
+
+local STALE = 's'
+local VERBATIM, WITH_LEASES = 'a', 'l'
+local KEPT = '>I8I8c1I4'                  -- number, when the session was last noted, form, length of what comes first
+
+-- The leases of `kept` that are still held as they were granted.
+local function leases_again(key, kept)
+  local keys = keys_of(key)
+  local leases = {}
+  for at = 1, #kept, 16 do
+    local id, leased_at = parse('>I8I8', kept, at)
+    local member = member_of(id)
+    local expires_at = call('ZSCORE', keys.leased, member)
+    local held = expires_at and parse_held(call('HGET', key, AS_HELD .. member))
+    if held and held.leased_at == leased_at then
+      local payload = held.flags == IS_LONG and call('HGET', keys.payloads, member)
+      leases[#leases + 1] = pack_lease(member, held, tonumber(expires_at), call('HGET', key, member), payload)
+    end
+  end
+  return concat(leases)
+end
+
+-- What answers a call at once, because of what is kept of its session's last one; nil: it is a new call.
+function answer_again(key, kept, number)
+  local last, _, form, length, at = parse(KEPT, kept)
+  if number > last then return nil end
+  if number < last then return STALE end
+  local answer = sub(kept, at, at + length - 1)
+  if form == VERBATIM then return answer end
+  return answer .. leases_again(key, sub(kept, at + length))
+end
+
+-- How an answer is kept: whole or, where it ends with leases, what comes before these and where to find them again.
+function kept_answer(number, noted_at, answer, before, leases)
+  if before then return pack(KEPT, number, noted_at, WITH_LEASES, #before) .. before .. leases end
+  return pack(KEPT, number, noted_at, VERBATIM, #answer) .. answer
+end
+
+-- Register a verb that only looks.
+function looks(name, verb)
+  register(name, verb, { 'no-writes' })
+end
+
+-- Register a verb that changes a queue: it calls `open` and `finish`, which keep its answer in the queue's hash. One
+-- that `grows` what is kept is refused when the memory that Redis may use is used up.
+function changes(name, verb, grows)
+  register(name, verb, grows ~= 'grows' and { 'allow-oom' } or {})
+end
+
+-- Register a verb that changes something else, or several queues: its answer is kept beside the first key.
+function changes_beside(name, verb, grows)
+  changes(name, function(keys, args)
+    local key, number = keys[1] .. ':k:' .. args[1], tonumber(args[2])
+    local kept = call('GET', key)
+    local answer = kept and answer_again(keys[1], kept, number)
+    if answer then return answer end
+    answer = verb(keys, args)
+    call('SET', key, kept_answer(number, 0, answer), 'EX', KEPT_SECONDS)
+    return answer
+  end, grows)
+end

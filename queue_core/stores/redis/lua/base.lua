@@ -1,0 +1,194 @@
+-- What every other file builds on: the names of keys, ids as members, and a buffer that writes variadic commands.
+-- The files are joined into one function library in the order that library.py gives.
+-- Instants are microseconds since the epoch. Lua's doubles hold them exactly below 2^53, the year 2255.
+
+-- While a library is loaded it can reach nothing but `redis.register_function`: the first call of a function binds
+-- these.
+local call, byte, char, sub, rep, fmt, concat, floor, min, max, pack, parse
+
+local function bind()
+  call = redis.call
+  byte, char, sub, rep, fmt, concat = string.byte, string.char, string.sub, string.rep, string.format, table.concat
+  floor, min, max = math.floor, math.min, math.max
+  pack, parse = struct.pack, struct.unpack
+end
+
+-- Register a function under the library's prefix; `flags` as Redis names them, none by default.
+local function register(name, callback, flags)
+  redis.register_function({
+    function_name = PREFIX .. name,
+    callback = function(keys, args)
+      if not call then bind() end
+      return callback(keys, args)
+    end,
+    flags = flags or {},
+  })
+end
+
+local MOST_CELLS = 4000   -- of one command: `unpack` has a limit of some 8,000
+local MOST_KEYSETS = 1000
+local IDS = 'towline:{:ids}'
+
+-- `towline:{queue}` is a hash with all that is looked up by name, so that a call reads it in one command, and writes it in
+-- one. Its fields, where a member (see `member_of`) is the body of a task:
+--   .          the queue's settings
+--   - = =tag   counters of the untagged tasks, of all tagged ones, of one tag's
+--   +member    what leases made of a task, from its first lease on
+--   @worker    when a worker was first seen and retired
+--   !session   the last call of a session, and its answer
+-- All other keys of the queue begin with that key, so that they share its hash slot.
+local OWN, UNTAGGED, TAGGED, AS_HELD, AS_WORKER, AS_SESSION = '.', '-', '=', '+', '@', '!'
+
+local keysets, keyset_count = {}, 0
+
+local function keys_of(key)
+  local keys = keysets[key]
+  if keys then return keys end
+  if keyset_count >= MOST_KEYSETS then keysets, keyset_count = {}, 0 end
+  keys = {
+    payloads = key .. ':p',        -- hash: payloads that are too long for a body
+    leased = key .. ':l',          -- sorted set by eta: LEASED
+    ready_tagged = key .. ':R',    -- sorted sets by eta: READY with a tag, without one, of one tag
+    ready = key .. ':r',
+    ready_of = key .. ':r:',
+    delayed_all = key .. ':D',     -- DELAYED: all, without a tag, of one tag
+    delayed = key .. ':d',
+    delayed_of = key .. ':d:',
+    dead_all = key .. ':X',        -- DEAD by instant of death: all, without a tag, of one tag
+    dead = key .. ':x',
+    dead_of = key .. ':x:',
+    names = key .. ':n',           -- hash: a given name's member
+    tombs = key .. ':N',           -- sorted set by name: names of deleted tasks, and until when they stay taken
+    tags = key .. ':t',            -- sorted set by tag: tags that have counters
+    samples = key .. ':s',         -- list: finished leases
+    workers = key .. ':w',         -- sorted set: workers by when they were last heard of, as far as that is kept
+    block = key .. ':i',           -- string: ids left of a block; in a cluster only
+    sessions = key .. ':k',        -- sorted set: sessions by when they were last heard of, as far as that is kept
+  }
+  keysets[key] = keys
+  keyset_count = keyset_count + 1
+  return keys
+end
+
+-- A task's member: its id in decimal behind a letter for the number of digits, so that members sort as ids do.
+local function member_of(id)
+  local digits = fmt('%d', id)
+  return char(96 + #digits) .. digits
+end
+
+-- Whether a field of a queue's hash is a member.
+local function is_member(field)
+  return field ~= '' and byte(field) > 96
+end
+
+local function id_of(member)
+  return tonumber(sub(member, 2))
+end
+
+local function is_before(eta, member, other_eta, other_member)
+  if eta ~= other_eta then return eta < other_eta end
+  return id_of(member) < id_of(other_member)
+end
+
+-- To the nearest whole number, halves to the even one: as Python rounds.
+local function round(number)
+  local below = floor(number)
+  local rest = number - below
+  if rest > 0.5 or (rest == 0.5 and below % 2 == 1) then return below + 1 end
+  return below
+end
+
+-- As text: a number that is given to a command costs several times as much, as Redis writes it as a double.
+local function text_of(instant)
+  return fmt('%d', instant)
+end
+
+-- Fields of the queue's own hash are gathered, and written by `flush` or `finish` in one command.
+local function set(queue, field, cell)
+  local cells, size = queue.cells, queue.cell_count
+  cells[size + 1], cells[size + 2] = field, cell
+  queue.cell_count = size + 2
+end
+
+-- So are other writes, by command and key, where they are not hot.
+local function later(queue, command, key, cell, other)
+  local writes = queue.writes
+  if not writes then
+    writes = { ZREM = {}, ZADD = {}, HDEL = {}, HSET = {} }
+    queue.writes = writes
+  end
+  local cells = writes[command][key]
+  if not cells then
+    writes[command][key] = { cell, other }
+    return
+  end
+  local size = #cells
+  cells[size + 1] = cell
+  if other ~= nil then cells[size + 2] = other end
+end
+
+local function call_many(command, key, cells)
+  local size = #cells
+  if size <= MOST_CELLS then
+    if size > 0 then call(command, key, unpack(cells)) end
+    return
+  end
+  for first = 1, size, MOST_CELLS do
+    call(command, key, unpack(cells, first, min(first + MOST_CELLS - 1, size)))
+  end
+end
+
+local function held_fields(members)
+  local fields = {}
+  for index, member in ipairs(members) do fields[index] = AS_HELD .. member end
+  return fields
+end
+
+-- Fields of a hash, or scores of a sorted set, for up to some thousand members; `false` where there is none.
+local function read_many(command, key, members)
+  local size = #members
+  if size == 0 then return {} end
+  if size <= MOST_CELLS then return call(command, key, unpack(members)) end
+  local found = {}
+  for first = 1, size, MOST_CELLS do
+    for _, cell in ipairs(call(command, key, unpack(members, first, min(first + MOST_CELLS - 1, size)))) do
+      found[#found + 1] = cell
+    end
+  end
+  return found
+end
+
+-- States and counters of tasks, as they stand in a packed row of counters.
+local READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED_TOTAL, RELEASED_TOTAL, EXPIRED_TOTAL, DIED_TOTAL =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local COUNTERS = 10
+local LAST = 11                           -- of one tag: when it changed; of all (un)tagged: samples noted
+local IS_CHANGED = 12
+local COUNTS = '>I6I6I6I6I6I6I6I6I6I6I7'
+local SETTINGS_BYTES, PAUSED = 62, 1      -- of packed settings, behind which comes where the queue was moved to; a flag
+local READ = 5                            -- how many cells `open` reads before those that a verb asks for
+
+-- What an answer begins with when nothing was done. Else it begins with an `o` and these flags.
+local UNKNOWN, MOVED, NO_IDS, RETIRED, TOO_LONG = 'u', 'm', 'i', 'r', 'l'
+local HEARD, UNSETTLED, REFUSED = 1, 2, 4
+
+local ANY_TAG, SOME_TAGS, NO_TAG, OLDEST_TAG = 0, 1, 2, 3  -- kinds of filters
+local SETTLED_PER_CALL, ONE_MORE = 500, '501'
+local NOTHING = {}
+local WORKERS_EXAMINED = 4                -- per new worker
+local FORGOTTEN_AFTER = 30 * 86400e6
+local KEPT_SECONDS = 600                  -- answers, at least
+
+-- All files after the next two are blocks of their own, as Lua allows 200 locals together; what one gives to those
+-- after it is declared here.
+local answer_again, kept_answer, looks, changes, changes_beside
+local is_set, look_at, open_fenced, open, refusal_of_moved, heard, counts_for, counters_of, change, note,
+  flush, finish
+local taken_until, unearth, set_tomb, bury_name, end_of_tomb, member_of_name
+local TAKE, PLACE, take_delayed, take_leased, take_dead, put, put_waiting,
+  place_of, drop, is_exhausted, die, expire
+local ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
+local settle
+local has_ids, parse_tasks, add_tasks, open_rest, finish_all, heard_by_any
+local worker_of, known_worker, keep_worker, first_ready, parse_request, lease_refusal, grant
+local delete_one, release_one

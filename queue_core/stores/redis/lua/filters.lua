@@ -1,0 +1,64 @@
+-- What a tag filter takes: sorted sets, counters, tags; and a task as those get it who look.
+
+-- The sorted sets of ready tasks that a filter takes; for `oldest`, before its tag is chosen.
+function ready_sets(queue, kind, tags)
+  if kind == NO_TAG then return { queue.keys.ready } end
+  if #tags == 0 then return { queue.keys.ready, queue.keys.ready_tagged } end
+  local sets = {}
+  for index, tag in ipairs(tags) do sets[index] = queue.keys.ready_of .. tag end
+  return sets
+end
+
+-- The sorted sets that have all tasks of a state and of the tags that a filter takes.
+function sets_of(queue, state, kind, tags)
+  local keys = queue.keys
+  if state == READY then return ready_sets(queue, kind, tags) end
+  local all, untagged, of = keys.delayed_all, keys.delayed, keys.delayed_of
+  if state == DEAD then all, untagged, of = keys.dead_all, keys.dead, keys.dead_of end
+  if kind == NO_TAG then return { untagged } end
+  if #tags == 0 then return { all } end
+  local sets = {}
+  for index, tag in ipairs(tags) do sets[index] = of .. tag end
+  return sets
+end
+
+-- Whether a filter takes a tag; `wanted` is its tags as a table.
+function accepts(kind, wanted, tag)
+  if kind == NO_TAG then return tag == '' end
+  return not next(wanted) or wanted[tag] == true
+end
+
+function set_of(tags)
+  local wanted = {}
+  for _, tag in ipairs(tags) do wanted[tag] = true end
+  return wanted
+end
+
+-- The fields whose counters together count the tasks that a filter takes.
+function fields_of(kind, tags)
+  if kind == NO_TAG then return { UNTAGGED } end
+  if #tags == 0 then return { UNTAGGED, TAGGED } end
+  local fields = {}
+  for index, tag in ipairs(tags) do fields[index] = TAGGED .. tag end
+  return fields
+end
+
+-- How many tasks of the tags that a filter takes are stored in a state.
+function gauge(queue, counter, kind, tags)
+  local fields = fields_of(kind, tags)
+  local sum = 0
+  for _, field in ipairs(fields) do sum = sum + counts_for(queue, field)[counter] end
+  return sum
+end
+
+local TASK = '>BI8I8I4I4'
+
+-- A task as it is stored, its payload cut to `payload_bytes`: state, id, eta, `held` ("" before the first lease), body.
+function pack_task(queue, member, state, eta, body, payload_bytes)
+  local tag, name, is_long = heads_of(body)
+  local held = call('HGET', queue.key, AS_HELD .. member) or ''
+  local heads_end = BODY_BYTES + #tag + #name
+  local payload = is_long and call('HGET', queue.keys.payloads, member) or sub(body, heads_end + 1)
+  body = sub(body, 1, heads_end) .. sub(payload, 1, payload_bytes)
+  return pack(TASK, state, id_of(member), eta, #held, #body) .. held .. body
+end

@@ -1,0 +1,127 @@
+-- Where a task stands: which sorted sets have it in which state, and how it comes and goes. Counters go along.
+
+local function place_ready(queue, tag, member, eta)
+  local keys = queue.keys
+  if tag == '' then
+    later(queue, 'ZADD', keys.ready, eta, member)
+  else
+    later(queue, 'ZADD', keys.ready_tagged, eta, member)
+    later(queue, 'ZADD', keys.ready_of .. tag, eta, member)
+  end
+end
+
+local function take_ready(queue, tag, member)
+  local keys = queue.keys
+  if tag == '' then
+    later(queue, 'ZREM', keys.ready, member)
+  else
+    later(queue, 'ZREM', keys.ready_tagged, member)
+    later(queue, 'ZREM', keys.ready_of .. tag, member)
+  end
+  change(queue, tag, READY, -1)
+end
+
+local function place_delayed(queue, tag, member, eta)
+  local keys = queue.keys
+  later(queue, 'ZADD', keys.delayed_all, eta, member)
+  later(queue, 'ZADD', tag == '' and keys.delayed or keys.delayed_of .. tag, eta, member)
+end
+
+function take_delayed(queue, tag, member)
+  local keys = queue.keys
+  later(queue, 'ZREM', keys.delayed_all, member)
+  later(queue, 'ZREM', tag == '' and keys.delayed or keys.delayed_of .. tag, member)
+  change(queue, tag, DELAYED, -1)
+end
+
+local function place_dead(queue, tag, member, at)
+  local keys = queue.keys
+  later(queue, 'ZADD', keys.dead_all, at, member)
+  later(queue, 'ZADD', tag == '' and keys.dead or keys.dead_of .. tag, at, member)
+end
+
+function take_dead(queue, tag, member)
+  local keys = queue.keys
+  later(queue, 'ZREM', keys.dead_all, member)
+  later(queue, 'ZREM', tag == '' and keys.dead or keys.dead_of .. tag, member)
+  change(queue, tag, DEAD, -1)
+end
+
+local function place_leased(queue, _, member, expires_at)
+  later(queue, 'ZADD', queue.keys.leased, expires_at, member)
+end
+
+function take_leased(queue, tag, member)
+  later(queue, 'ZREM', queue.keys.leased, member)
+  change(queue, tag, LEASED, -1)
+end
+
+TAKE = { [READY] = take_ready, [DELAYED] = take_delayed, [LEASED] = take_leased, [DEAD] = take_dead }
+-- Into its place, without counting it; the eta is a text.
+PLACE = { [READY] = place_ready, [DELAYED] = place_delayed, [LEASED] = place_leased, [DEAD] = place_dead }
+
+function put(queue, state, tag, member, eta)
+  PLACE[state](queue, tag, member, eta)
+  change(queue, tag, state, 1)
+end
+
+-- READY, or DELAYED, by its eta.
+function put_waiting(queue, tag, member, eta)
+  put(queue, eta <= queue.now and READY or DELAYED, tag, member, text_of(eta))
+end
+
+-- State and eta of a task of this tag, as they are stored; nil: there is none.
+function place_of(queue, tag, member)
+  local keys = queue.keys
+  local eta = call('ZSCORE', tag == '' and keys.ready or keys.ready_tagged, member)
+  if eta then return READY, tonumber(eta) end
+  eta = call('ZSCORE', keys.leased, member)
+  if eta then return LEASED, tonumber(eta) end
+  eta = call('ZSCORE', keys.delayed_all, member)
+  if eta then return DELAYED, tonumber(eta) end
+  eta = call('ZSCORE', keys.dead_all, member)
+  if eta then return DEAD, tonumber(eta) end
+  return nil
+end
+
+-- Forget a task that has been taken from its place; a given name stays taken for its retention.
+function drop(queue, member, name, is_long, at)
+  local keys = queue.keys
+  later(queue, 'HDEL', queue.key, member, AS_HELD .. member)
+  if is_long then later(queue, 'HDEL', keys.payloads, member) end
+  if name ~= '' then bury_name(queue, name, at + queue.spec.retention) end
+end
+
+function is_exhausted(queue, leases)
+  return queue.spec.most_leases ~= nil and leases >= queue.spec.most_leases
+end
+
+-- A lease that ended with the task's death: kept aside, or deleted where the queue says so. Returns what is noted.
+function die(queue, member, held, outcome, ended_at, reason)
+  local finished = pack_finished(member, held, outcome + DIED, ended_at, reason)
+  if queue.spec.deletes_exhausted then
+    drop(queue, member, held.name, held.flags == IS_LONG, ended_at)
+  else
+    held.reason = reason
+    held.ready_at = ended_at
+    set(queue, AS_HELD .. member, pack_held(held))
+    put(queue, DEAD, held.tag, member, text_of(ended_at))
+  end
+  change(queue, held.tag, DIED_TOTAL, 1)
+  note(queue, finished)
+  return finished
+end
+
+-- The lease of a task ended at its eta, which is a text. Returns what is noted.
+function expire(queue, member, held, eta)
+  local ended_at = tonumber(eta)
+  take_leased(queue, held.tag, member)
+  change(queue, held.tag, EXPIRED_TOTAL, 1)
+  if is_exhausted(queue, held.leases) then
+    return die(queue, member, held, EXPIRED, ended_at, 'max_leases')
+  end
+  local finished = pack_finished(member, held, EXPIRED, ended_at, '')
+  put(queue, READY, held.tag, member, eta)
+  note(queue, finished)
+  return finished
+end

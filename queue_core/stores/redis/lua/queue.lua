@@ -1,0 +1,235 @@
+-- One queue during one call: its settings, its counters, and what is to be written.
+
+local SETTINGS = '>BBI8dI4ddI8d'
+local DELETES_EXHAUSTED = 2               -- a flag, as PAUSED
+local MOST_SPECS = 1000
+
+local TAG_IDLE = 86400e6
+local TAGS_EXAMINED = 8                   -- per new tag
+local KEPT_SAMPLES = 10000
+local TRIMMED_SAMPLES = 512               -- at a time
+
+
+local specs, spec_count = {}, 0
+
+function is_set(flags, flag)
+  return floor(flags / flag) % 2 == 1
+end
+
+local function spec_of(settings)
+  local spec = specs[settings]
+  if spec then return spec end
+  if spec_count >= MOST_SPECS then specs, spec_count = {}, 0 end
+  local _, flags, lease_us, most_seconds, most_leases, retry_min, retry_max, retention, lease_seconds =
+    parse(SETTINGS, settings)
+  spec = {
+    flags = flags,
+    is_paused = is_set(flags, PAUSED),
+    deletes_exhausted = is_set(flags, DELETES_EXHAUSTED),
+    lease_us = lease_us,
+    lease_seconds = lease_seconds,
+    most_seconds = most_seconds,
+    most_leases = most_leases > 0 and most_leases or nil,
+    retry_min = retry_min,
+    retry_max = retry_max,
+    retention = retention,
+    moved_to = sub(settings, SETTINGS_BYTES + 1),
+  }
+  specs[settings] = spec
+  spec_count = spec_count + 1
+  return spec
+end
+
+local function new_queue(key, now, cells)
+  local settings = cells[1]
+  if not settings then return nil, UNKNOWN .. key end
+  return {
+    key = key, keys = keys_of(key), now = now, at = text_of(now), settings = settings, spec = spec_of(settings),
+    packed_untagged = cells[2], packed_tagged = cells[3], counts = {}, cells = {}, cell_count = 0,
+    session = false, number = false, noted_at = false, cells_read = false, samples = false, writes = false
+  }
+end
+
+-- The queue of a key, or nil and the answer that says that there is none. `at` is `now` as text.
+function look_at(key, now)
+  return new_queue(key, now, call('HMGET', key, OWN, UNTAGGED, TAGGED))
+end
+
+function refusal_of_moved(queue)
+  if queue.spec.moved_to ~= '' then return MOVED .. queue.key .. '\n' .. queue.spec.moved_to end
+  return nil
+end
+
+-- The queue of a call that changes it, or nil and the answer: when there is no such queue, or when the call was
+-- answered before. Some more cells of its hash may be read along: that of `worker` is `cells_read[READ]`, and `fields`
+-- follow.
+function open_fenced(key, now, args, worker, fields)
+  local session = AS_SESSION .. args[1]
+  local cells
+  if fields then
+    cells = call('HMGET', key, OWN, UNTAGGED, TAGGED, session, AS_WORKER .. (worker or ''), unpack(fields))
+  else
+    cells = call('HMGET', key, OWN, UNTAGGED, TAGGED, session, AS_WORKER .. (worker or ''))
+  end
+  local queue, refusal = new_queue(key, now, cells)
+  if not queue then return nil, refusal end
+  queue.session, queue.number, queue.cells_read = session, tonumber(args[2]), cells
+  local kept = cells[4]
+  if kept then
+    local answer = answer_again(key, kept, queue.number)
+    if answer then return nil, answer end
+    queue.noted_at = parse('>I8', kept, 9)
+  end
+  return queue
+end
+
+-- The same for a call that changes tasks: none does in a queue that was moved away.
+function open(key, now, args, worker, fields)
+  local queue, refusal = open_fenced(key, now, args, worker, fields)
+  if not queue then return nil, refusal end
+  refusal = refusal_of_moved(queue)
+  if refusal then return nil, refusal end
+  return queue
+end
+
+function heard(queue)
+  return has_listeners(queue.key) and HEARD or 0
+end
+
+local function parse_counts(packed)
+  return packed and { parse(COUNTS, packed) } or { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+end
+
+-- The counters of a field, as this call has changed them.
+function counts_for(queue, field)
+  local counts = queue.counts[field]
+  if counts then return counts end
+  if field == UNTAGGED then
+    counts = parse_counts(queue.packed_untagged)
+  elseif field == TAGGED then
+    counts = parse_counts(queue.packed_tagged)
+  else
+    counts = parse_counts(call('HGET', queue.key, field))
+  end
+  counts[IS_CHANGED] = false
+  queue.counts[field] = counts
+  return counts
+end
+
+-- The counters that count tasks of a tag, to be changed: one table for the untagged (tag ""), else one of all tagged
+-- and one of the tag.
+function counters_of(queue, tag)
+  if tag == '' then
+    local counts = counts_for(queue, UNTAGGED)
+    counts[IS_CHANGED] = true
+    return counts
+  end
+  local all, counts = counts_for(queue, TAGGED), counts_for(queue, TAGGED .. tag)
+  all[IS_CHANGED], counts[IS_CHANGED] = true, true
+  return all, counts
+end
+
+function change(queue, tag, counter, number)
+  local all, counts = counters_of(queue, tag)
+  all[counter] = all[counter] + number
+  if counts then counts[counter] = counts[counter] + number end
+end
+
+local function forget_idle_tags(queue)
+  for _, tag in ipairs(call('ZRANDMEMBER', queue.keys.tags, TAGS_EXAMINED)) do
+    local counts = parse_counts(call('HGET', queue.key, TAGGED .. tag))
+    if counts[READY] + counts[DELAYED] + counts[LEASED] + counts[DEAD] == 0
+      and counts[LAST] < queue.now - TAG_IDLE then
+      call('HDEL', queue.key, TAGGED .. tag)
+      call('ZREM', queue.keys.tags, tag)
+    end
+  end
+end
+
+-- Keep finished leases for the samples.
+function note(queue, finished)
+  local samples = queue.samples
+  if not samples then
+    samples = {}
+    queue.samples = samples
+  end
+  samples[#samples + 1] = finished
+end
+
+-- Write what was gathered, but for counters and samples. What is read later in the same call finds it.
+function flush(queue)
+  local writes = queue.writes
+  if writes then
+    queue.writes = false
+    for command, keys in pairs(writes) do
+      for key, cells in pairs(keys) do call_many(command, key, cells) end
+    end
+  end
+  if queue.cell_count > 0 then
+    call_many('HSET', queue.key, queue.cells)
+    queue.cells, queue.cell_count = {}, 0
+  end
+end
+
+-- Gather the counters that were changed. Returns the tags that are new, if any, as ZADD takes them.
+local function set_counts(queue)
+  local new_tags
+  for field, counts in pairs(queue.counts) do
+    if counts[IS_CHANGED] then
+      counts[IS_CHANGED] = false
+      if #field > 1 then
+        if counts[LAST] == 0 then
+          new_tags = new_tags or {}
+          new_tags[#new_tags + 1] = '0'
+          new_tags[#new_tags + 1] = sub(field, 2)
+        end
+        counts[LAST] = queue.now
+      end
+      set(queue, field, pack(COUNTS, unpack(counts, 1, LAST)))
+    end
+  end
+  return new_tags
+end
+
+-- Write the finished leases that were noted; now and then forget those beyond the number kept.
+local function write_samples(queue)
+  local samples = queue.samples
+  queue.samples = false
+  call_many('RPUSH', queue.keys.samples, samples)
+  local untagged, tagged = counts_for(queue, UNTAGGED), counts_for(queue, TAGGED)
+  local before = untagged[LAST] + tagged[LAST]
+  if floor((before + #samples) / TRIMMED_SAMPLES) ~= floor(before / TRIMMED_SAMPLES) then
+    call('LTRIM', queue.keys.samples, -KEPT_SAMPLES, -1)
+  end
+  local counts = untagged[IS_CHANGED] and untagged or tagged  -- one of them was changed along
+  counts[LAST] = counts[LAST] + #samples
+end
+
+-- Note now and then that a session is in use, and forget a few that were not for long.
+local function note_session(queue)
+  call('ZADD', queue.keys.sessions, queue.at, sub(queue.session, 2))
+  local old = text_of(queue.now - (KEPT_SECONDS + 60) * 1e6)
+  for _, session in ipairs(call('ZRANGEBYSCORE', queue.keys.sessions, '-inf', old, 'LIMIT', '0', '8')) do
+    call('HDEL', queue.key, AS_SESSION .. session)
+    call('ZREM', queue.keys.sessions, session)
+  end
+  queue.noted_at = queue.now
+end
+
+-- Write all that was gathered: the end of every call that changes something. Returns the answer, which is kept for a
+-- call that comes again; where it ends with leases, what comes `before` these is, and where to find them.
+function finish(queue, answer, before, leases)
+  if queue.samples then write_samples(queue) end
+  local new_tags = set_counts(queue)
+  if queue.session then
+    local noted_at = queue.noted_at
+    if not noted_at or queue.now - noted_at > 60e6 or queue.now < noted_at then note_session(queue) end
+    set(queue, queue.session, kept_answer(queue.number, queue.noted_at, answer, before, leases))
+  end
+  flush(queue)
+  if new_tags then
+    call_many('ZADD', queue.keys.tags, new_tags)
+    forget_idle_tags(queue)
+  end
+  return answer
+end

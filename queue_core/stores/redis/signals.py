@@ -1,0 +1,245 @@
+"""Wakes waiting lease calls of every process on the same Redis: a message to one fitting waiter per task.
+
+Who waits is known to Redis as an ear of the queue; the functions in `lua/wake.lua` choose among them. Only a hint: all
+that can be lost is time.
+"""
+
+import contextlib
+import hashlib
+import re
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from itertools import count as counter
+from secrets import token_hex
+from threading import Condition, Lock
+
+from queue_core.errors import StoreError
+from queue_core.stores.redis.hearing import Hearing
+from queue_core.stores.redis.link import Link
+from queue_core.task import TagFilter
+
+MAX_IDLE = 1000
+MAX_UNREAD = 1000
+LISTENED_SECONDS = 1.0
+"""How long after a verb found listeners a publish is worth a call; every such verb says so anew."""
+OPEN_SECONDS = 1.0
+
+_MESSAGE = re.compile(r"([0-9]+)([-+].*)", re.DOTALL)
+
+
+class RedisSignals:
+    """`Signals` over sharded pub/sub. Publishing costs nothing when nobody waits."""
+
+    def __init__(self, link: Link, key_of: Callable[[str], str]) -> None:
+        """Args:
+        key_of: the key of a queue, which the keys of its ears begin with.
+        """
+        self._link = link
+        self._key_of = key_of
+        self._process = token_hex(6)
+        self._numbers = counter(1)
+        self._lock = Lock()
+        self._ears: dict[str, dict[int, RedisSubscription]] = {}
+        self._queues: dict[str, str] = {}
+        self._stale: dict[int, RedisSubscription] = {}
+        self._idle: dict[str, list[int]] = {}
+        self._listened_until: dict[str, float] = {}
+        self._hearing = Hearing(
+            link, heard=self._heard, opened_late=self._opened_late, round_made=self._listen_all_again
+        )
+
+    def note_listeners(self, queue: str) -> None:
+        """A verb's answer said that somebody listens on the queue: what it made leasable is to be published."""
+        self._listened_until[queue] = self._link.clock.monotonic() + LISTENED_SECONDS
+
+    def publish(self, queue: str, tag: str | None, count: int) -> None:
+        """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
+        if queue in self._ears or self._listened_until.get(queue, 0.0) > self._link.clock.monotonic():
+            with contextlib.suppress(StoreError):  # they look by themselves before long
+                self._wake(queue, "-" if tag is None else f"+{tag}", count)
+
+    def subscribe(self, queue: str, tags: TagFilter) -> "RedisSubscription":
+        """Begin to listen. A waiter whose last wait ended in vain counts as active since that wait began.
+
+        While Redis can't be reached this returns nevertheless, and the waiter is woken once it can.
+        """
+        number = next(self._numbers)
+        ear = RedisSubscription(self, queue, number, f"{self._process}.{number}.{_tags_text(tags)}")
+        with self._lock:
+            idle = self._idle.get(queue)
+            ear.active_at = idle.pop() if idle else 0
+            ears = self._ears.setdefault(queue, {})
+            ears[number] = ear
+            name = self._channel_of(queue)
+            self._queues[name] = queue
+        if self._hearing.open(name, self._key_of(queue), timeout_seconds=OPEN_SECONDS):
+            with contextlib.suppress(StoreError):
+                self._listen(queue, [ear])
+        return ear
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._hearing.close()
+
+    def leave(self, ear: "RedisSubscription", *, is_in_vain: bool) -> None:
+        """Forget an ear; whoever waits next in this process is as idle as one that waited in vain."""
+        with self._lock:
+            ears = self._ears.get(ear.queue, {})
+            if ears.pop(ear.number, None) is None:
+                return
+            if not ears:
+                self._ears.pop(ear.queue, None)
+            if is_in_vain and ear.active_at:
+                idle = self._idle.setdefault(ear.queue, [])
+                insort(idle, ear.active_at)
+                del idle[:-MAX_IDLE]
+        self._hush(ear)
+
+    def pass_on(self, queue: str, label: str) -> None:
+        """A wake-up that was not used."""
+        with contextlib.suppress(StoreError):
+            self._wake(queue, label, 1)
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def _wake(self, queue: str, label: str, count: int) -> None:
+        self._link.tell("wake", [self._key_of(queue)], [label, count])
+
+    def _listen(self, queue: str, ears: "list[RedisSubscription]") -> list[bool]:
+        """Make ears known; whether each of them was unknown."""
+        cells: list[str | int] = []
+        for ear in ears:
+            cells += (ear.text, ear.active_at)
+        answer = self._link.tell("listen", [self._key_of(queue)], cells)
+        now, *unknown = answer if isinstance(answer, list) else [0]
+        for ear in ears:
+            if not ear.active_at and isinstance(now, int):
+                ear.active_at = now
+        return [bool(each) for each in unknown]
+
+    def _hush(self, ear: "RedisSubscription") -> bool:
+        try:
+            self._link.tell("hush", [self._key_of(ear.queue)], [ear.text])
+        except StoreError:
+            self._stale[ear.number] = ear
+            return False
+        self._stale.pop(ear.number, None)
+        return True
+
+    def _channel_of(self, queue: str) -> str:
+        return f"{self._key_of(queue)}:e:{self._process}"
+
+    # -- in the hearing's thread ----------------------------------------------------------------------------------
+
+    def _heard(self, name: str, data: bytes) -> None:
+        queue = self._queues.get(name, "")
+        message = _MESSAGE.fullmatch(data.decode(errors="replace"))
+        if message is None:
+            return
+        number, label = int(message[1]), message[2]
+        ear = self._ears.get(queue, {}).get(number)
+        if ear is not None and ear.offer(label):
+            return
+        stale = self._stale.get(number)
+        if stale is None or self._hush(stale):
+            self.pass_on(queue, label)
+
+    def _opened_late(self, name: str) -> None:
+        """What was sent meanwhile is lost: let all who wait look for themselves."""
+        queue = self._queues.get(name, "")
+        self._listen_again(queue)
+        for ear in self._listed(queue):
+            ear.wake()
+
+    def _listen_all_again(self) -> None:
+        for ear in list(self._stale.values()):
+            if not self._hush(ear):
+                return
+        for name, queue in list(self._queues.items()):
+            with self._lock:
+                is_wanted = queue in self._ears
+                if not is_wanted:
+                    del self._queues[name]
+                    self._hearing.shut(name)
+            if is_wanted and not self._listen_again(queue):
+                return
+
+    def _listen_again(self, queue: str) -> bool:
+        """Ears that the server lost look for themselves, as they may have missed something."""
+        ears = self._listed(queue)
+        if not ears:
+            return True
+        try:
+            unknown = self._listen(queue, ears)
+        except StoreError:
+            return False
+        present = set(self._listed(queue))
+        for ear, was_unknown in zip(ears, unknown, strict=False):
+            if ear not in present:
+                self._hush(ear)
+            elif was_unknown:
+                ear.wake()
+        return True
+
+    def _listed(self, queue: str) -> "list[RedisSubscription]":
+        with self._lock:
+            return list(self._ears.get(queue, {}).values())
+
+
+class RedisSubscription:
+    """One waiter's ear."""
+
+    def __init__(self, signals: RedisSignals, queue: str, number: int, text: str) -> None:
+        self.queue = queue
+        self.number = number
+        self.text = text
+        self.active_at = 0
+        self._signals = signals
+        self._changed = Condition()
+        self._unread: deque[str] = deque(maxlen=MAX_UNREAD)
+        self._is_ended = False
+        self._is_in_vain = False
+        self._is_closed = False
+
+    def wait(self, *, timeout_seconds: float) -> bool:
+        """Sleep until woken (True) or the time is up (False)."""
+        with self._changed:
+            woken = self._changed.wait_for(lambda: bool(self._unread) or self._is_ended, timeout=timeout_seconds)
+            self._is_in_vain = not woken
+            if self._is_ended:
+                self._is_ended = False
+            elif self._unread:
+                self._unread.popleft()
+            return woken
+
+    def wake(self) -> None:
+        """End a `wait` in another thread."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+
+    def offer(self, label: str) -> bool:
+        """A task of this label became leasable; False when nobody listens here any more."""
+        with self._changed:
+            if self._is_closed:
+                return False
+            self._unread.append(label)
+            self._changed.notify_all()
+            return True
+
+    def close(self) -> None:
+        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        self._signals.leave(self, is_in_vain=self._is_in_vain and not self._unread)
+        with self._changed:
+            self._is_closed = True
+            unread = list(self._unread)
+            self._unread.clear()
+        for label in unread:
+            self._signals.pass_on(self.queue, label)
+
+
+def _tags_text(tags: TagFilter) -> str:
+    if tags.kind == "untagged":
+        return "-"
+    return ",".join(hashlib.sha1(tag.encode(), usedforsecurity=False).hexdigest()[:12] for tag in tags.tags) or "*"

@@ -1,0 +1,105 @@
+"""The Redis store: every verb is one function that Redis runs, whole or not at all; several run at a time from here.
+
+With `appendfsync always` Redis answers when the write is on disk, so there is nothing left to sync.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+from queue_core.clock import Clock
+from queue_core.errors import InvalidRequestError, StoreVersionError
+from queue_core.store import Check, Ticket
+from queue_core.stores.redis.calls import Calls
+from queue_core.stores.redis.check import check
+from queue_core.stores.redis.keys import LAYOUT, key_of
+from queue_core.stores.redis.library import VERSION, library
+from queue_core.stores.redis.link import Link
+from queue_core.stores.redis.signals import RedisSignals
+from queue_core.stores.redis.spread_transaction import SpreadTransaction
+
+
+class RedisStore:
+    """See `Store`."""
+
+    def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
+        """Connect, and look at what is there; `url` as `url.parse_url` takes it.
+
+        Raises what `Link` raises, and `StoreVersionError` for tasks that a newer version has put there.
+        """
+        self._durability = durability
+        self._link = Link(url, library(), durability=durability)
+        try:
+            self._check_version()
+            self._signals = RedisSignals(self._link, key_of)
+        except BaseException:
+            self._link.close()
+            raise
+        in_cluster = self._link.target.kind == "cluster"
+        self._calls = Calls(self._link, self._signals, in_cluster=in_cluster)
+        self._transaction = nullcontext(SpreadTransaction(self._calls, dict(self._link.target.spread)))
+
+    @property
+    def url(self) -> str:
+        """See `Store.url`."""
+        return self._link.url
+
+    @property
+    def durability(self) -> Literal["strict", "relaxed"]:
+        """See `Store.durability`."""
+        return self._durability
+
+    @property
+    def signals(self) -> RedisSignals:
+        """See `Store.signals`."""
+        return self._signals
+
+    @property
+    def clock(self) -> Clock:
+        """See `Store.clock`."""
+        return self._link.clock
+
+    @property
+    def is_remote(self) -> bool:
+        """See `Store.is_remote`."""
+        return True
+
+    @property
+    def unit(self) -> Literal["transaction", "verb"]:
+        """See `Store.unit`."""
+        return "verb"
+
+    def begin(self) -> AbstractContextManager[SpreadTransaction]:
+        """See `Store.begin`. Each verb is a step of its own: what was done before a failure stands."""
+        return self._transaction
+
+    def within(self, connection: object) -> AbstractContextManager[SpreadTransaction]:  # noqa: ARG002 - the protocol's
+        """See `Store.within`."""
+        raise InvalidRequestError("Redis has no transactions of the caller: leave `connection` out, or use postgresql:")
+
+    def read(self) -> AbstractContextManager[SpreadTransaction]:
+        """See `Store.read`. Each verb is consistent in itself; between two of them others may change the queue."""
+        return self._transaction
+
+    def ticket(self) -> Ticket:
+        """See `Store.ticket`."""
+        return Ticket(0)
+
+    def sync(self, ticket: Ticket) -> None:
+        """Redis has answered, so it is as durable as it will be."""
+
+    def check(self) -> Check:
+        """See `Store.check`. For a store at rest: it takes many steps."""
+        return check(self._calls)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._signals.close()
+        self._link.close()
+
+    def _check_version(self) -> None:
+        self._link.ask(LAYOUT, "SET", LAYOUT, VERSION, "NX")
+        known = self._link.ask(LAYOUT, "GET", LAYOUT)
+        if isinstance(known, bytes) and int(known) > VERSION:
+            raise StoreVersionError(
+                f"{self._link.url} has the layout of a newer version ({int(known)}; this one knows {VERSION}): upgrade"
+            )

@@ -1,0 +1,164 @@
+"""The `Transaction` protocol over calls: every verb in one line, each told in the module that does it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from queue_core.clock import Instant
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import (
+    Added,
+    ClientCall,
+    Deleted,
+    Deletion,
+    Granted,
+    HeldName,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+)
+from queue_core.stores.redis import adding, administering, looking, moving, peeking, supervising, working
+from queue_core.stores.redis.administering import NameOutcome
+from queue_core.stores.redis.calls import Calls
+from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+
+
+class RedisTransaction:
+    """See `Transaction`. Each verb is one step that is done when it returns; a failure later takes nothing back.
+
+    Keeps nothing, so one serves all threads.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
+        return administering.put_queue(self._calls, spec, now=now)
+
+    def queue(self, name: str) -> QueueSpec:
+        return administering.queue(self._calls, name)
+
+    def queues(self) -> list[QueueSpec]:
+        return administering.queues(self._calls)
+
+    def delete_queue(self, name: str) -> int:
+        return administering.delete_queue(self._calls, name)
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        return administering.set_paused(self._calls, queue, paused)
+
+    # -- producers and workers ------------------------------------------------------------------------------------
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        return adding.add(self._calls, queue, tasks, now=now)
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        return working.lease(self._calls, queue, request, now=now)
+
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+        return working.renew(self._calls, queue, renewals, now=now)
+
+    def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+        return working.release(self._calls, queue, releases, now=now)
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+        return working.delete(self._calls, queue, deletions, now=now)
+
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[list[Deleted | None], Granted]:
+        return working.exchange(self._calls, queue, deletions, request, now=now)
+
+    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        return working.settle(self._calls, queue, limit=limit, now=now)
+
+    # -- administrators -------------------------------------------------------------------------------------------
+
+    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+        return administering.delete_by_name(self._calls, queue, names, now=now)
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return administering.purge(self._calls, queue, tags, "alive", limit=limit, now=now)
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return administering.purge(self._calls, queue, tags, "dead", limit=limit, now=now)
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[Task]:
+        return administering.redrive(self._calls, queue, names, tags, limit=limit, now=now)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        *,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int,
+        payload_bytes: int,
+        now: Instant,
+    ) -> Page:
+        look = peeking.Look(tags, states, names, after, limit, payload_bytes, now)
+        return peeking.peek(self._calls, queue, look)
+
+    def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+        return looking.stats(self._calls, queue, tags, now=now)
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+        return looking.tag_stats(self._calls, queue, after=after, limit=limit, now=now)
+
+    def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+        return looking.waiting(self._calls, queue, tags, now=now)
+
+    def samples(self, queue: str, *, after: int, limit: int) -> Samples:
+        return looking.samples(self._calls, queue, after=after, limit=limit)
+
+    def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+        return looking.live_leases(self._calls, queue, limit=limit, now=now)
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
+        return looking.next_eta(self._calls, queue)
+
+    # -- supervisors ----------------------------------------------------------------------------------------------
+
+    def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
+        return supervising.workers_seen(self._calls, workers)
+
+    def retire_worker(self, worker: str, *, now: Instant) -> bool:
+        return supervising.retire(self._calls, worker, now=now)
+
+    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+        return supervising.release(self._calls, worker, now=now)
+
+    def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+        return supervising.lead(self._calls, name, holder, seconds=seconds, now=now)
+
+    # -- moving a queue to another store, and repeats -------------------------------------------------------------
+
+    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+        return moving.restore(self._calls, queue, tasks, now=now)
+
+    def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+        return moving.held_names(self._calls, queue, after=after, limit=limit, now=now)
+
+    def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+        moving.hold_names(self._calls, queue, names, now=now)
+
+    def set_moved(self, queue: str, to: str) -> None:
+        administering.set_moved(self._calls, queue, to)
+
+    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
+        return adding.add(self._calls, queue, tasks, now=now, once=call)
+
+    def last_answer(self, session: str) -> tuple[int, bytes] | None:
+        return moving.last_answer(self._calls, session)
+
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+        moving.keep_answer(self._calls, session, number, answer)

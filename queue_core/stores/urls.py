@@ -1,0 +1,55 @@
+"""URLs of stores and servers as text: what they may look like, without their secrets, with one. Pure; no driver."""
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+SHARED_SCHEMES: Final = (
+    "postgresql",
+    "postgres",
+    "redis",
+    "rediss",
+    "redis+unix",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+)
+"""Schemes of stores that several hosts share."""
+SCHEMES: Final = ("sqlite", "memory", *SHARED_SCHEMES)
+
+_SECRET_OPTION = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
+
+
+def scheme_of(url: str) -> str:
+    """What comes before the first colon."""
+    return url.partition(":")[0]
+
+
+def is_shared(url: str) -> bool:
+    """Whether several hosts may share the store of this URL."""
+    return scheme_of(url) in SHARED_SCHEMES
+
+
+def masked(url: str) -> str:
+    """The URL for people: `postgresql://user:***@host/db`. Rather hides too much of one that is out of form."""
+    head, separator, rest = url.partition("://")
+    if not separator:
+        head, rest = "", url
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    shown = f"{user}:***@{place}" if at and colon else rest
+    return _SECRET_OPTION.sub(r"\1***", head + separator + shown)
+
+
+def has_password(url: str) -> bool:
+    """Whether there is a secret in it."""
+    return masked(url) != url
+
+
+def with_password(url: str, password: str) -> str:
+    """The URL with a password, whatever characters that has."""
+    head, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    user, _, hosts = authority.rpartition("@")
+    return f"{head}{separator}{user}:{quote(password, safe='')}@{hosts}{slash}{path}"
