@@ -7,22 +7,25 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from orchestrator.budget import WorkerHours
 from orchestrator.errors import ConfigError
+from orchestrator.model import CONTRADICTION, DEFAULT_MAX_WORKERS, MAX_WORKERS, Count, Model, WorkerBounds
+from orchestrator.schedule import MAX_WINDOWS, TimeOfDay, Window
 from queue_core.mistakes import Mistake, mistakes_of
 from queue_core.units import Bytes, Fraction, Seconds
 
-MAX_WORKERS: Final = 10_000
 MAX_CONCURRENCY: Final = 1_000
 MAX_TAG_CHARS: Final = 500
-DEFAULT_MAX_WORKERS: Final = 8
+MAX_PRIORITY: Final = 1_000
+MAX_MIN_BILLING_SECONDS: Final = 86_400.0
 POOL_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
-_CONTRADICTION: Final = "contradiction"
 # What a running worker was started with: a change to any of these needs another worker in its place.
 _NEEDS_REPLACEMENT: Final = frozenset(
     {
@@ -40,28 +43,6 @@ _NEEDS_REPLACEMENT: Final = frozenset(
     }
 )
 
-Count = Annotated[int, Field(strict=True)]
-"""A whole number; a truth value or a string is refused."""
-
-
-class Model(BaseModel):
-    """A group of settings: frozen, and a key nobody knows is a mistake."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class WorkerBounds(Model):
-    """How small and how large a pool may get."""
-
-    min: Count = Field(default=0, ge=0, le=MAX_WORKERS, description="Workers kept even when nothing waits.")
-    max: Count = Field(default=DEFAULT_MAX_WORKERS, ge=1, le=MAX_WORKERS, description="Workers never exceeded.")
-
-    @model_validator(mode="after")
-    def _agrees(self) -> "WorkerBounds":
-        if self.min > self.max:
-            raise PydanticCustomError(_CONTRADICTION, "min is above max")
-        return self
-
 
 class Recycle(Model):
     """When a worker is replaced by a fresh one, between tasks; the replacement starts first."""
@@ -69,6 +50,12 @@ class Recycle(Model):
     tasks: Count | None = Field(default=None, ge=1, description="Tasks done by one worker.")
     memory: Bytes | None = Field(default=None, gt=0, description="Resident memory of one worker.")
     age: Seconds | None = Field(default=None, gt=0, description="Time since the worker was started.")
+
+
+def _hold_or_count(value: object) -> object:
+    if value == "hold" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_WORKERS):
+        return value
+    raise ValueError(f"{value}: write hold, or a number of workers, at least 1 and at most {MAX_WORKERS:,}")
 
 
 def _available_runtime(value: object) -> object:
@@ -115,17 +102,46 @@ class PoolSpec(Model):
         default_factory=dict, description="Added to the worker's environment."
     )
     cwd: str | None = Field(default=None, min_length=1, description="The worker's working directory.")
-    churn: Seconds = Field(default=20.0, description="Worker-seconds that one start less is worth.")
+    churn: Seconds = Field(default=15.0, description="Worker-seconds that one start less is worth.")
     eps: Fraction = Field(default=0.005, gt=0, le=0.5, description="Share of tasks that may wait beyond the slo.")
+    on_failure: Literal["freeze", "ignore"] = Field(
+        default="freeze", description="Whether the pool stops growing while nearly all of its work fails."
+    )
     max_step_up: Count | None = Field(default=None, ge=1, description="Workers added by one decision, at most.")
     spawn_parallelism: Count | None = Field(
         default=None, ge=1, description="Workers starting at a time, at most; left out: twice the cores."
     )
+    schedule: tuple[Window, ...] = Field(
+        default=(),
+        max_length=MAX_WINDOWS,
+        description="Times in which it has other bounds; the later has the last word.",
+    )
+    finish_by: TimeOfDay | None = Field(
+        default=None, description="When what waits is to be done, every day; never later than the slo wants it."
+    )
+    priority: Count = Field(
+        default=0,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Pools of higher priority are first given room on a host that has too little for all.",
+    )
+    budget: WorkerHours | None = Field(
+        default=None, gt=0, examples=["200h/day"], description="Worker-hours it may use a day, on average."
+    )
+    min_billing: Seconds = Field(
+        default=0.0,
+        le=MAX_MIN_BILLING_SECONDS,
+        description="What a worker costs at least, and in steps of which: an idle one stays until a step ends.",
+    )
+    fallback: Annotated[Literal["hold"] | int, BeforeValidator(_hold_or_count)] = Field(
+        default="hold", description="Without a recent look at the queue: hold, or so many workers at least."
+    )
+    dry_run: bool = Field(default=False, strict=True, description="Decide and record, but start and stop nobody.")
 
     @model_validator(mode="after")
     def _agrees(self) -> "PoolSpec":
         for mistake in _contradictions(self.model_dump(exclude_none=True)):
-            raise PydanticCustomError(_CONTRADICTION, "{why}", {"why": mistake.message})
+            raise PydanticCustomError(CONTRADICTION, "{why}", {"why": mistake.message})
         return self
 
     @property
@@ -138,8 +154,23 @@ class PoolSpec(Model):
 
         Bounds, slo and other scaling settings are left out: changing them replaces nobody.
         """
+        return self._digest
+
+    def bounded(self, low: int, high: int) -> "PoolSpec":
+        """The same pool with these bounds."""
+        bounds = WorkerBounds.model_construct(min=low, max=high)  # an operator may also want no worker at all
+        return self.model_copy(update={"workers": bounds})
+
+    @cached_property
+    def _digest(self) -> str:
         settings = self.model_dump(mode="json", include=set(_NEEDS_REPLACEMENT))
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+    def __copy__(self) -> "PoolSpec":
+        """A copy may be given other values, and then has another digest."""
+        copied = super().__copy__()
+        copied.__dict__.pop("_digest", None)
+        return copied
 
 
 class SupervisorSettings(Model):
@@ -196,7 +227,7 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[Mistake]:
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
-        mistakes += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={_CONTRADICTION})
+        mistakes += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
         # A field's mistake keeps pydantic from comparing fields, so they are compared here in any case.
         mistakes += [Mistake((*path, *m.path), m.message) for m in _contradictions(settings)]
         return mistakes
@@ -220,3 +251,22 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[Mistake]:
         low, high = workers.get("min", 0), workers.get("max", DEFAULT_MAX_WORKERS)
         if isinstance(low, int) and isinstance(high, int) and low > high:
             yield Mistake(("workers", "min"), f"must be at most max, which is {high}: {low}")
+        if isinstance(low, int) and isinstance(high, int):
+            yield from _window_contradictions(settings.get("schedule"), low, high)
+    else:
+        yield from _window_contradictions(settings.get("schedule"), 0, DEFAULT_MAX_WORKERS)
+
+
+def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[Mistake]:
+    """Windows that leave the pool's own bounds, `low` and `high`, with a min above a max; or that set nothing."""
+    for index, window in enumerate(schedule if isinstance(schedule, list | tuple) else ()):
+        workers = window.get("workers") if isinstance(window, Mapping) else None
+        if not isinstance(workers, Mapping):
+            continue
+        path = ("schedule", index, "workers")
+        if not workers:
+            yield Mistake(path, "give min, max or both")
+        least, most = workers.get("min", low), workers.get("max", high)
+        if isinstance(least, int) and isinstance(most, int) and least > most:
+            whose = "" if "max" in workers else "the pool's own "
+            yield Mistake((*path, "min"), f"must be at most {whose}max, which is {most}: {least}")

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.clock import Monotonic
+from orchestrator.durations import Remaining
 from orchestrator.metrics import Waiting
 
+_PUT_OFF_TURNS: Final = 2
 _ROUNDING: Final = 1e-9
 _BURST_HALF_LIFE_SECONDS: Final = 600.0
+_SLOWEST_FORGETTING: Final = 12.0
 _BURST_NOISE: Final = 0.2
 _MAX_BURST_LOOKS: Final = 256
 _LONG_AGO: Final = Monotonic(float("-inf"))
@@ -19,19 +22,26 @@ _LONG_AGO: Final = Monotonic(float("-inf"))
 class Crew:
     """What a fleet can lease: slots of its workers, and how long a task occupies one.
 
-    `ready_in_seconds` has, for each starting worker, what is left of its start.
+    `ready_in_seconds` has, for each starting worker, what is left of its start; `running` how long the busy slots'
+    leases have run, as a mean and a number of slots.
     """
 
-    busy_slots: int
     idle_slots: int
     ready_in_seconds: tuple[float, ...]
     slots_per_worker: int
-    service_seconds: float
+    remaining: Remaining
+    running: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def service_seconds(self) -> float:
+        """How long a task occupies a slot, on average."""
+        return self.remaining.mean_seconds
 
     def can_start(self, within_seconds: float) -> float:
         """Leases that may begin within that time: idle slots at once, then each slot one per service time."""
-        turns = within_seconds / self.service_seconds
-        begun = self.busy_slots * turns + self.idle_slots * (1.0 + turns)
+        begun = self.idle_slots * (1.0 + within_seconds / self.service_seconds)
+        for held_seconds, slots in self.running:
+            begun += slots * self.remaining.turns(held_seconds, within_seconds)
         for ready_in in self.ready_in_seconds:
             if within_seconds > ready_in:
                 begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / self.service_seconds)
@@ -88,16 +98,29 @@ def workers_needed(waiting: Iterable[Waiting], *, crew: Crew, pace: Pace) -> Nee
         missing = task.position - can_start
         if missing <= _ROUNDING:
             continue
-        each = crew.one_more_can_start(within, startup_seconds=pace.startup_seconds)
-        workers = math.ceil(missing / each - _ROUNDING)
+        workers = _needed_now(missing, within, crew=crew, pace=pace)
         if workers > need.workers:
             need = Need(workers, task.position, task.age_seconds, within, can_start)
     return need
 
 
+def _needed_now(missing: float, within: float, *, crew: Crew, pace: Pace) -> int:
+    """Workers to spawn now so that so many more leases begin in time.
+
+    While there is time the last of them is put off: what it would do can be done by one spawned a turn later, and a
+    lease that ends until then may save the start. Two turns are kept back, since a start may take longer than planned.
+    """
+    each = crew.one_more_can_start(within, startup_seconds=pace.startup_seconds)
+    workers = math.ceil(missing / each - _ROUNDING)
+    if within - _PUT_OFF_TURNS * pace.turn_seconds < pace.startup_seconds:
+        return workers
+    each_later = crew.one_more_can_start(within - pace.turn_seconds, startup_seconds=pace.startup_seconds)
+    return min(workers, math.ceil(missing / each_later - _ROUNDING) - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """The worst burst lately, in workers that had to be warm for it: half forgotten every ten minutes.
+    """The worst burst lately, in workers that had to be warm for it; half forgotten every ten minutes or more.
 
     Learned only where a start takes longer than the slo leaves; zero elsewhere. `recent` has the arrivals of the last
     start-up's time.
@@ -107,14 +130,19 @@ class Burst:
     at: Monotonic = _LONG_AGO
     recent: tuple[tuple[Monotonic, int], ...] = ()
 
-    def after(self, arrivals: int, *, at: Monotonic, crew: Crew, pace: Pace) -> "Burst":
-        """Learn that `arrivals` came in the turn that ended `at`."""
+    def after(self, arrivals: int, *, at: Monotonic, crew: Crew, pace: Pace, lateness: float = 0.0) -> "Burst":
+        """Learn that `arrivals` came in the turn that ended `at`.
+
+        A pool that is late is slower to forget, in proportion: `lateness` is its share of late leases over the share
+        that is allowed.
+        """
         reach = pace.startup_seconds + pace.turn_seconds
         seen: Sequence[tuple[Monotonic, int]] = (*self.recent, (at, arrivals)) if arrivals else self.recent
         recent = tuple(look for look in seen[-_MAX_BURST_LOOKS:] if look[0] > at - reach)
         if pace.is_start_in_time:
             return Burst(at=at, recent=recent)
-        workers = self.workers * 0.5 ** (max(0.0, at - self.at) / _BURST_HALF_LIFE_SECONDS)
+        half_life_seconds = _BURST_HALF_LIFE_SECONDS * min(_SLOWEST_FORGETTING, max(1.0, lateness))
+        workers = self.workers * 0.5 ** (max(0.0, at - self.at) / half_life_seconds)
         total = 0
         for then, count in reversed(recent):
             total += count

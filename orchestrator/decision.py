@@ -1,29 +1,74 @@
 """The record of one decision: how many workers a pool should have, by which rule, and from which numbers."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from orchestrator.budget import Left
 from orchestrator.clock import Monotonic
+from orchestrator.orders import Paused
+from orchestrator.room import Room
 
-Rule = Literal["deadline", "wake", "warm", "min", "hold", "idle", "paper"]
-"""What set the target: a task's deadline, an empty pool with work, an slo shorter than a start, the lower bound,
-nothing (hold), a worker idle for longer than pays, a smaller fleet that does on paper."""
+__all__ = ["NOTHING_SPECIAL", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
 
-Paused = Literal["no", "both", "up", "down"]
-"""Which changes of size an operator has stopped."""
+Rule = Literal["deadline", "finish_by", "wake", "warm", "min", "fallback", "hold", "idle", "paper"]
+"""What set the target: a task's deadline, an instant by which all is to be done, an empty pool with work, an slo
+shorter than a start, the lower bound, a queue that can't be looked at, nothing (hold), a worker idle for longer than
+pays, a smaller fleet that does on paper."""
+
+_DAY_SECONDS: Final = 86_400
+_ROUNDING: Final = 1e-6
 
 GuardName = Literal[
-    "crash_loop", "max_step_up", "spawn_parallelism", "min", "max", "paused", "queue_paused", "stale_sample"
+    "crash_loop",
+    "failing_work",
+    "contention",
+    "host_headroom",
+    "budget",
+    "max_step_up",
+    "spawn_parallelism",
+    "min",
+    "max",
+    "paused",
+    "queue_paused",
+    "stale_sample",
+    "min_billing",
 ]
 
 
 @dataclass(frozen=True, slots=True)
+class FinishBy:
+    """An instant by which what waits is to be done: how far off it is, and what people call it.
+
+    `at` is in seconds since the epoch; `utc_offset_seconds` is of the clock that people read there.
+    """
+
+    within_seconds: float
+    at: float
+    utc_offset_seconds: int = 0
+
+    def clock(self, later_seconds: float = 0.0) -> str:
+        """The instant, or one so much later, as HH:MM of that clock; a begun minute counts."""
+        minutes = math.ceil((self.at + later_seconds + self.utc_offset_seconds) % _DAY_SECONDS / 60 - _ROUNDING)
+        return f"{minutes // 60 % 24:02d}:{minutes % 60:02d}"
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
-    """What bears on a decision but is neither work, nor fleet, nor setting; `cores` are the host's."""
+    """What bears on a decision but is neither work, nor fleet, nor setting.
+
+    `cores` are the host's; `room` is what it has left for this pool (None: not measured); `bounds_by` says who set the
+    pool's bounds, where its settings' `workers` did not; `notes` are told with the decision.
+    """
 
     paused: Paused = "no"
     cores: int = 2
+    room: Room | None = None
+    budget: Left = "left"
+    bounds_by: str = ""
+    finish_by: FinishBy | None = None
+    notes: tuple[str, ...] = ()
 
 
 NOTHING_SPECIAL: Final = Conditions()
@@ -69,7 +114,8 @@ class Decision:
     """How many workers a pool should have now.
 
     `current` counts the workers that are neither draining nor about to be replaced; `unguarded` is the target
-    before any guard spoke; `held` tells the hold of the level that an idle worker stands at, in seconds.
+    before any guard spoke; `held` tells the hold of the level that an idle worker stands at, in seconds; `notes` say
+    what else is in force.
     """
 
     pool: str
@@ -82,6 +128,7 @@ class Decision:
     unguarded: int
     limits: tuple[Limit, ...] = ()
     held: Mapping[int, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def limited_by(self) -> tuple[GuardName, ...]:
@@ -99,6 +146,7 @@ class Decision:
             "limited_by": list(self.limited_by),
             "limits": [limit.why for limit in self.limits],
             "would_be_without_guards": self.unguarded,
+            "notes": list(self.notes),
             "held": {f"level {level}": round(seconds, 3) for level, seconds in self.held.items()},
         }
         for name in Inputs.__slots__:

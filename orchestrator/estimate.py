@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Final
 
 from orchestrator.config import PoolSpec
+from orchestrator.durations import Durations
 from orchestrator.gaps import Gaps
-from orchestrator.metrics import QueueSample
+from orchestrator.metrics import FinishedLease, QueueSample
 
 _STATE_VERSION: Final = 1
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
@@ -18,6 +19,9 @@ _PRIOR_SERVICE_SECONDS: Final = 2.0
 _MIN_SERVICE_SECONDS: Final = 0.001
 _SHAPE_NEEDS_LEASES: Final = 20.0
 _UNKNOWN_SHAPE: Final = 1.5
+_KEEP_OUTCOME: Final = 0.95
+_OUTCOMES_NEEDED: Final = 10.0
+_KEEP_LATE: Final = 0.5 ** (1 / 2000)
 _SLACK_GAIN: Final = 0.02
 _MIN_SLACK: Final = 0.5
 _MAX_SLACK: Final = 0.95
@@ -117,14 +121,47 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How first leases of tasks ended lately: decayed counts, half-life 14 of them.
+
+    First ones only: a task that fails again and again tells nothing new of what it depends on.
+    """
+
+    failed: float = 0.0
+    done: float = 0.0
+
+    def after(self, finished: Sequence[FinishedLease]) -> "Outcomes":
+        """Learn from leases that ended."""
+        known = self
+        for lease in finished:
+            if lease.lease_number == 1:
+                ok = lease.outcome == "deleted"
+                known = Outcomes(_KEEP_OUTCOME * known.failed + (not ok), _KEEP_OUTCOME * known.done + ok)
+        return known
+
+    @property
+    def failed_share(self) -> float:
+        """The share that failed; 0 until about ten are known."""
+        total = self.failed + self.done
+        return self.failed / total if total > _OUTCOMES_NEEDED else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Estimates:
-    """Everything learned about one pool. `slack` is the share of the slo that is planned with, in [0.5, 0.95]."""
+    """Everything learned about one pool.
+
+    `slack` is the share of the slo that is planned with, in [0.5, 0.95]; `late_share` that of the last few thousand
+    leases which began later than the slo.
+    """
 
     service: Service = Service()
     startup: Startup = Startup()
     arrivals: Arrivals = Arrivals()
     slack: float = 0.8
+    late_share: float = 0.0
     gaps: Gaps = field(default_factory=Gaps)
+    durations: Durations = field(default_factory=Durations)
+    outcomes: Outcomes = Outcomes()
 
     def usable_slo_seconds(self, spec: PoolSpec) -> float:
         """What the slo leaves to plan with: less the slack kept back, less the turn until the next look."""
@@ -138,7 +175,9 @@ class Estimates:
             "startup": asdict(self.startup),
             "arrivals": asdict(self.arrivals),
             "slack": self.slack,
+            "late_share": self.late_share,
             "gaps": self.gaps.to_json(),
+            "durations": self.durations.to_json(),
         }
 
     @staticmethod
@@ -152,7 +191,9 @@ class Estimates:
             startup=_startup(_numbers(data.get("startup"), Startup)),
             arrivals=Arrivals(**_numbers(data.get("arrivals"), Arrivals)),
             slack=min(_MAX_SLACK, max(_MIN_SLACK, slack)),
+            late_share=min(1.0, _number(data.get("late_share", 0.0), "late_share")),
             gaps=Gaps.from_json(data.get("gaps")),
+            durations=Durations.from_json(data.get("durations", {})),
         )
 
 
@@ -161,7 +202,7 @@ def learn(
     sample: QueueSample,
     *,
     startups: Sequence[float],
-    busy: int,
+    needed: int,
     elapsed_seconds: float,
     spec: PoolSpec,
 ) -> Estimates:
@@ -171,7 +212,7 @@ def learn(
         known: what was learned before.
         sample: the new sample.
         startups: seconds of each start it told.
-        busy: the most workers busy at a time since the sample before.
+        needed: the fleet that the work since the sample before needed, in workers.
         elapsed_seconds: since the sample before, more than 0.
         spec: the pool.
     """
@@ -185,7 +226,10 @@ def learn(
         startup=startup,
         arrivals=known.arrivals.after(sample.arrivals, elapsed_seconds=elapsed_seconds, memory_seconds=memory_seconds),
         slack=min(_MAX_SLACK, max(_MIN_SLACK, slack)),
-        gaps=known.gaps.after(busy, at=sample.at, turn_seconds=spec.turn_seconds),
+        late_share=known.late_share + (1.0 - _KEEP_LATE**begun) * (late / max(1, begun) - known.late_share),
+        durations=known.durations.after([lease.held_seconds for lease in sample.finished]),
+        outcomes=known.outcomes.after(sample.finished),
+        gaps=known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
     )
 
 
@@ -208,6 +252,14 @@ def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
         held += change
         peak = max(peak, held)
     return peak
+
+
+def work_done(sample: QueueSample, *, elapsed_seconds: float) -> float:
+    """Slot-seconds of work done since the sample before, by leases that ended in between and those held."""
+    done = math.fsum(min(lease.held_seconds, elapsed_seconds) for lease in sample.running)
+    for lease in sample.finished:
+        done += min(lease.held_seconds, max(0.0, elapsed_seconds - lease.ended_seconds_ago))
+    return done
 
 
 def _begun(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> tuple[int, int]:

@@ -16,8 +16,11 @@ PROVEN_SECONDS: Final = 5.0
 DRAIN_MARGIN_SECONDS: Final = 2.0
 """A worker gives back its leases when its grace ends; only after this much more is it ended."""
 KILL_REPEAT_SECONDS: Final = 10.0
+BILLED_TURNS: Final = 2
+"""A worker goes this many turns before the next step of its bill: it must be seen, asked and gone by then."""
 
 _MIB: Final = 2**20
+_LEAVING: Final = frozenset({"draining", "killed"})
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 State = Literal["starting", "idle", "busy", "draining", "killed"]
@@ -48,7 +51,7 @@ class Worker:
     @property
     def is_leaving(self) -> bool:
         """True once it was asked to finish or ended."""
-        return self.state in {"draining", "killed"}
+        return self.state in _LEAVING
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,11 @@ class Fleet:
     def alive(self) -> tuple[Worker, ...]:
         """Workers that count: neither leaving, nor with a replacement under way."""
         return tuple(
-            w
-            for w in self.workers.values()
-            if not w.is_leaving and (w.replaced_by is None or w.replaced_by not in self.workers)
+            [
+                w
+                for w in self.workers.values()
+                if w.state not in _LEAVING and (w.replaced_by is None or w.replaced_by not in self.workers)
+            ]
         )
 
     @property
@@ -111,6 +116,14 @@ class Fleet:
 def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
     """The idle ones among `workers`, the longest idle first."""
     return sorted((w for w in workers if w.state == "idle"), key=lambda w: (w.since, w.worker))
+
+
+def billed_for(worker: Worker, spec: PoolSpec, *, now: Monotonic) -> float:
+    """How long a worker stays because it is paid for anyway (`min_billing`), in seconds; 0 when it may go now."""
+    if not spec.min_billing:
+        return 0.0
+    left = spec.min_billing - (now - worker.spawned_at) % spec.min_billing
+    return max(0.0, left - BILLED_TURNS * spec.turn_seconds)
 
 
 def joined(

@@ -1,4 +1,4 @@
-"""How long an idle worker is worth keeping: learned, per level of the fleet, from how soon it was needed again. Pure.
+"""How long a spare worker is worth keeping: learned, per level of the fleet, from how soon it was needed again. Pure.
 
 Level n is the fleet's n-th worker. Ski rental: holding costs a worker-second each second, letting go costs one restart.
 """
@@ -28,29 +28,33 @@ Histogram = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """How long each level stayed unused before it was used again.
+    """How long each level went unneeded before it was needed again.
 
-    `by_level` has a decayed histogram per level that ever paused, over `EDGES_SECONDS`; `last_used_at[n - 1]` is when
-    level n was last busy: never later than a lower level's.
+    `by_level` has a decayed histogram per level that ever paused, over `EDGES_SECONDS`; `last_needed_at[n - 1]` is when
+    level n was last needed: never later than a lower level's.
     """
 
     by_level: Mapping[int, Histogram] = field(default_factory=dict)
-    last_used_at: tuple[Monotonic, ...] = ()
+    last_needed_at: tuple[Monotonic, ...] = ()
 
-    def after(self, busy: int, *, at: Monotonic, turn_seconds: float) -> "Gaps":
-        """Learn that up to `busy` workers were busy at a time since the last look, a turn or so before `at`."""
-        if busy == 0:
+    def after(self, needed: int, *, at: Monotonic, turn_seconds: float) -> "Gaps":
+        """Learn that a fleet of `needed` workers was needed since the last look, a turn or so before `at`."""
+        if needed == 0:
             return self
         paused: dict[int, Histogram] = {}
-        level = min(busy, len(self.last_used_at))
-        while level and at - self.last_used_at[level - 1] > _PAUSE_IN_TURNS * turn_seconds:
-            paused[level] = _with_gap(self.by_level.get(level), at - self.last_used_at[level - 1])
+        level = min(needed, len(self.last_needed_at))
+        while level and at - self.last_needed_at[level - 1] > _PAUSE_IN_TURNS * turn_seconds:
+            paused[level] = _with_gap(self.by_level.get(level), at - self.last_needed_at[level - 1])
             level -= 1
         by_level = {**self.by_level, **paused} if paused else self.by_level
-        return Gaps(by_level, (at,) * min(busy, _MAX_LEVELS) + self.last_used_at[busy:])
+        return Gaps(by_level, (at,) * min(needed, _MAX_LEVELS) + self.last_needed_at[needed:])
+
+    def needed_at(self, level: int) -> Monotonic | None:
+        """When the level was last needed; None when it never was, as far as is remembered."""
+        return self.last_needed_at[level - 1] if level <= len(self.last_needed_at) else None
 
     def hold_seconds(self, level: int, *, restart_seconds: float) -> float:
-        """How long a worker at `level` may idle before it costs more than a restart, on average.
+        """How long a worker at `level` may be spare before it costs more than a restart, on average.
 
         Without any gap seen: as long as a restart costs, which is never worse than twice the best.
         """

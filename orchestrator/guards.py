@@ -3,23 +3,30 @@
 A guard sees a target and the facts, and gives another target with its reason, or None. New guards join `GUARDS`.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
-from orchestrator.fleet import Fleet, Worker
+from orchestrator.estimate import Outcomes
+from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
+from orchestrator.knee import Knee
 from orchestrator.metrics import QueueSample
 
+FAILING_SHARE: Final = 0.9
 STALE_TURNS: Final = 3.0
 _SPAWNS_PER_CORE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a guard may look at; `alive` are the workers that count towards the pool's size."""
+    """All that a guard may look at.
+
+    `alive` are the workers that count towards the pool's size; `paper` is the fleet that meets the slo on paper.
+    """
 
     sample: QueueSample
     fleet: Fleet
@@ -27,6 +34,14 @@ class Facts:
     spec: PoolSpec
     conditions: Conditions
     now: Monotonic
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    knee: Knee = field(default_factory=Knee)
+    paper: int = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the sample is too old to know anything by."""
+        return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
 
     @property
     def current(self) -> int:
@@ -57,6 +72,58 @@ def crash_loop(target: int, facts: Facts) -> tuple[int, Limit] | None:
     return facts.current + 1, Limit("crash_loop", f"{said}: probing with one worker")
 
 
+def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """While nearly every task fails, more workers would only fail more of them: what they depend on is down."""
+    if facts.spec.on_failure == "ignore" or not 0 < facts.current < target:
+        return None
+    share = facts.outcomes.failed_share
+    if share <= FAILING_SHARE:
+        return None
+    return facts.current, Limit("failing_work", f"{share:.0%} of first leases fail (on_failure: freeze)")
+
+
+def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Not beyond the size from which on more workers get no more done; those beyond it finish and go."""
+    cap, most = facts.knee.cap, _most_at_the_knee(facts)
+    if cap is None and facts.knee.is_suspected and 0 < facts.current < target:
+        return facts.current, Limit("contention", "leases last longer the more are held: growth waits for some to end")
+    if cap is None or most is None or target <= most:
+        return None
+    return most, Limit("contention", f"{cap.beyond} leases at a time get no more done than {cap.workers}")
+
+
+def _most_at_the_knee(facts: Facts) -> int | None:
+    cap = facts.knee.cap
+    return None if cap is None else max(1, math.ceil(cap.workers / facts.spec.concurrency))
+
+
+def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Not beyond what memory and CPU of the host have room for; with memory all but used up an idle worker goes."""
+    room = facts.conditions.room
+    if room is None or not (room.scarce or room.is_to_yield):
+        return None
+    most = facts.current + room.workers
+    why = f"room for {room.workers} more: {room.why}"
+    if room.is_to_yield and not facts.sample.ready and any(w.state == "idle" for w in facts.alive):
+        most, why = facts.current - 1, f"an idle worker goes: {room.why}"
+    if target <= most:
+        return None
+    return most, Limit("host_headroom", why)
+
+
+def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """With its worker-hours spent a pool has what does on paper; with a debt of an hour's worth, what it must have."""
+    spec = facts.spec
+    if spec.budget is None or facts.conditions.budget == "left":
+        return None
+    most, why = max(spec.workers.min, facts.paper), "does on paper"
+    if facts.conditions.budget == "overdrawn":
+        most, why = spec.workers.min, "is the min"
+    if target <= most:
+        return None
+    return most, Limit("budget", f"the budget of {spec.budget:g}h/day is {facts.conditions.budget}: {most} {why}")
+
+
 def max_step_up(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """At most so many workers more by one decision."""
     step = facts.spec.max_step_up
@@ -77,10 +144,11 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Never above max; never shrink below min. Growth up to min is the policy's wish, which other guards may slow."""
     low, high = facts.spec.workers.min, facts.spec.workers.max
+    by = f" ({facts.conditions.bounds_by})" if facts.conditions.bounds_by else ""
     if target > high:
-        return high, Limit("max", f"max {high}")
+        return high, Limit("max", f"max {high}{by}")
     if target < min(low, facts.current):
-        return min(low, facts.current), Limit("min", f"min {low}")
+        return min(low, facts.current), Limit("min", f"min {low}{by}")
     return None
 
 
@@ -102,21 +170,46 @@ def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Without a sample of the last three turns nothing is known: hold."""
-    age_seconds = facts.now - facts.sample.at
-    if target == facts.current or age_seconds <= STALE_TURNS * facts.spec.turn_seconds:
+    """Without a sample of the last three turns nothing is known: hold, or grow to the fallback."""
+    fallback = facts.spec.fallback
+    most = facts.current if fallback == "hold" else max(facts.current, fallback)
+    if not facts.is_stale or facts.current <= target <= most:
         return None
-    return facts.current, Limit("stale_sample", f"the last sample is {age_seconds:.0f} s old")
+    age_seconds = facts.now - facts.sample.at
+    held = facts.current if target < facts.current else most
+    return held, Limit("stale_sample", f"the last sample is {age_seconds:.0f} s old (fallback: {fallback})")
+
+
+def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """What is paid for anyway stays: an idle worker goes just before the next step of its bill begins."""
+    spec = facts.spec
+    if not spec.min_billing or target >= facts.current:
+        return None
+    idle = least_recently_used(facts.alive)
+    left = [billed_for(w, spec, now=facts.now) for w in idle]
+    ends_soon = sum(1 for seconds in left if not seconds)
+    knee = _most_at_the_knee(facts)
+    least = min(facts.current - ends_soon, spec.workers.max, spec.workers.max if knee is None else knee)
+    if target >= least:
+        return None
+    next_in = min((seconds for seconds in left if seconds), default=0.0)
+    why = f"min_billing {spec.min_billing:g} s: an idle worker is paid for, {next_in:.0f} s more at least"
+    return least, Limit("min_billing", why)
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
     crash_loop,
+    failing_work,
+    contention,
     queue_paused,
+    host_headroom,
+    budget,
     max_step_up,
     spawn_parallelism,
     bounds,
     paused,
     stale_sample,
+    min_billing,
 )
 
 

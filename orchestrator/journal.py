@@ -16,10 +16,11 @@ MAX_JOURNAL_BYTES: Final = 2 * 1024 * 1024
 
 
 class Journal:
-    """One file of JSON lines. At 2 MiB it becomes `NAME.1`, in place of the one before."""
+    """One file of JSON lines. At its limit, by default 2 MiB, it becomes `NAME.1`, in place of the one before."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES) -> None:
         self._path = path
+        self._max_bytes = max_bytes
         self._is_failing = False
 
     def append(self, record: Mapping[str, object]) -> None:
@@ -30,7 +31,7 @@ class Journal:
         line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                is_full = file.tell() >= MAX_JOURNAL_BYTES
+                is_full = file.tell() >= self._max_bytes
                 file.write(line)
             if is_full:
                 self._path.replace(_older(self._path))

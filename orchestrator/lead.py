@@ -1,7 +1,10 @@
-"""One supervisor leads a store; the others stand by. The lead is a lease of its own, renewed while we live."""
+"""One supervisor leads a store; the others stand by. The lead is a lease of its own, renewed while we live.
+
+It ends by our own clock, before the store's does: who can't reach the store stops acting before another one begins.
+"""
 
 import contextlib
-import hashlib
+import secrets
 import socket
 from pathlib import Path
 from typing import Final
@@ -13,6 +16,12 @@ from orchestrator.source import WorkSource
 LEAD_SECONDS: Final = 15.0
 RENEWAL_SECONDS: Final = 5.0
 STANDBY_SECONDS: Final = 1.0
+HEAD_START_SECONDS: Final = 5.0
+"""When a store did not answer: how much later than its last leader the others ask again, so that its fleet may stay."""
+MARGIN_SECONDS: Final = 1.0
+"""How much earlier than at the store a lead ends here: for what is just being done, and for clocks that drift."""
+
+_HOLDER_FILE: Final = "holder"
 
 
 class Lead:
@@ -22,20 +31,24 @@ class Lead:
         self._source = source
         self._holder = holder
         self._due_at = Monotonic(float("-inf"))
+        self._ends_at = Monotonic(float("-inf"))
         self.is_ours = False
         self.is_anothers = False
 
     def hold(self, *, now: Monotonic) -> bool:
         """Take or keep the lead when that is due; whether it is ours.
 
-        A source that does not answer changes nothing: nobody else can take the lead there either.
+        While the source does not answer we lead until our time is up; then nobody is known to.
         """
         if now >= self._due_at:
-            with contextlib.suppress(SourceUnavailableError):
-                self.is_ours = self._source.lead(self._holder, seconds=LEAD_SECONDS)
-                self.is_anothers = not self.is_ours
-            self._due_at = Monotonic(now + (RENEWAL_SECONDS if self.is_ours else STANDBY_SECONDS))
+            self._ask(now)
+        if not self.is_live(now=now):
+            self.is_ours = False
         return self.is_ours
+
+    def is_live(self, *, now: Monotonic) -> bool:
+        """Whether the lead is ours at this moment: to be asked again after whatever may have taken long."""
+        return self.is_ours and now < self._ends_at
 
     def give_up(self) -> None:
         """Let another one lead at once."""
@@ -44,7 +57,29 @@ class Lead:
             with contextlib.suppress(SourceUnavailableError):
                 self._source.lead(self._holder, seconds=0.0)
 
+    def _ask(self, now: Monotonic) -> None:
+        has_led = self._ends_at > 0
+        try:
+            self.is_ours = self._source.lead(self._holder, seconds=LEAD_SECONDS)
+        except SourceUnavailableError:
+            self._due_at = Monotonic(
+                now + (STANDBY_SECONDS if has_led and not self.is_anothers else HEAD_START_SECONDS)
+            )
+            return
+        self.is_anothers = not self.is_ours
+        if self.is_ours:  # from the asking: the store counts from a later moment
+            self._ends_at = Monotonic(now + LEAD_SECONDS - MARGIN_SECONDS)
+        self._due_at = Monotonic(now + (RENEWAL_SECONDS if self.is_ours else STANDBY_SECONDS))
+
 
 def holder_of(state_dir: Path) -> str:
-    """The same after a restart, so that a supervisor that was killed need not wait for its own lead to end."""
-    return f"{socket.gethostname()}:{hashlib.sha256(str(state_dir).encode()).hexdigest()[:12]}"
+    """A name that no other supervisor has, and the same after a restart: one that was killed need not wait for its own
+    lead to end. Kept in the state directory, which is made where there is none."""
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = state_dir / _HOLDER_FILE
+    try:
+        with path.open("x", encoding="ascii") as file:
+            file.write(secrets.token_hex(8))
+    except FileExistsError:
+        pass
+    return f"{socket.gethostname()}:{path.read_text(encoding='ascii').strip()}"

@@ -18,19 +18,21 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class RunningLease:
-    """A lease that is held now."""
+    """A lease that is held now. `at_a_time` counts the pool's leases when it began, itself included (0: not known)."""
 
     worker: str
     held_seconds: float
     waited_seconds: float
     lease_number: int
+    at_a_time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedLease:
     """A lease that ended since the sample before this one.
 
-    `ended_seconds_ago` counts back from the sample's instant; `waited_seconds` is from the task's eta to the lease.
+    `ended_seconds_ago` counts back from the sample's instant; `waited_seconds` is from the task's eta to the lease;
+    `at_a_time` counts the pool's leases when this one began, itself included (0: not known).
     """
 
     worker: str
@@ -39,6 +41,7 @@ class FinishedLease:
     outcome: Outcome
     lease_number: int
     ended_seconds_ago: float
+    at_a_time: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
-from orchestrator.fleet import Fleet, Worker, least_recently_used, outdated
+from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used, outdated
 
 MAX_ACTIONS: Final = 64
 """Actions of one plan, at most; what is left over is done in the next turn."""
@@ -58,7 +58,7 @@ def plan(decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) ->
     """
     alive = fleet.alive
     kill = _overdue(fleet, now)
-    retire = _surplus(alive, decision)
+    retire = _surplus(alive, decision, spec=spec, now=now)
     drain = _above_max(alive, gone={leave.worker for leave in retire}, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
     room = max(0, spec.workers.max - len(fleet.workers))
@@ -83,19 +83,34 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:
     return leaves
 
 
-def _surplus(alive: tuple[Worker, ...], decision: Decision) -> list[Leave]:
+def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, now: Monotonic) -> list[Leave]:
     surplus = max(0, len(alive) - decision.target)
-    return [Leave(w.worker, decision.why) for w in least_recently_used(alive)[:surplus]]
+    idle = [w for w in least_recently_used(alive) if not billed_for(w, spec, now=now)] if surplus else []
+    return [Leave(w.worker, _why_leave(decision)) for w in idle[:surplus]]
+
+
+def _why_leave(decision: Decision) -> str:
+    """A guard may have more to say on it than the rule."""
+    if decision.target < decision.unguarded and decision.limits:
+        return decision.limits[-1].why
+    return decision.why
 
 
 def _above_max(alive: tuple[Worker, ...], *, gone: set[str], spec: PoolSpec, decision: Decision) -> list[Leave]:
     """With its upper bound lowered a pool asks those to finish that lose least: starting, then with fewest leases."""
-    if decision.target > spec.workers.max:  # a guard holds the pool as it is
+    most, why = spec.workers.max, f"the pool is above its max of {spec.workers.max}"
+    if "contention" in decision.limited_by and decision.target < decision.current:
+        most, why = min(most, max(decision.target, 1)), "fewer workers get as much done: " + _why_of(decision)
+    if decision.target > most:  # a guard holds the pool as it is
         return []
     left = [w for w in alive if w.worker not in gone]
     left.sort(key=lambda w: (w.state != "starting", w.leases, -w.since, w.worker))
-    surplus = max(0, len(left) - spec.workers.max)
-    return [Leave(w.worker, f"the pool is above its max of {spec.workers.max}") for w in left[:surplus]]
+    surplus = max(0, len(left) - most)
+    return [Leave(w.worker, why) for w in left[:surplus]]
+
+
+def _why_of(decision: Decision) -> str:
+    return next(limit.why for limit in decision.limits if limit.guard == "contention")
 
 
 def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Worker, Leave]]:

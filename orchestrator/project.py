@@ -43,7 +43,7 @@ class Project:
     @property
     def store(self) -> str:
         """The store's URL with an absolute path."""
-        return absolute_store(self.queue_file.store, self.directory)
+        return absolute_store(self.queue_file.store.url, self.directory)
 
 
 def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override] = ()) -> Project:
@@ -117,7 +117,7 @@ def _origin(project: Project, path: tuple[str | int, ...]) -> str:
 
 def _leaves(prefix: tuple[str | int, ...], value: object) -> list[tuple[tuple[str | int, ...], object]]:
     if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
+        value = value.model_dump(mode="json", by_alias=True)
     if isinstance(value, Mapping) and value:
         return [leaf for key, inner in value.items() for leaf in _leaves((*prefix, key), inner)]
     return [(prefix, value)]

@@ -3,51 +3,32 @@
 Decisions and plans are pure functions of other modules; here they meet a source and a runtime.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from orchestrator import events
+from orchestrator.acts import Acts
+from orchestrator.circumstances import Circumstances
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Decision
-from orchestrator.errors import SourceUnavailableError, SpawnError
-from orchestrator.fleet import Fleet, adopted, draining, exited, joined, killed, measured, observe, spawn_failed
+from orchestrator.decision import Decision
+from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet import Fleet, adopted, exited, measured, observe
 from orchestrator.launch import Launch
-from orchestrator.metrics import QueueSample
+from orchestrator.managed import AT_ONCE, ManagedPool, state_of
 from orchestrator.morgue import Morgue
-from orchestrator.plan import Leave, Plan, Spawn, plan
-from orchestrator.policy import PolicyState, decide
-from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
+from orchestrator.plan import Plan, plan
+from orchestrator.policy import decide
+from orchestrator.replay import recorded
+from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 
 log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
-LEAVING_GRACE_SECONDS: Final = 30.0
-"""How long the workers of a pool nobody knows any more may take to finish."""
-
-_AT_ONCE: Final = Monotonic(float("-inf"))
-
-
-@dataclass(slots=True)
-class ManagedPool:
-    """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave."""
-
-    name: str
-    spec: PoolSpec | None
-    fleet: Fleet
-    state: PolicyState = field(default_factory=PolicyState)
-    sample: QueueSample | None = None
-    decision: Decision | None = None
-    due_at: Monotonic = _AT_ONCE
-    is_stale: bool = False
-    grace_seconds: float = LEAVING_GRACE_SECONDS
-    told: tuple[object, ...] = ()
 
 
 class Reconciler:
@@ -62,17 +43,21 @@ class Reconciler:
         files: StateDir,
         launch: Launch,
         identify: Callable[[str], str],
+        may_act: Callable[[], bool] = lambda: True,
+        circumstances: Circumstances | None = None,
     ) -> None:
-        """`identify` makes a fresh worker identity from its pool's name."""
+        """`identify` makes a fresh identity from a pool's name; `may_act`: whether to change the fleet right now."""
         self._source = source
         self._runtime = runtime
         self._clock = clock
         self._files = files
-        self._launch = launch
-        self._identify = identify
+        self._may_act = may_act
+        self._acts = Acts(
+            source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
+        )
         self._morgue = Morgue(source, files.deaths, clock=clock)
-        self._conditions = Conditions(cores=len(os.sched_getaffinity(0)))
-        self._usage_at = _AT_ONCE
+        self._circumstances = circumstances or Circumstances(files, clock=clock)
+        self._usage_at = AT_ONCE
         self.pools: dict[str, ManagedPool] = {}
 
     @property
@@ -92,10 +77,10 @@ class Reconciler:
         for name, spec in specs.items():
             known = self.pools.get(name)
             if known is None:
-                self.pools[name] = ManagedPool(name, spec, Fleet(name), _state(name, learned or {}))
+                self.pools[name] = ManagedPool(name, spec, Fleet(name), state_of(name, learned or {}))
             elif known.spec != spec:
                 log.info(events.POOL_CHANGED, pool=name, replaces=_digest(known.spec) != spec.digest())
-                known.spec, known.due_at = spec, _AT_ONCE
+                known.spec, known.due_at = spec, AT_ONCE
         for pool in list(self.pools.values()):
             if pool.name not in specs and pool.spec is not None:
                 log.info(events.POOL_CHANGED, pool=pool.name, removed=True)
@@ -103,6 +88,7 @@ class Reconciler:
                 pool.spec = None
                 self.drain_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
+        self._circumstances.forget(specs)
 
     def adopt(self, roster: Sequence[WorkerHandle]) -> None:
         """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone."""
@@ -143,7 +129,7 @@ class Reconciler:
     def _ended(self, ended: Exit, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(ended.pool, ManagedPool(ended.pool, None, Fleet(ended.pool)))
         pool.fleet, death = exited(pool.fleet, ended, now=now)
-        pool.due_at = _AT_ONCE
+        pool.due_at = AT_ONCE
         self._morgue.certify(death, ended)
         self._forget_if_empty(pool)
 
@@ -152,10 +138,9 @@ class Reconciler:
             del self.pools[pool.name]
 
     def arrived(self, name: str) -> None:
-        """A task arrived for a pool without workers: its turn is now."""
-        pool = self.pools.get(name)
-        if pool is not None:
-            pool.due_at = _AT_ONCE
+        """Something happened to a pool, as a task arrived where nobody was: its turn is now."""
+        if name in self.pools:
+            self.pools[name].due_at = AT_ONCE
 
     def waiting_pools(self) -> list[PoolSpec]:
         """Pools with nobody who stays to lease, and nothing to be leased when last looked at: an arrival is news."""
@@ -172,39 +157,72 @@ class Reconciler:
         return min((pool.due_at for pool in self.pools.values()), default=None)
 
     def turns(self) -> bool:
-        """A turn of every pool that is due; False when one of them failed."""
-        self._morgue.release(())
-        is_well = True
-        for pool in list(self.pools.values()):
-            now = self._clock.monotonic()
-            if now < pool.due_at:
-                continue
-            # Moved on first: a turn that fails must not be tried again at once.
-            pool.due_at = Monotonic(now + (pool.spec.turn_seconds if pool.spec else 1.0))
-            try:
-                self._measure(now)
-                self._turn(pool, now=now)
-            except Exception:
-                log.exception(events.TURN_FAILED, pool=pool.name)
-                is_well = False
-        return is_well
+        """A turn of every pool that is due, or was asked something; False when one of them failed.
 
-    def _turn(self, pool: ManagedPool, *, now: Monotonic) -> None:
-        spec = pool.spec
-        if spec is None:
+        First all of them look and wish, then they act: pools of one host share its room by what each of them wants.
+        """
+        self._morgue.release(())
+        for name, orders in self._circumstances.heed_orders().items():
+            log.info(events.POOL_ORDERED, pool=name, orders=orders.to_json())
+            self.arrived(name)
+        for trouble in self._circumstances.troubles():
+            log.warning(events.STATE_DISCARDED, error=trouble)
+        now = self._clock.monotonic()
+        due = [pool for pool in self.pools.values() if now >= pool.due_at]
+        looked = [pool for pool in due if self._tried(pool, self._look)]
+        acted = [pool for pool in looked if self._tried(pool, self._settle)]
+        self._circumstances.keep()
+        return len(acted) == len(due)
+
+    def _tried(self, pool: ManagedPool, step: Callable[[ManagedPool], None]) -> bool:
+        try:
+            step(pool)
+        except Exception:
+            log.exception(events.TURN_FAILED, pool=pool.name)
+            return False
+        return True
+
+    def _look(self, pool: ManagedPool) -> None:
+        """See what there is to do, and what the pool wishes."""
+        now = self._clock.monotonic()
+        pool.effective = None
+        # Moved on first: a turn that fails must not be tried again at once.
+        pool.due_at = Monotonic(now + (pool.spec.turn_seconds if pool.spec else 1.0))
+        self._measure(now)
+        if pool.spec is None:
             self._end_overdue(pool, now=now)
             return
-        self._sample(pool, spec)
-        if pool.sample is None:
+        self._sample(pool, pool.spec)
+        self._decide(pool)
+
+    def _decide(self, pool: ManagedPool) -> None:
+        if pool.spec is None or pool.sample is None or not self._may_act():
             return
         now = self._clock.monotonic()
-        decision, pool.state = decide(
-            pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=self._conditions
+        spec, conditions = self._circumstances.of(pool.spec, pool.fleet)
+        pool.decision, pool.state = decide(
+            pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions
         )
-        pool.decision = decision
-        todo = plan(decision, fleet=pool.fleet, spec=spec, now=now)
-        self._tell(pool, decision, todo)
-        self._act(pool, spec, todo, now=now)
+        pool.effective, pool.conditions = spec, conditions
+        self._circumstances.decided(spec, pool.fleet, pool.decision)
+
+    def _settle(self, pool: ManagedPool) -> None:
+        """Bring the pool towards the size decided."""
+        if pool.decision is not None and pool.decision.target > pool.decision.current:
+            self._decide(pool)  # by now the others have told what they want of the host
+        decision, spec, sample = pool.decision, pool.effective, pool.sample
+        if not (pool.spec and decision and spec and sample and self._may_act()):
+            return
+        todo = plan(decision, fleet=pool.fleet, spec=spec, now=decision.at)
+        if self._tell(pool, decision, todo, dry_run=spec.dry_run):
+            inputs = recorded(
+                sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
+            )
+            head = {"at": round(self._clock.wall_seconds(), 3), "pool": pool.name, "target": decision.target}
+            self._files.replays.append({**head, "inputs": inputs})
+        if not (spec.dry_run or todo.is_empty):
+            self._acts.carry_out(todo, pool, spec, now=decision.at)
+            self._circumstances.decided(spec, pool.fleet, decision)
 
     def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
@@ -230,85 +248,30 @@ class Reconciler:
         if now < self._usage_at or not any(pool.fleet.workers for pool in self.pools.values()):
             return
         self._usage_at = Monotonic(now + USAGE_SECONDS)
-        memory = {worker: usage.memory_bytes for worker, usage in self._runtime.usage().items()}
+        usage = self._runtime.usage()
+        memory = {worker: used.memory_bytes for worker, used in usage.items()}
         for pool in self.pools.values():
             pool.fleet = measured(pool.fleet, memory)
+        self._circumstances.measured((pool.fleet for pool in self.pools.values()), usage, now=now)
 
-    def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan) -> None:
-        """Log the decision with every input, when it changes the pool or is held back in a new way."""
+    def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
+        """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
+
+        A dry run changes nothing: there it is told when it would do something else than before.
+        """
         before, pool.told = pool.told, (decision.target, decision.limited_by)
-        if todo.is_empty and (not decision.limited_by or pool.told == before):
-            return
+        is_news = pool.told != before
+        if (todo.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
+            return False
         record = decision.record()
         log.info(events.POOL_DECIDED, **record)
         self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
-
-    # -- acts -----------------------------------------------------------------------------------------------------
-
-    def _act(self, pool: ManagedPool, spec: PoolSpec, todo: Plan, *, now: Monotonic) -> None:
-        for leave in todo.kill:
-            self._kill(pool, leave.worker, why=leave.why, now=now)
-        for leave in todo.retire:
-            if not self._retire(pool, leave, grace_seconds=spec.grace, now=now):
-                break
-        for leave in todo.drain:
-            self._drain(pool, leave.worker, why=leave.why, grace_seconds=spec.grace, now=now)
-        for spawn in todo.spawn:
-            if not self._spawn(pool, spec, spawn):
-                break
-
-    def _spawn(self, pool: ManagedPool, spec: PoolSpec, spawn: Spawn) -> bool:
-        now = self._clock.monotonic()
-        worker = self._identify(pool.name)
-        request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
-        try:
-            handle = self._runtime.spawn(request, now=now)
-        except SpawnError as error:
-            pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
-            log.warning(
-                events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
-            )
-            return False
-        pool.fleet = joined(
-            pool.fleet,
-            worker=worker,
-            ref=handle.ref,
-            spec_digest=handle.spec_digest,
-            spawned_at=handle.spawned_at,
-            replaces=spawn.replaces,
-        )
-        log.info(events.WORKER_SPAWNED, pool=pool.name, worker=worker, ref=handle.ref, replaces=spawn.replaces)
         return True
-
-    def _retire(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:
-        """Let an idle worker go: the queue fences it, and only a fenced one is asked to finish.
-
-        False when the queue did not answer.
-        """
-        try:
-            is_fenced = self._source.retire(leave.worker)
-        except SourceUnavailableError:
-            return False
-        if is_fenced:
-            log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
-            self._runtime.drain(leave.worker)
-            pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
-        return True
-
-    def _drain(self, pool: ManagedPool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
-        log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
-        self._runtime.drain(worker)
-        pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
-
-    def _kill(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> None:
-        log.warning(events.WORKER_KILLED, pool=pool.name, worker=worker, why=why)
-        self._runtime.kill(worker)
-        pool.fleet = killed(pool.fleet, worker, now=now)
 
     def _end_overdue(self, pool: ManagedPool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:
             if worker.deadline_at is not None and now >= worker.deadline_at:
-                self._kill(pool, worker.worker, why="it did not finish within its grace", now=now)
+                self._acts.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -316,12 +279,16 @@ class Reconciler:
         """Ask every worker of the pool to finish."""
         grace = pool.spec.grace if pool.spec else pool.grace_seconds
         for worker in [w.worker for w in pool.fleet.workers.values() if not w.is_leaving]:
-            self._drain(pool, worker, why=why, grace_seconds=grace, now=now)
+            self._acts.drain(pool, worker, why=why, grace_seconds=grace, now=now)
 
     def drain_all(self, *, why: str) -> None:
         """Ask every worker to finish; `end_overdue` ends those that do not."""
         for pool in self.pools.values():
             self.drain_pool(pool, why=why, now=self._clock.monotonic())
+
+    def keep_usage(self) -> None:
+        """Keep now what was used of budgets, and what workers take."""
+        self._circumstances.keep(at_once=True)
 
     def end_overdue(self) -> None:
         """End the workers that were asked to finish and did not within their grace."""
@@ -332,17 +299,7 @@ class Reconciler:
         """End every worker now."""
         for pool in self.pools.values():
             for worker in pool.fleet.workers:
-                self._kill(pool, worker, why=why, now=self._clock.monotonic())
-
-
-def _state(name: str, learned: Mapping[str, object]) -> PolicyState:
-    if name not in learned:
-        return PolicyState()
-    try:
-        return PolicyState.from_json(learned[name])
-    except ValueError as error:
-        log.warning(events.STATE_DISCARDED, pool=name, error=str(error))
-        return PolicyState()
+                self._acts.kill(pool, worker, why=why, now=self._clock.monotonic())
 
 
 def _digest(spec: PoolSpec | None) -> str:

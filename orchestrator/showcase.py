@@ -8,7 +8,7 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
-from orchestrator.reconcile import ManagedPool
+from orchestrator.managed import ManagedPool
 from orchestrator.runtime import WorkerHandle
 from orchestrator.snapshot import WallTime, handle_in, snapshot_of
 from orchestrator.state import StateDir
@@ -33,20 +33,21 @@ class Showcase:
         self._show_at = _AT_ONCE
         self._keep_at = Monotonic(clock.monotonic() + LEARNED_SECONDS)
         self._is_failing = False
-        self._shown: tuple[str, Collection[str]] = ("", ())
+        self._shown: tuple[str, Collection[str], Collection[object]] = ("", (), ())
         self.snapshot: Mapping[str, object] = {}
 
     def update(self, pools: Collection[ManagedPool], *, phase: str) -> None:
-        """Show a change of phase or of workers at once, other changes once a second, an idle fleet less often.
+        """Show a change of phase, workers or orders at once, other changes once a second, an idle fleet less often.
 
         A folder that can't be written to is told in the log; the fleet does not depend on it.
         """
         now = self._clock.monotonic()
         workers = {worker for pool in pools for worker in pool.fleet.workers}
-        if now >= self._show_at or self._shown != (phase, workers):
+        asked = [(pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools]
+        if now >= self._show_at or self._shown != (phase, workers, asked):
             is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
             self._show_at = Monotonic(now + (SHOW_IDLE_SECONDS if is_idle else SHOW_SECONDS))
-            self._shown = (phase, workers)
+            self._shown = (phase, workers, asked)
             self._show(pools, phase)
         if now >= self._keep_at:
             self._keep_at = Monotonic(now + LEARNED_SECONDS)
@@ -78,7 +79,7 @@ class Showcase:
 
     def _show(self, pools: Collection[ManagedPool], phase: str) -> None:
         wall = WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
-        self.snapshot = {
+        snapshot: Mapping[str, object] = {
             "version": 1,
             "pid": os.getpid(),
             "phase": phase,
@@ -87,7 +88,8 @@ class Showcase:
             "shown_at": round(self._clock.wall_seconds(), 3),
             **snapshot_of(pools, wall=wall),
         }
-        self._write(lambda: self._files.write_snapshot(self.snapshot))
+        self._write(lambda: self._files.write_snapshot(snapshot))
+        self.snapshot = snapshot
 
     def _write(self, write: Callable[[], None]) -> None:
         try:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Worker
+from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
-from orchestrator.reconcile import ManagedPool
 from orchestrator.runtime import WorkerHandle
 
 
@@ -55,7 +55,7 @@ def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:
     decision = pool.decision
     crash = pool.fleet.crash
     return {
-        "settings": _settings(pool.spec) if pool.spec else None,
+        "settings": _settings(pool.effective or pool.spec) if pool.spec else None,
         "current": len(pool.fleet.alive),
         "target": decision.target if decision else None,
         "leaving": len(pool.fleet.leaving),
@@ -79,6 +79,7 @@ def _settings(spec: PoolSpec) -> dict[str, object]:
         "grace_seconds": spec.grace,
         "concurrency": spec.concurrency,
         "digest": spec.digest(),
+        "dry_run": spec.dry_run,
     }
 
 

@@ -4,22 +4,28 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from orchestrator import orders
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.journal import Journal, read_journal
+from orchestrator.orders import Orders
 
 LOCK_ATTEMPTS: Final = 40
 LOCK_RETRY_SECONDS: Final = 0.05
+
+MAX_REPLAY_BYTES: Final = 8 * 1024 * 1024
+"""Of each of the two files with all inputs of decisions: some thousand of small pools, some hundred of large ones."""
 
 _VERSION: Final = 1
 
 
 class StateDir:
-    """The folder and its files. Any process may read; only the one that holds the lock writes."""
+    """The folder and its files. Any process may read; only the one that holds the lock writes, but for the orders:
+    these anybody may give."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -28,7 +34,12 @@ class StateDir:
         self._learned_path = self.path / "state.json"
         self._decisions_path = self.path / "decisions.jsonl"
         self._deaths_path = self.path / "deaths.jsonl"
+        self._replays_path = self.path / "replays.jsonl"
+        self._usage_path = self.path / "usage.json"
+        self._orders_path = self.path / "orders.json"
+        self._orders_lock_path = self.path / "orders.lock"
         self.decisions = Journal(self._decisions_path)
+        self.replays = Journal(self._replays_path, max_bytes=MAX_REPLAY_BYTES)
         self.deaths = Journal(self._deaths_path)
 
     @contextmanager
@@ -87,6 +98,52 @@ class StateDir:
             raise ValueError(f"{self._learned_path} is not a state of version {_VERSION}")
         pools = learned["pools"]
         return dict(pools) if isinstance(pools, dict) else {}
+
+    def write_usage(self, usage: Mapping[str, object]) -> None:
+        """Keep what pools have used, and what their workers take."""
+        _write(self._usage_path, {"version": _VERSION, **usage})
+
+    def read_usage(self) -> dict[str, object]:
+        """What was kept of it; nothing when there is nothing that can be read."""
+        usage = _read(self._usage_path)
+        return usage if usage is not None and usage.get("version") == _VERSION else {}
+
+    def orders_mark(self) -> tuple[int, int, int] | None:
+        """Another one after every change of the orders; None when none were given."""
+        try:
+            status = self._orders_path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def read_orders(self) -> dict[str, Orders]:
+        """What was asked of pools, over or not. Raises `ValueError` when the file is not what it should be."""
+        if not self._orders_path.exists():
+            return {}
+        return orders.found(_read(self._orders_path))
+
+    def change_orders(self, pool: str, change: Callable[[Orders], Orders]) -> Orders:
+        """Give other orders to one pool; what others ask at the same time is not lost. Returns what is asked now.
+
+        An unreadable file is replaced. Raises `OSError`.
+        """
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self._orders_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                known = self.read_orders()
+            except ValueError:
+                known = {}
+            known[pool] = change(known.get(pool, orders.NO_ORDERS))
+            _write(self._orders_path, orders.kept(known))
+            return known[pool]
+        finally:
+            os.close(lock)
+
+    def read_replays(self, *, limit: int) -> list[dict[str, object]]:
+        """All that the newest decisions were made from, newest first (see `replay.replayed`)."""
+        return read_journal(self._replays_path, limit=limit)
 
     def read_decisions(self, *, limit: int) -> list[dict[str, object]]:
         """The newest decisions, newest first."""

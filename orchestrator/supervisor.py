@@ -53,6 +53,7 @@ class Supervisor:
         runtime: Runtime,
         files: StateDir,
         url: str,
+        shown_url: str = "",
         token: str | None = None,
         load: Callable[[], Mapping[str, PoolSpec]] | None = None,
         watched: Path | None = None,
@@ -63,6 +64,7 @@ class Supervisor:
         """Args:
         files: the folder of `settings.state_dir`.
         url: the server or store that workers lease from; `token` is what they present there.
+        shown_url: the same for people, where `url` may have a password in it.
         load: reads the pools anew for a reload; raises `ReloadRefusedError` for a file that can't be used.
         watched: the file whose change is a reload.
         environment: where a service manager told its socket; the process's own by default.
@@ -80,15 +82,16 @@ class Supervisor:
             files=files,
             launch=Launch(url, str(files.path), str(files.lock_path), settings.orphan_grace, token=token),
             identify=identify or fresh_identity,
+            may_act=self._leads,
         )
         self._lead = Lead(source, holder=holder_of(files.path))
         self._reloads = Reloads(load=load, watched=watched)
-        self._showcase = Showcase(files, clock=self._clock, url=url)
+        self._showcase = Showcase(files, clock=self._clock, url=shown_url or url)
         self._arrivals = ArrivalWatch(source, on_arrival=self._arrive)
         self._arrived: deque[str] = deque()
         self._stops_asked = 0
         self._phase: Phase = "standby"
-        self._is_standby_told = False
+        self._told_why = ""
         self._feed_at = Monotonic(float("-inf"))
 
     # -- asked from any thread, or from a signal's handler --------------------------------------------------------
@@ -180,15 +183,30 @@ class Supervisor:
         if not self._stops_asked:
             self._runtime.wait_for_exit(timeout_seconds=seconds)
 
+    def _leads(self) -> bool:
+        return self._lead.is_live(now=self._clock.monotonic())
+
     def _take_the_lead(self) -> None:
-        """Act only as the leader of the store; where another one leads, its workers count, and ours go."""
+        """Act only as the leader of the store; where another one leads, its workers count, and ours go.
+
+        Where nobody can be asked, ours stay: they may be all there are.
+        """
         before = self._phase
-        self._phase = "leading" if self._lead.hold(now=self._clock.monotonic()) else "standby"
+        self._lead.hold(now=self._clock.monotonic())
+        self._phase = "leading" if self._leads() else "standby"
+        if self._phase == "leading":
+            if before != "leading":
+                log.info(events.SUPERVISOR_LEADING)
+            self._told_why = ""
+            return
+        why = "another supervisor leads this store"
         if self._lead.is_anothers:
-            if before == "leading" or not self._is_standby_told:
-                log.warning(events.SUPERVISOR_STANDBY, why="another supervisor leads this store")
-            self._is_standby_told = True
-            self._reconciler.drain_all(why="another supervisor leads this store")
+            self._reconciler.drain_all(why=why)
+        else:
+            why = "the store can't be asked who leads; its workers go on"
+        if self._told_why != why:
+            self._told_why = why
+            log.warning(events.SUPERVISOR_STANDBY, why=why)
 
     def _reload(self) -> None:
         pools = self._reloads.next(now=self._clock.monotonic())
@@ -207,6 +225,7 @@ class Supervisor:
         self._manager.tell("STOPPING=1")
         self._arrivals.wait_for(())
         self._showcase.keep_learned(self._reconciler.pools.values())
+        self._reconciler.keep_usage()
         self._reconciler.drain_all(why="the supervisor stops")
         give_up_at: Monotonic | None = None
         while self._reconciler.workers:

@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from queue_core.cli.catalog import COMMANDS, LOOK, RUN
+from queue_core.cli.catalog import COMMANDS, LOOK, RUN, TASKS
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import Entry, LazyGroup
 
@@ -20,11 +20,16 @@ _FLEET: Final = {
     "up": Entry("orchestrator.cli.up", RUN, "queue server and supervisor in one process"),
     "supervise": Entry("orchestrator.cli.up", RUN, "the supervisor alone, beside a server elsewhere"),
     "demo": Entry("orchestrator.cli.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"),
+    "scale": Entry("orchestrator.cli.orders", RUN, "a size by hand for a while, whatever min and max say"),
+    "pause": Entry("orchestrator.cli.orders", TASKS, "grant no more leases on a queue; or leave a pool at its size"),
+    "resume": Entry("orchestrator.cli.orders", TASKS, "grant leases again; or let a pool change its size"),
     "pools": Entry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
     "workers": Entry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
     "why": Entry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),
     "top": Entry("orchestrator.cli.top", LOOK, "pools, workers and waits, live"),
     "plan": Entry("orchestrator.cli.plan", LOOK, "what a supervisor would do now, without doing it"),
+    "simulate": Entry("orchestrator.cli.simulate", LOOK, "what arrivals would cost, and how late they would be"),
+    "backtest": Entry("orchestrator.cli.backtest", LOOK, "the same for what the queue's own log recorded"),
     "init": Entry("orchestrator.cli.init", _SETUP, "write a commented towline.yaml and an example"),
     "check": Entry("orchestrator.cli.settings", _SETUP, "every mistake in the settings file"),
     "config": Entry("orchestrator.cli.settings", _SETUP, "settings in force, and where each comes from"),

@@ -14,11 +14,15 @@ from typing import Final, Literal
 from orchestrator.cli.project_file import state_of
 from orchestrator.clock import SystemClock
 from orchestrator.project import Project
+from queue_core.cli.failure import CommandError
+from queue_core.cli.settings_file import store_url
 from queue_core.cli.target import DEFAULT_URL, answers
-from queue_core.errors import QueueError
+from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import Caller, Retries
-from queue_core.stores import sqlite_path
+from queue_core.service import QueueService
+from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
+from queue_core.stores.urls import is_shared, masked
 from queue_core.units import format_bytes
 
 Level = Literal["ok", "warn", "bad"]
@@ -28,6 +32,8 @@ LOW_FREE_BYTES: Final = 2 << 30
 SLOW_SYNC_SECONDS: Final = 0.02
 UNREAL_SYNC_SECONDS: Final = 0.000_02
 SYNCS: Final = 20
+LOOKS: Final = 20
+SLOW_LOOK_SECONDS: Final = 0.02
 MIN_FILES: Final = 1024
 _NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph"})
 _EARLIEST_CLOCK: Final = 1_735_689_600.0  # 2025: before it this program did not exist
@@ -53,6 +59,8 @@ def findings(project: Project | None) -> Iterator[Finding]:
         store = sqlite_path(project.store)
         folder = store.parent
         yield from _store_file(store)
+    elif project is not None and is_shared(project.store):
+        yield _shared_store(project)
     if folder.is_dir():
         yield _disk(folder)
         yield _file_system(folder)
@@ -102,6 +110,38 @@ def _store_file(store: Path) -> Iterator[Finding]:
         yield Finding("store", "warn", told, f"if payloads are private: chmod 600 {store}")
     else:
         yield Finding("store", "ok", f"{store} ({size})")
+
+
+def _shared_store(project: Project) -> Finding:
+    """What a store across a network says when it is opened, how far it is, and what its clock says of ours."""
+    settings, place = project.queue_file, masked(project.store)
+    try:
+        store = open_store(store_url(settings, project.directory), durability=settings.durability)
+    except CommandError as error:
+        return Finding("store", "bad", "; ".join(error.lines), error.fix)
+    except StoreUnsafeError as error:
+        return Finding("store", "bad", str(error), "mend the engine's settings")
+    except QueueError as error:
+        return Finding("store", "bad", f"{place}: {error}", "start it, or mend `store:`")
+    clock = SystemClock()
+    took = []
+    try:
+        for _ in range(LOOKS):
+            began = clock.monotonic()
+            QueueService(store).look(lambda turn: turn.transaction.queues())
+            took.append(clock.monotonic() - began)
+        ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
+    except QueueError as error:
+        return Finding("store", "bad", f"{place}: {error}", "look at the engine's log")
+    finally:
+        store.close()
+    median = statistics.median(took)
+    told = f"{store.url} answers in {median * 1000:.2f} ms, {store.durability}"
+    if abs(ahead) >= 1.0:
+        told += f"; this host's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}, which changes nothing"
+    if median > SLOW_LOOK_SECONDS:
+        return Finding("store", "warn", told, "every lease waits for it: run the server nearer to it")
+    return Finding("store", "ok", told)
 
 
 def _disk(folder: Path) -> Finding:

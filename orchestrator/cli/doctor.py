@@ -22,7 +22,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Look at Python, SQLite, the settings, the store's disk, limits, the clock, the server and the supervisor.
 
-    Changes nothing, but for a small file written and removed to time the disk. Exit code 1 when something is bad.
+    Changes nothing, but for a small file written and removed to time the disk, and a store across a network, which is
+    opened as `towline up` would: its tables are made where there are none. Exit code 1 when something is bad.
     """
     project, first = _project(file)
     found = [*first, *findings(project)]

@@ -6,7 +6,9 @@ from typing import Final, TypeAlias, cast
 
 import click
 
+from orchestrator.cli.orders import finish_by
 from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.times import Typed, typed_instant
 from orchestrator.clock import SystemClock
 from orchestrator.state import StateDir
 from queue_core.cli import exits
@@ -14,6 +16,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
 from queue_core.cli.output import columns, print_json, print_table, say, shown_seconds
+from queue_core.mistakes import did_you_mean
 from queue_core.units import format_bytes, format_seconds
 
 Json: TypeAlias = dict[str, object]
@@ -56,18 +59,37 @@ def shown_fleet(files: StateDir) -> Shown:
     return Shown(snapshot, files.is_supervised(), max(0.0, age))
 
 
-@command("pools", examples=("towline pools", "towline pools --json"))
+@command(
+    "pools",
+    examples=("towline pools", "towline pools resize --finish-by 09:00", "towline pools resize --finish-by never"),
+)
+@click.argument("pool", required=False)
+@click.option("--finish-by", "by", metavar="TIME", help="What waits for POOL is to be done by then (never: no longer).")
 @file_option
 @json_option
-def pools(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Pools of the settings file: their workers, what waits, and what decided their size."""
-    shown = shown_fleet(state_of(load_project(file)))
+def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Pools of the settings file, or one: workers, what waits, what decided their size, what was asked by hand.
+
+    --finish-by takes 09:00 (the next one, on this clock), 2026-03-29T09:00, or 2h from now. The pool then has the
+    smallest fleet that does what waits by then, and never fewer workers than its slo needs.
+    """
+    if by is not None:
+        if pool is None:
+            raise click.UsageError("--finish-by goes with a POOL")
+        return finish_by(pool, _instant(by), file=file, as_json=as_json)
+    files = state_of(load_project(file))
+    shown = shown_fleet(files)
+    if pool is not None and pool not in shown.pools:
+        told = f"there is no pool '{pool}'{did_you_mean(pool, shown.pools)}"
+        raise CommandError(told, code=exits.NO_INPUT, fix="`towline pools` lists them")
+    found = {name: one for name, one in shown.pools.items() if pool in (None, name)}
     if as_json:
-        print_json({"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "pools": shown.pools})
+        print_json({"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "pools": found})
         return exits.OK
-    rows = [pool_row(name, pool, shown.workers) for name, pool in shown.pools.items()]
+    rows = [pool_row(name, one, shown.workers) for name, one in found.items()]
     heads = columns(
-        "POOL", ">WORKERS", ">TARGET", ">BUSY", ">READY", ">IN-FLIGHT", ">OLDEST", ">SLO", "RULE", "LIMITED BY"
+        *("POOL", ">WORKERS", ">TARGET", ">BUSY", ">READY", ">IN-FLIGHT", ">OLDEST", ">SLO", "RULE", "LIMITED BY"),
+        "IN FORCE",
     )
     print_table(heads, rows, empty="no pools in the settings file")
     _warn(shown)
@@ -103,7 +125,7 @@ def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
     sample, decision = _part(pool, "sample"), _part(pool, "decision")
     settings = _part(pool, "settings")
     busy = sum(1 for worker in crew if worker.get("pool") == name and worker.get("state") == "busy")
-    limits = decision.get("limited_by")
+    limits, notes = decision.get("limited_by"), decision.get("notes")
     return (
         name,
         pool.get("current"),
@@ -115,6 +137,7 @@ def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
         format_seconds(_number(settings, "slo_seconds")),
         decision.get("rule", ""),
         ", ".join(map(str, limits)) if isinstance(limits, list) else "",
+        "; ".join(map(str, notes)) if isinstance(notes, list) else "",
     )
 
 
@@ -136,6 +159,19 @@ def worker_row(worker: Json, now: float) -> tuple[object, ...]:
         shown_seconds(max(0.0, now - _number(worker, "spawned_at"))),
         ", ".join(notes),
     )
+
+
+def _instant(text: str) -> Typed | None:
+    if text == "never":
+        return None
+    now = SystemClock().wall_seconds()
+    try:
+        instant = typed_instant(text, now=now, side="next")
+    except ValueError as error:
+        raise click.UsageError(f"--finish-by {error}") from None
+    if instant.at <= now:
+        raise click.UsageError(f"--finish-by {text}: that is over")
+    return instant
 
 
 def _warn(shown: Shown) -> None:

@@ -5,6 +5,7 @@ from typing import cast
 
 import click
 
+from orchestrator.circumstances import Circumstances
 from orchestrator.cli.fleet import Json
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.clock import Clock, Monotonic, SystemClock
@@ -21,7 +22,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import print_json
+from queue_core.cli.output import print_json, say
 from queue_core.cli.target import opened
 
 
@@ -35,15 +36,18 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """
     project = load_project(file)
     files, clock = state_of(project), SystemClock()
-    learned = _learned(files)
+    learned, circumstances = _learned(files), Circumstances(files, clock=clock)
+    circumstances.heed_orders()
+    for trouble in circumstances.troubles():
+        say(trouble)
     found: list[tuple[Decision, Plan]] = []
     with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
         source = PullQueueSource(queues)
         for pool in project.pools.values():
             try:
-                found.append(_one(pool, source, files, learned.get(pool.name), clock))
+                found.append(_one(pool, source, files, learned.get(pool.name), clock, circumstances))
             except SourceUnavailableError as error:
-                raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.url) from error
+                raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
     if as_json:
         print_json([decision.record() | _actions(todo) for decision, todo in found])
         return exits.OK
@@ -53,7 +57,12 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
 
 
 def _one(
-    pool: PoolSpec, source: PullQueueSource, files: StateDir, learned: object, clock: Clock
+    pool: PoolSpec,
+    source: PullQueueSource,
+    files: StateDir,
+    learned: object,
+    clock: Clock,
+    circumstances: Circumstances,
 ) -> tuple[Decision, Plan]:
     fleet = _fleet(pool, files, clock)
     sample = source.sample(pool, workers=fleet.workers.keys(), now=clock.monotonic())
@@ -63,8 +72,9 @@ def _one(
         state = PolicyState.from_json(learned) if learned is not None else PolicyState()
     except ValueError:
         state = PolicyState()
-    decision, _ = decide(sample, fleet=fleet, spec=pool, state=state, now=now)
-    return decision, plan_actions(decision, fleet=fleet, spec=pool, now=now)
+    spec, conditions = circumstances.of(pool, fleet)
+    decision, _ = decide(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=conditions)
+    return decision, plan_actions(decision, fleet=fleet, spec=spec, now=now)
 
 
 def _fleet(pool: PoolSpec, files: StateDir, clock: Clock) -> Fleet:
@@ -106,6 +116,8 @@ def _print(decision: Decision, todo: Plan) -> None:
     click.echo(f"  {decision.why}")
     for limit in decision.limits:
         click.echo(f"  limited by {limit.guard}: {limit.why}")
+    for note in decision.notes:
+        click.echo(f"  in force: {note}")
     if todo.spawn:
         click.echo(f"  would start {len(todo.spawn)}")
     for verb, leaves in (("retire", todo.retire), ("drain", todo.drain), ("end", todo.kill)):

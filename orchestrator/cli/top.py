@@ -19,9 +19,12 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
 from queue_core.cli.output import print_json
 
-_POOL_HEADS = ("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "rule", "limited by")
+_POOL_HEADS = (
+    *("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "rule", "limited by"),
+    "in force",
+)
 _WORKER_HEADS = ("worker", "pool", "pid", "state", "for", "holds", "done", "memory", "age", "")
-_LEFT = {"pool", "worker", "state", "rule", "limited by", ""}
+_LEFT = {"pool", "worker", "state", "rule", "limited by", "in force", ""}
 _STATE_STYLES = {"busy": "green", "idle": "dim", "starting": "cyan", "draining": "yellow", "killed": "red"}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -17,6 +18,7 @@ from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.sources.pull_queue import PullQueueSource
 from orchestrator.supervisor import Supervisor
 from queue_core import logs
+from queue_core.api import QueuesApi
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -25,8 +27,14 @@ from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure
 from queue_core.config import Override
 from queue_core.connect import open_queues
 from queue_core.errors import ListenError
+from queue_core.http_api.caller import Retries
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread
+from queue_core.stores.urls import masked
+
+RETRIES: Final = Retries(tries=2)
+TIMEOUT_SECONDS: Final = 5.0
+"""A supervisor looks at its workers between two calls, and at its lead, which ends by itself."""
 
 
 @command(
@@ -92,7 +100,7 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     project = load_project(file)
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     found = url or project.queue_file.server.url(project.directory)
-    click.echo(f"supervising {_counted(project.pools)} on {found}", err=True)
+    click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
     token = os.environ.get("TOWLINE_TOKEN") or None
     return _supervise(project, url=found, token=token, worker_token=token, file=file, flags=())
 
@@ -125,7 +133,7 @@ def _supervise(
 ) -> int:
     files = state_of(project)
     with ExitStack() as stack:
-        queues, waiting = open_queues(url, token=token), open_queues(url, token=token)
+        queues, waiting = _queues(url, token), _queues(url, token)
         stack.callback(waiting.close)
         stack.callback(queues.close)
         runtime = ProcessRuntime(files.path, lock=files.lock_path)
@@ -137,6 +145,7 @@ def _supervise(
             runtime=runtime,
             files=files,
             url=url,
+            shown_url=masked(url),
             token=worker_token,
             load=pools_loader(file, flags=flags),
             watched=file or Path(DEFAULT_FILE),
@@ -146,6 +155,10 @@ def _supervise(
         except AlreadySupervisedError as error:
             fix = "`towline pools` shows what the other one does"
             raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
+
+
+def _queues(url: str, token: str | None) -> QueuesApi:
+    return open_queues(url, token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
 
 
 def _counted(pools: Mapping[str, PoolSpec]) -> str:

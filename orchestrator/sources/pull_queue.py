@@ -1,8 +1,9 @@
 """The queue as a source of work: one look per pool and turn, told in the fleet's own words."""
 
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -11,10 +12,10 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.source import ReleasedTask
 from queue_core.api import Observation, QueuesApi
-from queue_core.clock import Instant, seconds_between
+from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError
 from queue_core.stats import FinishedLease as QueueFinishedLease
-from queue_core.stats import QueueStats
+from queue_core.stats import LiveLease, QueueStats
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.verbs import MAX_SAMPLES_PER_OBSERVATION
 
@@ -22,13 +23,18 @@ MAX_LOOKS: Final = 12
 """Looks of one sample: enough to page through all the finished leases that a queue keeps."""
 _LEAD: Final = "supervisor"
 
+_Lease = tuple[str, int]
+"""One lease of a pool for all time: its task's name and its number."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the look before this one left: where its finished leases ended, and its counts."""
+    """What the look before this one left: where its finished leases ended, its counts, and of the leases that were
+    held how many there were when each was first seen."""
 
     cursor: int
     stats: QueueStats
+    at_a_time: Mapping[_Lease, int] = field(default_factory=dict)
 
 
 class PullQueueSource:
@@ -46,8 +52,11 @@ class PullQueueSource:
         before = self._seen.get(pool.name)
         with _told_as_unavailable(f"sample queue {pool.queue}"):
             look, finished = self._look(pool, tags, after=before.cursor if before else 0, workers=sorted(workers))
-        self._seen[pool.name] = _Seen(look.samples.cursor, look.stats)
+        known = before.at_a_time if before else {}
         stats = look.stats
+        held = {_lease(live): known.get(_lease(live), stats.in_flight) for live in look.live}
+        at_a_time = _at_a_time(finished, look, known=known) if before else ()
+        self._seen[pool.name] = _Seen(look.samples.cursor, stats, held)
         return QueueSample(
             at=now,
             ready=stats.ready,
@@ -63,11 +72,15 @@ class PullQueueSource:
                     held_seconds=_ago(lease.leased_at, look.now),
                     waited_seconds=_ago(lease.ready_at, lease.leased_at),
                     lease_number=lease.lease_number,
+                    at_a_time=held[_lease(lease)],
                 )
                 for lease in look.live
             ),
             # What finished before the first look is history.
-            finished=tuple(_finished(lease, look.now) for lease in finished) if before else (),
+            finished=tuple(
+                _finished(lease, look.now, at_a_time=held_then)
+                for lease, held_then in zip(finished, at_a_time, strict=False)
+            ),
             first_seen_seconds_ago={worker: _ago(seen_at, look.now) for worker, seen_at in look.seen.items()},
         )
 
@@ -141,7 +154,31 @@ def _arrivals(before: QueueStats, after: QueueStats) -> int:
     return max(0, after.ready - before.ready + leased)
 
 
-def _finished(lease: QueueFinishedLease, now: Instant) -> FinishedLease:
+def _lease(lease: LiveLease | QueueFinishedLease) -> _Lease:
+    return lease.name, lease.lease_number
+
+
+def _at_a_time(
+    finished: Sequence[QueueFinishedLease], look: Observation, *, known: Mapping[_Lease, int]
+) -> Sequence[int]:
+    """For each finished lease how many were held when it began, itself included.
+
+    What was seen running keeps its number; for the others, which began and ended since the look before, those are
+    counted that are known to have run at that instant.
+    """
+    starts = sorted([_began(lease) for lease in finished] + [live.leased_at for live in look.live])
+    ends = sorted(lease.ended_at for lease in finished)
+    return [
+        known.get(_lease(lease)) or max(1, bisect_right(starts, _began(lease)) - bisect_right(ends, _began(lease)))
+        for lease in finished
+    ]
+
+
+def _began(lease: QueueFinishedLease) -> int:
+    return lease.ended_at - round(lease.held_seconds * MICROSECONDS)
+
+
+def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> FinishedLease:
     return FinishedLease(
         lease.worker,
         held_seconds=lease.held_seconds,
@@ -149,6 +186,7 @@ def _finished(lease: QueueFinishedLease, now: Instant) -> FinishedLease:
         outcome="died" if lease.died else lease.outcome,
         lease_number=lease.lease_number,
         ended_seconds_ago=_ago(lease.ended_at, now),
+        at_a_time=at_a_time,
     )
 
 

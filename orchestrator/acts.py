@@ -1,0 +1,103 @@
+"""What is done to workers: started, let go, asked to finish, ended; in the order of a plan, and told in the log."""
+
+from collections.abc import Callable
+
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Clock, Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.errors import SourceUnavailableError, SpawnError
+from orchestrator.fleet import draining, joined, killed, spawn_failed
+from orchestrator.launch import Launch
+from orchestrator.managed import ManagedPool
+from orchestrator.plan import Leave, Plan, Spawn
+from orchestrator.runtime import Runtime, SpawnRequest
+from orchestrator.source import WorkSource
+
+log = structlog.get_logger()
+
+
+class Acts:
+    """Carries plans out; each act changes the pool's fleet with it. Belongs to one thread."""
+
+    def __init__(
+        self,
+        *,
+        source: WorkSource,
+        runtime: Runtime,
+        clock: Clock,
+        launch: Launch,
+        identify: Callable[[str], str],
+        may_act: Callable[[], bool],
+    ) -> None:
+        """`identify` makes a fresh identity from a pool's name; `may_act`: whether to change the fleet right now."""
+        self._source = source
+        self._runtime = runtime
+        self._clock = clock
+        self._launch = launch
+        self._identify = identify
+        self._may_act = may_act
+
+    def carry_out(self, todo: Plan, pool: ManagedPool, spec: PoolSpec, *, now: Monotonic) -> None:
+        """Do what is planned, as long as we may."""
+        for leave in todo.kill:
+            self.kill(pool, leave.worker, why=leave.why, now=now)
+        for leave in todo.retire:
+            if not self._may_act() or not self._retire(pool, leave, grace_seconds=spec.grace, now=now):
+                break
+        for leave in todo.drain:
+            self.drain(pool, leave.worker, why=leave.why, grace_seconds=spec.grace, now=now)
+        for spawn in todo.spawn:
+            if not self._may_act() or not self._spawn(pool, spec, spawn):
+                break
+
+    def _spawn(self, pool: ManagedPool, spec: PoolSpec, spawn: Spawn) -> bool:
+        now = self._clock.monotonic()
+        worker = self._identify(pool.name)
+        try:
+            request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
+            handle = self._runtime.spawn(request, now=now)
+        except SpawnError as error:
+            pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
+            log.warning(
+                events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
+            )
+            return False
+        pool.fleet = joined(
+            pool.fleet,
+            worker=worker,
+            ref=handle.ref,
+            spec_digest=handle.spec_digest,
+            spawned_at=handle.spawned_at,
+            replaces=spawn.replaces,
+        )
+        log.info(events.WORKER_SPAWNED, pool=pool.name, worker=worker, ref=handle.ref, replaces=spawn.replaces)
+        return True
+
+    def _retire(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:
+        """Let an idle worker go: the queue fences it, and only a fenced one is asked to finish.
+
+        False when the queue did not answer.
+        """
+        try:
+            is_fenced = self._source.retire(leave.worker)
+        except SourceUnavailableError:
+            return False
+        if is_fenced:
+            log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
+            self._runtime.drain(leave.worker)
+            pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
+        return True
+
+    def drain(self, pool: ManagedPool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
+        """Ask a worker to finish what it holds."""
+        log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
+        self._runtime.drain(worker)
+        pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
+
+    def kill(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> None:
+        """End a worker."""
+        log.warning(events.WORKER_KILLED, pool=pool.name, worker=worker, why=why)
+        self._runtime.kill(worker)
+        pool.fleet = killed(pool.fleet, worker, now=now)

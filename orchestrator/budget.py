@@ -1,0 +1,101 @@
+"""How many worker-hours a day a pool may use: a bucket that fills all the time and that every worker empties. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+_DAY_SECONDS: Final = 86_400.0
+_HOUR_SECONDS: Final = 3_600.0
+_FORM: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)h/day")
+_WRITE: Final = "write worker-hours a day, such as 200h/day"
+_ENOUGH_AGAIN_SECONDS: Final = 900.0
+_OVERDRAWN_SECONDS: Final = 3_600.0
+
+Left = Literal["left", "spent", "overdrawn"]
+
+
+def parse_worker_hours(value: object) -> float:
+    """Worker-hours a day from "200h/day", or from a number. Raises `ValueError` for anything else."""
+    match = _FORM.fullmatch(value) if isinstance(value, str) else None
+    if match is not None:
+        return float(match[1])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value}: {_WRITE}")  # noqa: TRY004  pydantic reports a ValueError, not a TypeError
+    return float(value)
+
+
+def format_worker_hours(hours: float) -> str:
+    """As a file writes it: 200.0 is "200h/day"."""
+    return f"{hours:g}h/day"
+
+
+WorkerHours = Annotated[
+    float,
+    BeforeValidator(parse_worker_hours),
+    PlainSerializer(format_worker_hours, return_type=str, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string", "pattern": f"^{_FORM.pattern}$"}, {"type": "number", "exclusiveMinimum": 0}],
+            "examples": ["200h/day"],
+        }
+    ),
+]
+"""Worker-hours a day; a file may write "200h/day"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is left, in worker-seconds: a day's worth at most, and at least the debt of one hour's worth.
+
+    It is `spent` from when nothing is left until a quarter of an hour's worth is there again, and `overdrawn` from when
+    the debt is as large as it gets until nothing is owed.
+    """
+
+    worker_seconds: float
+    state: Left = "left"
+
+    def after(self, workers: int, *, elapsed_seconds: float, hours_per_day: float) -> "Budget":
+        """So many workers were there for so long."""
+        rate = hours_per_day * _HOUR_SECONDS / _DAY_SECONDS
+        low, high = -rate * _OVERDRAWN_SECONDS, rate * _DAY_SECONDS
+        left = min(high, max(low, self.worker_seconds + (rate - workers) * max(0.0, elapsed_seconds)))
+        if left <= low:
+            return Budget(left, "overdrawn")
+        if left <= 0:
+            return Budget(left, "overdrawn" if self.state == "overdrawn" else "spent")
+        if left < rate * _ENOUGH_AGAIN_SECONDS and self.state != "left":
+            return Budget(left, "spent")
+        return Budget(left, "left")
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values."""
+        return {"worker_seconds": round(self.worker_seconds, 3), "state": self.state}
+
+    @staticmethod
+    def from_json(data: object) -> "Budget":
+        """What `to_json` gave. Raises `ValueError` for anything else."""
+        match data:
+            case {"worker_seconds": int() | float() as seconds, "state": "left" | "spent" | "overdrawn" as state}:
+                return Budget(float(seconds), state)
+        raise ValueError(f"no budget: {data!r}")
+
+
+def full(hours_per_day: float) -> Budget:
+    """What a pool begins with: a day's worth."""
+    return Budget(hours_per_day * _HOUR_SECONDS)
+
+
+def kept(budgets: Mapping[str, Budget], *, wall_seconds: float) -> dict[str, object]:
+    """Budgets as plain values, with the instant at which they were this."""
+    return {"at": wall_seconds, "pools": {name: budget.to_json() for name, budget in budgets.items()}}
+
+
+def found(data: object) -> tuple[float, dict[str, Budget]]:
+    """What `kept` gave: the instant, and the budgets by pool. Raises `ValueError` for anything else."""
+    match data:
+        case {"at": int() | float() as at, "pools": dict() as pools}:
+            return float(at), {str(name): Budget.from_json(one) for name, one in pools.items()}
+    raise ValueError(f"no budgets: {data!r}")

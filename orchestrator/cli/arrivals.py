@@ -1,0 +1,81 @@
+"""The arrivals that `simulate` and `backtest` are given: files read, mistakes told as commands tell them."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from orchestrator.workloads.arrival_file import read_arrivals
+from orchestrator.workloads.errors import WorkloadError
+from orchestrator.workloads.lifecycle_log import Recorded, read_lifecycle
+from orchestrator.workloads.services import ServiceTimes
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+
+STDIN: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """Which tasks of a lifecycle log."""
+
+    queue: str | None = None
+    tags: frozenset[str] | None = None
+    untagged: bool = False
+
+
+@contextmanager
+def told_as_failure() -> Iterator[None]:
+    """Tells arrivals that can't be used as a command's failure."""
+    try:
+        yield
+    except WorkloadError as error:
+        raise CommandError(str(error), code=exits.BAD_DATA, where=error.where, fix=error.fix) from None
+    except UnicodeDecodeError as error:
+        raise CommandError(
+            f"not a text file: {error.reason}", code=exits.BAD_DATA, fix="give CSV or JSON lines"
+        ) from None
+
+
+def read_files(
+    paths: Sequence[Path],
+    *,
+    rng: Random,
+    service: ServiceTimes | None,
+    slot_seconds: float | None,
+    wanted: LogFilter,
+    since: float = -math.inf,
+) -> Recorded:
+    """The arrivals of one CSV file, or of one lifecycle log in one or several files, oldest first."""
+    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    with told_as_failure():
+        lines = chain.from_iterable(_lines(path) for path in paths)
+        first = next(lines, "")
+        everything = chain([first], lines) if first else iter(())
+        if first.lstrip().startswith("{"):
+            return read_lifecycle(
+                everything,
+                name=name,
+                rng=rng,
+                queue=wanted.queue,
+                tags=wanted.tags,
+                untagged=wanted.untagged,
+                since=since,
+            )
+        if len(paths) > 1:
+            raise WorkloadError("several files make one lifecycle log, not one CSV file", where=name, fix="give one")
+        workload = read_arrivals(everything, name=name, rng=rng, service=service, slot_seconds=slot_seconds)
+    return Recorded(workload)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if str(path) == STDIN:
+        yield from sys.stdin
+        return
+    with path.open(encoding="utf-8") as file:
+        yield from file

@@ -1,0 +1,164 @@
+"""A study as commands show it: a table with its assumptions, JSON, a chart, an SVG file; and progress meanwhile."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from orchestrator.simulation.charts import svg_chart, terminal_chart
+from orchestrator.simulation.results import Result
+from orchestrator.simulation.study import Progress, Row
+from orchestrator.simulation.workload import Workload, World
+from queue_core.cli.output import columns, print_json, print_table, say, shown_seconds
+
+
+def progress_of(*, is_json: bool) -> Progress | None:
+    """Tells a terminal how far a run is; nobody else."""
+    if is_json or not sys.stderr.isatty():
+        return None
+
+    def tell(name: str, share: float) -> None:
+        click.echo(f"\r\033[K{name}: {share:.0%}", nl=False, err=True)
+
+    return tell
+
+
+def end_progress(progress: Progress | None) -> None:
+    """Wipe the line of progress."""
+    if progress is not None:
+        click.echo("\r\033[K", nl=False, err=True)
+
+
+def show(
+    workload: Workload,
+    world: World,
+    rows: Sequence[Row],
+    *,
+    notes: Sequence[str],
+    as_json: bool,
+    has_chart: bool,
+    svg: Path | None,
+    real: Mapping[str, float] | None = None,
+) -> None:
+    """Print a study. `real` is what a recorded run came to, under the names that a result has."""
+    if svg is not None:
+        svg.write_text(svg_chart(workload, rows, title=f"{workload.name}: {workload.tasks:,} tasks"), encoding="utf-8")
+    if as_json:
+        print_json(_record(workload, world, rows, notes, real))
+        return
+    click.echo(_about(workload, world))
+    for note in notes:
+        click.echo(note)
+    click.echo()
+    heads = columns(
+        "WHAT",
+        ">SLO",
+        ">LATE",
+        ">P50",
+        ">P95",
+        ">P99",
+        ">WORKER-HOURS",
+        ">OF HINDSIGHT",
+        ">STARTS",
+        ">CHANGES/H",
+        ">PEAK",
+    )
+    print_table(heads, [*_real_line(real), *_lines(rows)], empty="nothing to show")
+    if any(row.result.unfinished or row.result.dead for row in rows):
+        for row in rows:
+            if row.result.unfinished or row.result.dead:
+                say(f"{row.name}: {row.result.unfinished:,} tasks were never done, {row.result.dead:,} died")
+    if has_chart:
+        width = shutil.get_terminal_size((100, 24)).columns
+        for line in terminal_chart(workload, rows, columns=width):
+            click.echo(line)
+    if svg is not None:
+        say(f"chart written to {svg}")
+
+
+def _about(workload: Workload, world: World) -> str:
+    hours = max(1.0, workload.last_at)
+    return (
+        f"{workload.name}: {workload.tasks:,} tasks in {shown_seconds(workload.last_at)}, "
+        f"{workload.tasks / hours:.3g}/s; {shown_seconds(workload.mean_service_seconds)} each, "
+        f"{workload.work_seconds / 3600:.2f} hours of work; a start takes {shown_seconds(world.mean_startup_seconds)}"
+    )
+
+
+def _lines(rows: Sequence[Row]) -> list[tuple[object, ...]]:
+    lines: list[tuple[object, ...]] = []
+    told: set[float] = set()
+    for row in sorted(rows, key=lambda row: row.result.slo_seconds):
+        result = row.result
+        if row.hindsight is not None and result.slo_seconds not in told:
+            told.add(result.slo_seconds)
+            yardstick = row.hindsight
+            hours = f"{yardstick.worker_seconds / 3600:.2f}"
+            shown = (f"{result.slo_seconds:g}s", "0.00%", "", "", "", hours, "1.00x", yardstick.starts, "", "")
+            lines.append(("(hindsight)", *shown))
+        lines.append(
+            (
+                row.name,
+                f"{result.slo_seconds:g}s",
+                f"{result.late_share:.2%}",
+                shown_seconds(result.wait_p50),
+                shown_seconds(result.wait_p95),
+                shown_seconds(result.wait_p99),
+                f"{result.worker_seconds / 3600:.2f}",
+                "-" if row.cost_ratio is None else f"{row.cost_ratio:.2f}x",
+                result.starts,
+                f"{result.changes_per_hour:.0f}",
+                result.peak,
+            )
+        )
+    return lines
+
+
+def _real_line(real: Mapping[str, float] | None) -> list[tuple[object, ...]]:
+    if real is None:
+        return []
+    waits = [shown_seconds(real[name]) for name in ("wait_p50", "wait_p95", "wait_p99")]
+    hours = f"{real['worker_seconds'] / 3600:.2f}" if "worker_seconds" in real else "-"
+    return [("(as it was)", f"{real['slo_seconds']:g}s", f"{real['late_share']:.2%}", *waits, hours, "", "", "", "")]
+
+
+def _record(
+    workload: Workload, world: World, rows: Sequence[Row], notes: Sequence[str], real: Mapping[str, float] | None
+) -> dict[str, object]:
+    return {
+        "workload": {
+            "name": workload.name,
+            "tasks": workload.tasks,
+            "seconds": round(workload.last_at, 3),
+            "service_seconds": round(workload.mean_service_seconds, 6),
+            "work_seconds": round(workload.work_seconds, 3),
+        },
+        "startup_seconds": world.mean_startup_seconds,
+        "notes": list(notes),
+        "real": None if real is None else {name: round(value, 6) for name, value in real.items()},
+        "rows": [_row_record(row) for row in rows],
+    }
+
+
+def _row_record(row: Row) -> dict[str, object]:
+    yardstick = row.hindsight
+    return {
+        "name": row.name,
+        "towline": row.is_towline,
+        **_result_record(row.result),
+        "of_hindsight": None if row.cost_ratio is None else round(row.cost_ratio, 4),
+        "hindsight_worker_seconds": None if yardstick is None else round(yardstick.worker_seconds, 3),
+        "least_worker_seconds": None if yardstick is None else round(yardstick.least_worker_seconds, 3),
+    }
+
+
+def _result_record(result: Result) -> dict[str, object]:
+    told: dict[str, object] = {
+        name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(result).items()
+    }
+    for name in ("scaler", "sizes"):
+        del told[name]
+    return told | {"changes_per_hour": round(result.changes_per_hour, 3)}

@@ -1,0 +1,54 @@
+"""One pool as its supervisor has it: its settings, its workers, what was seen and decided last."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision
+from orchestrator.fleet import Fleet
+from orchestrator.metrics import QueueSample
+from orchestrator.policy import PolicyState
+
+log = structlog.get_logger()
+
+LEAVING_GRACE_SECONDS: Final = 30.0
+"""How long the workers of a pool nobody knows any more may take to finish."""
+
+AT_ONCE: Final = Monotonic(float("-inf"))
+
+
+@dataclass(slots=True)
+class ManagedPool:
+    """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave.
+
+    `effective` is the spec with the bounds of the moment and `conditions` what else there was, at the last decision.
+    """
+
+    name: str
+    spec: PoolSpec | None
+    fleet: Fleet
+    state: PolicyState = field(default_factory=PolicyState)
+    sample: QueueSample | None = None
+    decision: Decision | None = None
+    effective: PoolSpec | None = None
+    conditions: Conditions = NOTHING_SPECIAL
+    due_at: Monotonic = AT_ONCE
+    is_stale: bool = False
+    grace_seconds: float = LEAVING_GRACE_SECONDS
+    told: tuple[object, ...] = ()
+
+
+def state_of(name: str, learned: Mapping[str, object]) -> PolicyState:
+    """What was kept of the pool; a new state, with a warning, where that can't be read."""
+    if name not in learned:
+        return PolicyState()
+    try:
+        return PolicyState.from_json(learned[name])
+    except ValueError as error:
+        log.warning(events.STATE_DISCARDED, pool=name, error=str(error))
+        return PolicyState()

@@ -1,0 +1,153 @@
+"""How many more workers a host has room for, and whose they are: memory and CPU, shared by priority. Pure."""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MEMORY_SHARE: Final = 0.85
+CPU_SHARE: Final = 0.9
+"""Of what is free this much is given away: measures lag behind, and the host has other work."""
+PRESSED_SHARE: Final = 0.05
+"""With less free memory than this share of all, workers that do nothing are one too many."""
+IDLE_CORES: Final = 0.1
+"""Workers that use less wait for something else: no lack of CPU is a reason not to have them."""
+MOST_AT_A_TIME: Final = 64
+"""A pool is granted no more at a time: one turn starts no more either."""
+PRIOR_BYTES: Final = 64 * 2**20
+"""What a worker may take of which nothing is known yet: a Python interpreter with its libraries."""
+_MIB: Final = 2**20
+
+Scarce = Literal["", "memory", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the host, or the container, has in all and has free now."""
+
+    memory_bytes: float
+    free_memory_bytes: float
+    cores: float
+    free_cores: float
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether memory is all but used up."""
+        return self.free_memory_bytes < PRESSED_SHARE * self.memory_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """What one worker takes: memory, as nearly all of them need no more; and cores while busy, once that is known."""
+
+    memory_bytes: float = PRIOR_BYTES
+    cores: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one pool has and wants of the host.
+
+    `promised_bytes` is what its workers will still take: those that are starting have taken little of it yet.
+    """
+
+    pool: str
+    alive: int
+    wanted: int
+    appetite: Appetite
+    idle: int = 0
+    starting: int = 0
+    promised_bytes: float = 0.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Workers a pool may add now; `scarce` is what there is too little of for more. It is to yield an idle worker when
+    memory is all but used up."""
+
+    workers: int
+    scarce: Scarce = ""
+    why: str = ""
+    is_to_yield: bool = False
+
+
+def shared(host: Host, claims: Iterable[Claim]) -> Mapping[str, Room]:
+    """The room of every pool that claims some.
+
+    Pools of the highest priority are served first. Among equals the next worker goes to the pool that would then have
+    the smallest part of the host, counting what it has already, in whichever of memory and CPU it has most of; what one
+    does not want is left to the others. For want of CPU no pool is denied its first worker.
+
+    Source: Ghodsi et al., Dominant Resource Fairness, for the order within a priority.
+    """
+    known = list(claims)
+    memory = MEMORY_SHARE * host.free_memory_bytes - math.fsum(claim.promised_bytes for claim in known)
+    cores = CPU_SHARE * host.free_cores - math.fsum(claim.starting * _cores(claim) for claim in known)
+    yields = _yields(known) if host.is_pressed else None
+    rooms: dict[str, Room] = {}
+    levels: dict[int, list[Claim]] = {}
+    for claim in known:
+        levels.setdefault(claim.priority, []).append(claim)
+    for priority in sorted(levels, reverse=True):
+        level = levels[priority]
+        for claim, granted, scarce in _filled(host, level, 0.0 if host.is_pressed else memory, cores):
+            why = _why(host, claim, scarce)
+            rooms[claim.pool] = Room(granted, scarce, why, is_to_yield=claim.pool == yields)
+            memory -= granted * claim.appetite.memory_bytes
+            cores -= granted * _cores(claim)
+    return rooms
+
+
+def _filled(host: Host, claims: list[Claim], memory: float, cores: float) -> list[tuple[Claim, int, Scarce]]:
+    """One worker at a time to whoever has least, until nobody wants or nothing fits."""
+    granted = dict.fromkeys(range(len(claims)), 0)
+    scarce: dict[int, Scarce] = dict.fromkeys(range(len(claims)), "")
+    turn = [(_share(host, claim, 1), index) for index, claim in enumerate(claims) if claim.wanted > claim.alive]
+    heapq.heapify(turn)
+    while turn:
+        _, index = heapq.heappop(turn)
+        claim = claims[index]
+        needs = _cores(claim)
+        is_first = claim.alive + granted[index] == 0
+        if claim.appetite.memory_bytes > memory:
+            scarce[index] = "memory"
+        elif needs > cores and needs > 0 and not is_first:
+            scarce[index] = "cpu"
+        else:
+            granted[index] += 1
+            memory -= claim.appetite.memory_bytes
+            cores -= needs
+            if claim.alive + granted[index] < claim.wanted and granted[index] < MOST_AT_A_TIME:
+                heapq.heappush(turn, (_share(host, claim, granted[index] + 1), index))
+    return [(claim, granted[index], scarce[index]) for index, claim in enumerate(claims)]
+
+
+def _why(host: Host, claim: Claim, scarce: Scarce) -> str:
+    if scarce == "cpu":
+        return f"{host.free_cores:.1f} of {host.cores:g} cores are free, and one worker takes {_cores(claim):.1f}"
+    return (
+        f"{host.free_memory_bytes / _MIB:,.0f} of {host.memory_bytes / _MIB:,.0f} MiB are free, "
+        f"and one worker takes {claim.appetite.memory_bytes / _MIB:,.0f} MiB"
+    )
+
+
+def _cores(claim: Claim) -> float:
+    cores = claim.appetite.cores
+    return 0.0 if cores is None or cores < IDLE_CORES else cores
+
+
+def _share(host: Host, claim: Claim, more: int) -> float:
+    """The part of the host that the pool has with so many workers more, in what it has most of."""
+    workers = claim.alive + more
+    memory = workers * claim.appetite.memory_bytes / max(1.0, host.memory_bytes)
+    return max(memory, workers * _cores(claim) / max(0.01, host.cores))
+
+
+def _yields(claims: list[Claim]) -> str | None:
+    """The pool that gives up an idle worker: of the lowest priority, with most of them."""
+    idle = [claim for claim in claims if claim.idle]
+    if not idle:
+        return None
+    return min(idle, key=lambda claim: (claim.priority, -claim.idle * claim.appetite.memory_bytes, claim.pool)).pool

@@ -1,0 +1,90 @@
+"""What one decision looks at, and what a rule answers: the policy's state, the pool counted once, a wish. Pure."""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.deadline import Burst, Crew, Pace
+from orchestrator.decision import Rule
+from orchestrator.estimate import Estimates
+from orchestrator.finishing import Course
+from orchestrator.fleet import Worker
+from orchestrator.guards import Facts
+from orchestrator.knee import Knee
+from orchestrator.levels import Backlogs
+from orchestrator.metrics import QueueSample
+from orchestrator.paper import PaperNeed
+
+_LONG_AGO: Final = Monotonic(float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
+
+    `grown_at[n - 1]` is when a decision last asked for the n-th worker.
+    """
+
+    estimates: Estimates = field(default_factory=Estimates)
+    burst: Burst = field(default_factory=Burst)
+    paper: PaperNeed = field(default_factory=PaperNeed)
+    knee: Knee = field(default_factory=Knee)
+    backlogs: Backlogs = field(default_factory=Backlogs)
+    sampled_at: Monotonic | None = None
+    grown_at: tuple[Monotonic, ...] = ()
+
+    def grown(self, *, current: int, target: int, now: Monotonic) -> "PolicyState":
+        """After a decision that asked for so many workers, of which some were there."""
+        if target <= current:
+            return self
+        below = (*self.grown_at[:current], *(_LONG_AGO,) * (current - len(self.grown_at)))
+        return replace(self, grown_at=(*below, *(now,) * (target - current), *self.grown_at[target:]))
+
+    def to_json(self) -> dict[str, object]:
+        """What is worth keeping across a restart, as plain values: the estimates."""
+        return self.estimates.to_json()
+
+    @staticmethod
+    def from_json(data: object) -> "PolicyState":
+        """The state that `to_json` kept. Raises `ValueError` when `data` is anything else."""
+        return PolicyState(estimates=Estimates.from_json(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything one decision looks at, counted once."""
+
+    facts: Facts
+    state: PolicyState
+    crew: Crew
+    pace: Pace
+    idle: tuple[Worker, ...]
+    busy: int
+    course: Course | None = None
+
+    @property
+    def sample(self) -> QueueSample:
+        return self.facts.sample
+
+    @property
+    def spec(self) -> PoolSpec:
+        return self.facts.spec
+
+    @property
+    def current(self) -> int:
+        return self.facts.current
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a rule asks for."""
+
+    target: int
+    rule: Rule
+    why: str
+
+
+def restart_seconds(estimates: Estimates, spec: PoolSpec) -> float:
+    """What letting a worker go costs, in worker-seconds, if it is wanted again."""
+    return estimates.startup.mean_seconds + spec.churn

@@ -1,0 +1,37 @@
+"""The rules that let idle workers go: each after a hold learned at its level, or once a smaller fleet does. Pure."""
+
+from collections.abc import Mapping
+
+from orchestrator.scene import Scene, Wish, restart_seconds
+
+
+def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
+    """Let idle workers go, least recently used first, while a rule says so; and the hold at the last level seen."""
+    state, spec, now = scene.state, scene.spec, scene.facts.now
+    wish = Wish(scene.current, "hold", "nothing to change")
+    if not scene.idle or (scene.sample.ready and not scene.sample.paused):
+        return wish, {}
+    restart = restart_seconds(state.estimates, spec)
+    warm = 0 if scene.pace.is_start_in_time else state.burst.warm_workers
+    low = max(spec.workers.min, warm, scene.busy)
+    level, held = scene.current, {}
+    for worker in scene.idle:
+        if level <= low:
+            break
+        needed_at = state.estimates.gaps.needed_at(level)
+        spare_at = worker.since if needed_at is None else needed_at
+        if level <= len(state.grown_at):  # what was asked for a moment ago is not spare, whatever was needed till then
+            spare_at = max(spare_at, state.grown_at[level - 1])
+        spare_seconds = now - spare_at
+        hold = state.estimates.gaps.hold_seconds(level, restart_seconds=restart)
+        held = {level: hold}
+        if spare_seconds >= hold:
+            why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
+            wish = Wish(level - 1, "idle", why)
+        elif level - 1 >= max(1, state.paper.workers):
+            why = f"{max(1, state.paper.workers)} meet the slo on paper, for {restart:.0f} s now"
+            wish = Wish(level - 1, "paper", why)
+        else:
+            break
+        level -= 1
+    return wish, held

@@ -1,0 +1,130 @@
+"""A study as a picture: lines of blocks for a terminal, SVG for a file. Pure: text out."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from orchestrator.simulation.series import arrivals_over, workers_over
+from orchestrator.simulation.study import Row
+from orchestrator.simulation.workload import Workload
+
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_MIN_COLUMNS: Final = 20
+_WIDTH: Final = 960
+_LEFT: Final = 150
+_RIGHT: Final = 20
+_PANEL: Final = 74
+_GAP: Final = 26
+_TOP: Final = 44
+_SLOTS: Final = 400
+_NAME_CHARS: Final = 20
+_TOWLINE: Final = "#0b7285"
+_RULE: Final = "#868e96"
+_ARRIVALS: Final = "#e8590c"
+
+
+def terminal_chart(workload: Workload, rows: Sequence[Row], *, columns: int, height: int = 4) -> list[str]:
+    """Arrivals, then the workers of each row, over the same time; all fleets are drawn to one scale."""
+    slots = max(_MIN_COLUMNS, columns - 12)
+    end_at = _end_of(rows)
+    most = _most_workers(rows)
+    rates = arrivals_over(workload.ready_at, end_at=end_at, slots=slots)
+    lines = ["", "arrivals per second", *_blocks(rates, max(rates), height)]
+    for row in rows:
+        lines += ["", f"{_titled(row)}: workers"]
+        lines += _blocks(workers_over(row.result.sizes, end_at=end_at, slots=slots), most, height)
+    marks = [_clock(end_at * share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    axis = "".join(mark.ljust(slots // 4) for mark in marks[:-1]) + marks[-1]
+    return [*lines, " " * 9 + axis]
+
+
+def _blocks(values: Sequence[float], most: float, height: int) -> list[str]:
+    """Rows of blocks, the highest first; the scale stands to the left."""
+    most = most or 1.0
+    lines = []
+    for level in range(height, 0, -1):
+        filled = (min(1.0, max(0.0, value / most * height - level + 1)) for value in values)
+        # Whatever is more than nothing is seen.
+        bar = "".join(
+            _BLOCKS[max(round(part * 8), 1 if level == 1 and value > 0 else 0)]
+            for part, value in zip(filled, values, strict=True)
+        )
+        label = f"{most:.3g}" if level == height else "0" if level == 1 else ""
+        lines.append(f"{label:>7} {'┤' if label else '│'}{bar}".rstrip())
+    return lines
+
+
+def svg_chart(workload: Workload, rows: Sequence[Row], *, title: str) -> str:
+    """A standalone SVG document: a panel of arrivals, and one of workers for each row, over the same time."""
+    end_at = _end_of(rows)
+    height = _TOP + (len(rows) + 1) * (_PANEL + _GAP) + 30
+    most = _most_workers(rows)
+    rates = arrivals_over(workload.ready_at, end_at=end_at, slots=_SLOTS)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"',
+        ' font-family="system-ui, sans-serif" font-size="12" fill="#212529">',
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="24" font-size="16" font-weight="600">{escape(title)}</text>',
+        *_panel(0, "arrivals/s", "", rates, max(rates), _ARRIVALS),
+    ]
+    for place, row in enumerate(rows, 1):
+        workers = workers_over(row.result.sizes, end_at=end_at, slots=_SLOTS)
+        told = f"{row.result.worker_seconds / 3600:.2f} h, {row.result.late_share:.2%} late"
+        parts += _panel(place, _titled(row), told, workers, most, _TOWLINE if row.is_towline else _RULE)
+    parts += _time_axis(height - 14, end_at)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _panel(place: int, name: str, told: str, values: Sequence[float], most: float, colour: str) -> list[str]:
+    top = _TOP + place * (_PANEL + _GAP)
+    bottom, most = top + _PANEL, most or 1.0
+    step = (_WIDTH - _LEFT - _RIGHT) / len(values)
+    points = [f"M{_LEFT},{bottom}"]
+    for slot, value in enumerate(values):
+        y = bottom - min(1.0, value / most) * _PANEL
+        points.append(f"L{_LEFT + slot * step:.1f},{y:.1f}L{_LEFT + (slot + 1) * step:.1f},{y:.1f}")
+    points.append(f"L{_WIDTH - _RIGHT},{bottom}Z")
+    return [
+        f'<text x="12" y="{top + 14}" font-weight="600">{escape(_cut(name))}</text>',
+        f'<text x="12" y="{top + 30}" fill="#495057" font-size="11">{escape(told)}</text>',
+        f'<text x="{_LEFT - 6}" y="{top + 8}" text-anchor="end" fill="#495057" font-size="10">{most:.3g}</text>',
+        f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#ced4da"/>',
+        f'<path d="{"".join(points)}" fill="{colour}" fill-opacity="0.35" stroke="{colour}" stroke-width="1"/>',
+    ]
+
+
+def _time_axis(y: int, end_at: float) -> list[str]:
+    width = _WIDTH - _LEFT - _RIGHT
+    anchors = ("start", "middle", "middle", "middle", "end")
+    return [
+        f'<text x="{_LEFT + width * place / 4:.0f}" y="{y}" text-anchor="{anchor}" fill="#495057" font-size="11">'
+        f"{_clock(end_at * place / 4)}</text>"
+        for place, anchor in enumerate(anchors)
+    ]
+
+
+def _titled(row: Row) -> str:
+    return f"{row.name} at {row.result.slo_seconds:g} s" if row.is_towline else row.name
+
+
+def _cut(name: str) -> str:
+    """As much of a name as the margin has room for."""
+    return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
+
+
+def _end_of(rows: Sequence[Row]) -> float:
+    return max(1.0, *(row.result.ended_at for row in rows)) if rows else 1.0
+
+
+def _most_workers(rows: Sequence[Row]) -> float:
+    """The top of every panel of workers, so that they compare at a glance."""
+    return float(max((row.result.peak for row in rows), default=1))
+
+
+def _clock(seconds: float) -> str:
+    """A time from the start, short."""
+    minutes = math.floor(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f}s"
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m"

@@ -1,0 +1,324 @@
+"""One pool in virtual time: tasks arrive, workers start, lease, finish and go. It decides nothing about its size.
+
+Tasks are numbers and leases tuples: a day of a task a second must be over in seconds.
+"""
+
+import heapq
+import math
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Final, NamedTuple
+
+from orchestrator.clock import Monotonic
+from orchestrator.metrics import Outcome
+from orchestrator.simulation.workload import Workload, World
+
+_START: Final = 0
+_END: Final = 1
+_OVERDUE: Final = 2
+_RETRY: Final = 3
+NEVER: Final = math.inf
+
+
+@dataclass(slots=True)
+class Worker:
+    """One simulated worker. `up_at` is its first lease call; `used_at` the end of its last lease, if any."""
+
+    name: str
+    born_at: float
+    used_at: float
+    up_at: float | None = None
+    is_leaving: bool = False
+    leases: int = 0
+
+
+class Lease(NamedTuple):
+    """A lease that is held. `at_a_time` counts the pool's leases when it began, itself included."""
+
+    worker: Worker
+    task: int
+    began_at: float
+    waited_seconds: float
+    number: int
+    at_a_time: int
+
+
+class Finished(NamedTuple):
+    """A lease that ended."""
+
+    lease: Lease
+    ended_at: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker's end, as a runtime tells it (see `exits.Ended`)."""
+
+    worker: str
+    at: Monotonic
+    code: int | None = 0
+    signal: int | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(slots=True)
+class News:
+    """What happened since it was taken last."""
+
+    arrivals: int
+    finished: list[Finished]
+    gone: list[Gone]
+
+
+class SimulatedPool:
+    """The queue and the workers. `now` moves with each event; whoever sizes the pool acts between two of them."""
+
+    def __init__(self, workload: Workload, world: World, *, slots: int, recent_first: bool, rng: Random) -> None:
+        """Args:
+        slots: leases one worker holds at a time.
+        recent_first: whether a task goes to the free worker used last, else to any.
+        """
+        self.now = 0.0
+        self.ready: deque[int] = deque()
+        self.workers: dict[str, Worker] = {}
+        self.leases: dict[int, Lease] = {}
+        self.free: dict[str, Worker] = {}  # up and with a free slot; the one used last is last
+        self.starting = 0
+        self.leaving = 0
+        self.retrying = 0
+        self.dead = 0
+        self.starts = 0
+        self.killed = 0
+        self.ended_tasks = 0
+        self.worker_seconds = 0.0
+        self.peak = 0
+        self.waits: list[float] = []
+        self.sizes: list[tuple[float, int]] = [(0.0, 0)]
+        self.wants_turn = False
+        self._workload = workload
+        self._world = world
+        self._slots = slots
+        self._recent_first = recent_first
+        self.rng = rng
+        self._ready_at = workload.ready_at
+        self._service = workload.service_seconds
+        self._failures = workload.failures
+        self._added_at = sorted(workload.added_at) if workload.added_at is not None else None
+        self._ready_again: dict[int, float] = {}
+        self._numbers: dict[int, int] = {}
+        self._next = 0
+        self._events: list[tuple[float, int, int, int | str]] = []
+        self._order = 0
+        self._news = News(0, [], [])
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    @property
+    def next_at(self) -> float:
+        """When something happens next by itself; `NEVER` when nothing will."""
+        arrival = self._ready_at[self._next] if self._next < len(self._ready_at) else NEVER
+        return min(arrival, self._events[0][0]) if self._events else arrival
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every task has come and gone."""
+        return self.ended_tasks >= len(self._ready_at)
+
+    def step(self) -> None:
+        """Let the next thing happen."""
+        arrival = self._ready_at[self._next] if self._next < len(self._ready_at) else NEVER
+        if not self._events or arrival <= self._events[0][0]:
+            self.now = arrival
+            self._arrive(self._next)
+            self._next += 1
+            return
+        self.now, _, kind, key = heapq.heappop(self._events)
+        if kind == _END:
+            self._end(key)  # type: ignore[arg-type]
+        elif kind == _START:
+            self._come_up(key)  # type: ignore[arg-type]
+        elif kind == _RETRY:
+            self.retrying -= 1
+            self._ready_again[key] = self.now  # type: ignore[index]
+            self._arrive(key)  # type: ignore[arg-type]
+        else:
+            self._overdue(key)  # type: ignore[arg-type]
+
+    def take_news(self) -> News:
+        """What happened since this was asked last."""
+        news, self._news = self._news, News(0, [], [])
+        return news
+
+    # -- what is seen ---------------------------------------------------------------------------------------------
+
+    @property
+    def staying(self) -> int:
+        """Workers that were not asked to go."""
+        return len(self.workers) - self.leaving
+
+    @property
+    def delayed(self) -> int:
+        """Tasks that were added and are not leasable yet."""
+        ahead = bisect_right(self._added_at, self.now) - self._next if self._added_at is not None else 0
+        return max(0, ahead) + self.retrying
+
+    def waited_seconds(self, position: int) -> float:
+        """How long the task at this position of the ready queue, from 1, has waited."""
+        return self.now - self._since(self.ready[position - 1])
+
+    # -- what a scaler does ---------------------------------------------------------------------------------------
+
+    def spawn(self) -> str:
+        """Start a worker; its name."""
+        self.starts += 1
+        name = f"w{self.starts}"
+        self.workers[name] = Worker(name, self.now, self.now)
+        self.starting += 1
+        self._push(self.now + self._world.start_seconds(self.rng), _START, name)
+        self._resized()
+        return name
+
+    def leave(self, name: str, *, grace_seconds: float = NEVER) -> None:
+        """Ask a worker to finish: at once when it holds nothing, else after its leases, or by force after the grace."""
+        worker = self.workers.get(name)
+        if worker is None or worker.is_leaving:
+            return
+        if not worker.leases:
+            self._remove(worker)
+            return
+        worker.is_leaving = True
+        self.leaving += 1
+        self.free.pop(name, None)
+        if grace_seconds < NEVER:
+            self._push(self.now + grace_seconds, _OVERDUE, name)
+
+    def kill(self, name: str) -> None:
+        """End a worker now; what it held is leasable again, and first."""
+        worker = self.workers.get(name)
+        if worker is None:
+            return
+        for number in [number for number, lease in self.leases.items() if lease.worker is worker]:
+            self.ready.appendleft(self.leases.pop(number).task)
+            self.killed += 1
+        worker.leases = 0
+        self._remove(worker, signal=9)
+
+    def serve(self) -> None:
+        """Give what is ready to whoever is free."""
+        while self.ready and self.free:
+            self._lease(self._chosen())
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _arrive(self, task: int) -> None:
+        self.ready.append(task)
+        self._news.arrivals += 1
+        if self.free:
+            self._lease(self._chosen())
+        elif len(self.ready) == 1 and len(self.workers) == self.leaving:
+            self.wants_turn = True
+
+    def _come_up(self, name: str) -> None:
+        worker = self.workers.get(name)
+        if worker is None:
+            return
+        if self.now < self._world.no_start_until:
+            self._remove(worker, code=1)
+            self.wants_turn = True
+            return
+        self.starting -= 1
+        worker.up_at = worker.used_at = self.now
+        self._serve(worker)
+
+    def _end(self, number: int) -> None:
+        lease = self.leases.pop(number, None)
+        if lease is None:
+            return  # its worker was killed
+        worker, task = lease.worker, lease.task
+        outcome = self._outcome(task, lease.number)
+        self._news.finished.append(Finished(lease, self.now, outcome))
+        if outcome == "released":
+            self.retrying += 1
+            self._push(self.now + self._world.retry_seconds(lease.number), _RETRY, task)
+        else:
+            self.ended_tasks += 1
+            self.waits.append(lease.waited_seconds)
+            self.dead += outcome == "died"
+        worker.leases -= 1
+        worker.used_at = self.now
+        if not worker.is_leaving:
+            self._serve(worker)
+        elif not worker.leases:
+            self._remove(worker)
+            self.wants_turn = True
+
+    def _overdue(self, name: str) -> None:
+        worker = self.workers.get(name)
+        if worker is not None and worker.leases:
+            self.kill(name)
+            self.serve()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _serve(self, worker: Worker) -> None:
+        """The worker used just now takes what is ready, and waits with the slots that are left."""
+        while self.ready and worker.leases < self._slots:
+            self._lease(worker)
+        self.free.pop(worker.name, None)
+        if worker.leases < self._slots:
+            self.free[worker.name] = worker
+
+    def _chosen(self) -> Worker:
+        if self._recent_first:
+            return self.free[next(reversed(self.free))]
+        return self.free[self.rng.choice(list(self.free))]
+
+    def _lease(self, worker: Worker) -> None:
+        task = self.ready.popleft()
+        worker.leases += 1
+        if worker.leases >= self._slots:
+            self.free.pop(worker.name, None)
+        number = self._numbers.get(task, 0) + 1
+        if self._failures is not None or self._world.failing is not None:
+            self._numbers[task] = number
+        at_a_time = len(self.leases) + 1
+        seconds = self._world.held_seconds(self._service[task], at_a_time=at_a_time)
+        self._order += 1
+        self.leases[self._order] = Lease(worker, task, self.now, self.now - self._since(task), number, at_a_time)
+        heapq.heappush(self._events, (self.now + seconds, self._order, _END, self._order))
+
+    def _outcome(self, task: int, leases: int) -> Outcome:
+        failing = self._world.failing
+        fails = failing is not None and failing[0] <= self.now <= failing[1]
+        if self._failures is not None and not fails:
+            fails = self._failures[task] < 0 or leases <= self._failures[task]
+        if not fails:
+            return "deleted"
+        return "died" if leases >= self._world.max_leases else "released"
+
+    def _remove(self, worker: Worker, *, code: int = 0, signal: int | None = None) -> None:
+        self.worker_seconds += self.now - worker.born_at
+        del self.workers[worker.name]
+        self.free.pop(worker.name, None)
+        self.starting -= worker.up_at is None
+        self.leaving -= worker.is_leaving
+        self._news.gone.append(Gone(worker.name, Monotonic(self.now), None if signal else code, signal))
+        self._resized()
+
+    def _resized(self) -> None:
+        size = len(self.workers)
+        self.peak = max(self.peak, size)
+        if self.sizes[-1][0] == self.now:
+            self.sizes[-1] = (self.now, size)
+        else:
+            self.sizes.append((self.now, size))
+
+    def _since(self, task: int) -> float:
+        return self._ready_again.get(task, self._ready_at[task]) if self._ready_again else self._ready_at[task]
+
+    def _push(self, at: float, kind: int, key: int | str) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (at, self._order, kind, key))

@@ -1,0 +1,84 @@
+"""What a simulated run came to: lateness, waits, cost, and how often the pool changed. Values only."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.workload import Workload
+
+_ROUNDING: float = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run. Waits are those before the lease that ended a task's stay, in seconds.
+
+    `late_share` counts tasks that waited longer than the slo, or never ended. `worker_seconds` are from spawn to exit;
+    `grew` and `shrank` count turns; `sizes` has the number of workers from each instant at which it changed.
+    """
+
+    scaler: str
+    slo_seconds: float
+    tasks: int
+    late_share: float
+    unfinished: int
+    dead: int
+    wait_mean: float
+    wait_p50: float
+    wait_p95: float
+    wait_p99: float
+    wait_max: float
+    worker_seconds: float
+    starts: int
+    grew: int
+    shrank: int
+    killed: int
+    peak: int
+    ended_at: float
+    sizes: Sequence[tuple[float, int]] = ()
+
+    @property
+    def changes_per_hour(self) -> float:
+        """Turns that changed the size of the pool, per hour."""
+        return (self.grew + self.shrank) * 3600.0 / self.ended_at if self.ended_at else 0.0
+
+
+def result_of(
+    pool: SimulatedPool, workload: Workload, *, scaler: str, slo_seconds: float, grew: int, shrank: int
+) -> Result:
+    """The result of a pool whose time is over; workers that are left cost until now."""
+    waits = sorted(pool.waits)
+    unfinished = workload.tasks - len(waits)
+    late = sum(1 for seconds in waits if seconds > slo_seconds + _ROUNDING) + unfinished
+    return Result(
+        scaler=scaler,
+        slo_seconds=slo_seconds,
+        tasks=workload.tasks,
+        late_share=late / workload.tasks if workload.tasks else 0.0,
+        unfinished=unfinished,
+        dead=pool.dead,
+        wait_mean=math.fsum(waits) / len(waits) if waits else 0.0,
+        wait_p50=quantile(waits, 0.50),
+        wait_p95=quantile(waits, 0.95),
+        wait_p99=quantile(waits, 0.99),
+        wait_max=waits[-1] if waits else 0.0,
+        worker_seconds=pool.worker_seconds + math.fsum(pool.now - worker.born_at for worker in pool.workers.values()),
+        starts=pool.starts,
+        grew=grew,
+        shrank=shrank,
+        killed=pool.killed,
+        peak=pool.peak,
+        ended_at=pool.now,
+        sizes=tuple(pool.sizes),
+    )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which this share of an ordered sequence lies, between two neighbours; 0 of nothing."""
+    if not ordered:
+        return 0.0
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,290 @@
+"""The rules that others size pools by, from their public documentation, for comparison. Pure.
+
+Each rule sees counts only, as its original does, and answers with a size. Where its documentation asks an operator to
+work out the mean service time, it is told the true one.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+from orchestrator.simulation.pool import NEVER, SimulatedPool
+from orchestrator.simulation.workload import Workload
+
+Removal = Literal["idle", "drain", "kill"]
+"""How a rule's owner lets workers go: idle ones only; busy ones after their lease; anyone, by force after a grace."""
+
+_ROUNDING: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a rule may look at; `workers` were not asked to go, and include those that are `starting`."""
+
+    at: float
+    ready: int
+    in_flight: int
+    workers: int
+    starting: int
+    arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an operator writes down for a rule."""
+
+    slo_seconds: float
+    least: int
+    most: int
+    mean_service_seconds: float
+    mean_load: float
+    slots: int = 1
+
+
+class Rule(Protocol):
+    """A size for what is seen, every `turn_seconds`."""
+
+    turn_seconds: float
+    removal: Removal
+    grace_seconds: float
+
+    def size(self, seen: Seen) -> int: ...
+
+
+@dataclass(slots=True)
+class Fixed:
+    """Always as many: for the mean load at 60 % use."""
+
+    told: Told
+    turn_seconds: float = 60.0
+    removal: Removal = "idle"
+    grace_seconds: float = NEVER
+
+    def size(self, seen: Seen) -> int:  # noqa: ARG002  it looks at nothing
+        """See `Rule.size`."""
+        return max(1, math.ceil(self.told.mean_load / (0.6 * self.told.slots)))
+
+
+@dataclass(slots=True)
+class OnePerTask:
+    """A worker for each task that waits or is worked on; idle ones go at the next look, 5 s later at most."""
+
+    told: Told
+    turn_seconds: float = 5.0
+    removal: Removal = "idle"
+    grace_seconds: float = NEVER
+
+    def size(self, seen: Seen) -> int:
+        """See `Rule.size`."""
+        return math.ceil((seen.ready + seen.in_flight) / self.told.slots)
+
+
+@dataclass(slots=True)
+class HorizontalPodAutoscaler:
+    """KEDA with Kubernetes' autoscaler, by their defaults: five tasks, waiting or worked on, per worker.
+
+    From none to one, and back, KEDA decides at its polling interval and cooldown; between, the autoscaler every 15 s:
+    tasks by target, rounded up, with a tolerance of 10 %; up at most by 4 or to double per 15 s; down to the highest
+    size wanted within the stabilisation window. Pods are any, and are ended after 30 s.
+    """
+
+    told: Told
+    turn_seconds: float = 15.0
+    removal: Removal = "kill"
+    grace_seconds: float = 30.0
+    target: float = 5.0
+    poll_seconds: float = 30.0
+    cooldown_seconds: float = 300.0
+    window_seconds: float = 300.0
+    wanted: deque[tuple[float, int]] = field(default_factory=deque)
+    added: deque[tuple[float, int]] = field(default_factory=deque)
+    polled_at: float = -NEVER
+    active_at: float = NEVER
+
+    def size(self, seen: Seen) -> int:
+        """See `Rule.size`."""
+        tasks = seen.ready + seen.in_flight
+        if seen.at >= self.polled_at + self.poll_seconds - _ROUNDING:
+            self.polled_at = seen.at
+            if tasks:
+                self.active_at = seen.at
+                if not seen.workers:
+                    self.wanted.clear()
+                    self.added.clear()
+                    return max(1, self.told.least)
+            elif seen.workers and not self.told.least and seen.at - self.active_at > self.cooldown_seconds:
+                self.wanted.clear()
+                return 0
+        return self._between(tasks, seen) if seen.workers else 0
+
+    def _between(self, tasks: int, seen: Seen) -> int:
+        wanted = seen.workers
+        if abs(tasks / (self.target * seen.workers) - 1.0) > 0.1:
+            wanted = math.ceil(tasks / self.target)
+        wanted = min(self.told.most, max(1, self.told.least, wanted))
+        self.wanted.append((seen.at, wanted))
+        while self.wanted[0][0] < seen.at - self.window_seconds:
+            self.wanted.popleft()
+        if wanted <= seen.workers:
+            return min(seen.workers, max(size for _, size in self.wanted))
+        while self.added and self.added[0][0] <= seen.at - 15.0:
+            self.added.popleft()
+        before = seen.workers - sum(count for _, count in self.added)
+        wanted = min(wanted, max(before + 4, 2 * before))
+        if wanted > seen.workers:
+            self.added.append((seen.at, wanted - seen.workers))
+        return wanted
+
+
+def tuned_autoscaler(told: Told) -> HorizontalPodAutoscaler:
+    """The same, set up by who knows the mean service time: what a worker does in half the slo is its target.
+
+    It looks every 5 s, has a window and a cooldown of a minute, and pods may finish what they hold.
+    """
+    target = max(1.0, told.slots * (1.0 + 0.5 * told.slo_seconds / told.mean_service_seconds))
+    return HorizontalPodAutoscaler(
+        told,
+        turn_seconds=5.0,
+        removal="drain",
+        grace_seconds=NEVER,
+        target=target,
+        poll_seconds=5.0,
+        cooldown_seconds=60.0,
+        window_seconds=60.0,
+    )
+
+
+@dataclass(slots=True)
+class CeleryAutoscale:
+    """Celery's `--autoscale=max,min`: as many processes as there are reserved tasks, at once.
+
+    A worker reserves four tasks per process of its max. It shrinks 30 s after it last grew, when a message comes or
+    half a minute has passed, and never below one process.
+    """
+
+    told: Told
+    turn_seconds: float = 1.0
+    removal: Removal = "idle"
+    grace_seconds: float = NEVER
+    grew_at: float = NEVER
+    looks: int = 0
+
+    def size(self, seen: Seen) -> int:
+        """See `Rule.size`."""
+        self.looks += 1
+        least = max(1, self.told.least)
+        reserved = min(seen.ready + seen.in_flight, 4 * self.told.most)
+        needed = max(least, min(self.told.most, reserved))
+        if needed > seen.workers:
+            self.grew_at = seen.at
+            return needed
+        is_looking = seen.arrivals or self.looks % 30 == 0
+        return needed if is_looking and seen.at - self.grew_at > 30.0 else seen.workers
+
+
+@dataclass(slots=True)
+class TargetTracking:
+    """Amazon's target tracking on the backlog per worker: slo by mean service time, looked at once a minute.
+
+    Out after three minutes above the target, in after fifteen below nine tenths of it; one worker at least, since
+    nothing is known of none. Ended after 30 s.
+    """
+
+    told: Told
+    turn_seconds: float = 60.0
+    removal: Removal = "kill"
+    grace_seconds: float = 30.0
+    above: int = 0
+    below: int = 0
+
+    def size(self, seen: Seen) -> int:
+        """See `Rule.size`."""
+        least = max(1, self.told.least)
+        if seen.workers < least:
+            return least
+        target = max(1.0, self.told.slots * self.told.slo_seconds / self.told.mean_service_seconds)
+        running = max(1, seen.workers - seen.starting)
+        backlog = seen.ready / running
+        self.above = self.above + 1 if backlog > target else 0
+        self.below = self.below + 1 if backlog < 0.9 * target else 0
+        if self.above >= 3:
+            return max(seen.workers, math.ceil(running * backlog / target))
+        if self.below < 15:
+            return seen.workers
+        self.below = 0
+        wanted = math.ceil(seen.workers * max(backlog, 0.01) / target)
+        return max(least, min(seen.workers - 1, wanted), seen.workers // 2)
+
+
+RULES: Final[Mapping[str, Callable[[Told], Rule]]] = {
+    "fixed": Fixed,
+    "one-per-task": OnePerTask,
+    "keda-hpa": HorizontalPodAutoscaler,
+    "keda-hpa-tuned": tuned_autoscaler,
+    "celery": CeleryAutoscale,
+    "target-tracking": TargetTracking,
+}
+"""Every rule by its name."""
+
+
+def told_of(workload: Workload, *, slo_seconds: float, least: int, most: int, slots: int) -> Told:
+    """What the operator of a rule would have to know of a workload."""
+    hours_seconds = max(1.0, workload.last_at)
+    return Told(
+        slo_seconds,
+        least,
+        most,
+        max(_ROUNDING, workload.mean_service_seconds),
+        workload.work_seconds / hours_seconds,
+        slots,
+    )
+
+
+class RuleScaler:
+    """A `Scaler` that follows a rule, within the pool's bounds. Those see a pool at their own pace: none wakes."""
+
+    wakes: Final = False
+
+    def __init__(self, name: str, told: Told) -> None:
+        """Raises `KeyError` for a name that is not in `RULES`."""
+        self.name = name
+        self._rule = RULES[name](told)
+        self._told = told
+        self.turn_seconds = self._rule.turn_seconds
+        self.recent_first = name == "one-per-task"
+
+    def turn(self, pool: SimulatedPool) -> int:
+        """See `Scaler.turn`."""
+        arrivals = pool.take_news().arrivals
+        seen = Seen(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
+        size = max(self._told.least, min(self._told.most, self._rule.size(seen)))
+        if size > seen.workers:
+            for _ in range(size - seen.workers):
+                pool.spawn()
+            return 1
+        leaving = self._leaving(pool, seen.workers - size)
+        for name in leaving:
+            pool.leave(name, grace_seconds=self._rule.grace_seconds)
+        return -1 if leaving else 0
+
+    def is_settled(self, pool: SimulatedPool) -> bool:
+        """See `Scaler.is_settled`: rules count their looks, so only an empty pool may be passed over."""
+        return not (pool.workers or pool.ready or pool.leases)
+
+    def _leaving(self, pool: SimulatedPool, surplus: int) -> list[str]:
+        if surplus <= 0:
+            return []
+        staying = [w for w in pool.workers.values() if not w.is_leaving]
+        idle = sorted((w for w in staying if w.up_at is not None and not w.leases), key=lambda w: w.used_at)
+        if self._rule.removal == "idle":
+            return [w.name for w in idle[:surplus]]
+        starting = [w for w in staying if w.up_at is None]
+        if self._rule.removal == "drain":
+            order = [*idle, *starting, *(w for w in staying if w.leases)]
+        else:
+            rest = [w for w in staying if w.up_at is not None]
+            pool.rng.shuffle(rest)
+            order = [*starting, *rest]
+        return [w.name for w in order[:surplus]]

@@ -1,0 +1,173 @@
+"""Whoever sizes a simulated pool; here the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
+
+from typing import Final, Protocol
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.decision import Decision
+from orchestrator.fleet import Fleet, draining, exited, joined, killed, observe
+from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.plan import Plan, plan
+from orchestrator.policy import PolicyState, decide
+from orchestrator.simulation.hours import Hours
+from orchestrator.simulation.pool import News, SimulatedPool
+from orchestrator.simulation.workload import MONDAY
+
+POSITIONS: Final = 8
+"""Positions of the ready queue that a sample tells, as the queue does."""
+MAX_LEASES_TOLD: Final = 2_000
+"""Leases that a sample names, at most, as the queue does."""
+
+
+class Scaler(Protocol):
+    """One way to size a pool.
+
+    `turn_seconds`: between two turns. `wakes`: a turn is taken at once when a task meets a pool without workers, and
+    when a worker ends by itself. `recent_first`: a task goes to the free worker used last, else to any free one.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def turn_seconds(self) -> float: ...
+    @property
+    def wakes(self) -> bool: ...
+    @property
+    def recent_first(self) -> bool: ...
+
+    def turn(self, pool: SimulatedPool) -> int:
+        """Size the pool now: 1 when it grew, -1 when it shrank, else 0."""
+
+    def is_settled(self, pool: SimulatedPool) -> bool:
+        """Whether turns would change nothing until something happens."""
+
+
+class PolicyScaler:
+    """A pool of Towline: the real decisions over real samples of the simulated queue."""
+
+    wakes: Final = True
+    recent_first: Final = True
+
+    def __init__(
+        self,
+        spec: PoolSpec,
+        *,
+        cores: int,
+        begins_at: float = MONDAY,
+        name: str = "",
+        state: PolicyState | None = None,
+    ) -> None:
+        """Args:
+        cores: of the simulated host (see `guards.spawn_parallelism`).
+        begins_at: the epoch second at which simulated time begins, for settings that mean a time of day.
+        name: for people; the pool's by default.
+        state: what was learned before; nothing by default.
+        """
+        self.name = name or spec.name
+        self.turn_seconds = spec.turn_seconds
+        self.decision: Decision | None = None
+        self._spec = spec
+        self._digest = spec.digest()
+        self._hours = Hours(spec, cores=cores, begins_at=begins_at)
+        self._state = state or PolicyState()
+        self._fleet = Fleet(spec.name)
+        self._unseen: set[str] = set()
+
+    def turn(self, pool: SimulatedPool) -> int:
+        """See `Scaler.turn`."""
+        now = Monotonic(pool.now)
+        news = pool.take_news()
+        for gone in news.gone:
+            self._fleet, _ = exited(self._fleet, gone, now=now)
+            self._unseen.discard(gone.worker)
+        sample = self._sample(pool, news, now)
+        self._fleet = observe(self._fleet, sample)
+        spec, conditions = self._hours.at(pool.now, workers=len(self._fleet.workers))
+        self.decision, self._state = decide(
+            sample, fleet=self._fleet, spec=spec, state=self._state, now=now, conditions=conditions
+        )
+        todo = plan(self.decision, fleet=self._fleet, spec=spec, now=now)
+        return 0 if todo.is_empty else self._act(pool, todo, now)
+
+    def is_settled(self, pool: SimulatedPool) -> bool:
+        """See `Scaler.is_settled`."""
+        if pool.leases or pool.ready or pool.starting or pool.leaving:
+            return False
+        changes_by_itself = not self._hours.are_plain or (
+            bool(pool.workers) and (self._spec.recycle.age is not None or self._spec.budget is not None)
+        )
+        return not changes_by_itself and len(pool.workers) <= self._spec.workers.min and self._is_decided(pool)
+
+    def _is_decided(self, pool: SimulatedPool) -> bool:
+        return self.decision is not None and self.decision.target == len(pool.workers)
+
+    def _act(self, pool: SimulatedPool, todo: Plan, now: Monotonic) -> int:
+        for leave in todo.kill:
+            self._fleet = killed(self._fleet, leave.worker, now=now)
+            pool.kill(leave.worker)
+        for leave in todo.retire:
+            if not pool.workers[leave.worker].leases:  # else the queue would not fence it
+                self._leave(pool, leave.worker, now)
+        for leave in todo.drain:
+            self._leave(pool, leave.worker, now)
+        for spawn in todo.spawn:
+            worker = pool.spawn()
+            self._unseen.add(worker)
+            self._fleet = joined(
+                self._fleet,
+                worker=worker,
+                ref=worker,
+                spec_digest=self._digest,
+                spawned_at=now,
+                replaces=spawn.replaces,
+            )
+        return 1 if todo.spawn else -1
+
+    def _leave(self, pool: SimulatedPool, worker: str, now: Monotonic) -> None:
+        self._fleet = draining(self._fleet, worker, grace_seconds=self._spec.grace, now=now)
+        pool.leave(worker)
+
+    def _sample(self, pool: SimulatedPool, news: News, now: Monotonic) -> QueueSample:
+        at = pool.now
+        ready = len(pool.ready)
+        points = min(POSITIONS, ready)
+        positions = [(ready * point + points - 1) // points for point in range(1, points + 1)]
+        held = list(pool.leases.values())
+        return QueueSample(
+            at=now,
+            ready=ready,
+            delayed=pool.delayed,
+            in_flight=len(held),
+            dead=pool.dead,
+            arrivals=news.arrivals,
+            waiting=tuple([Waiting(position, pool.waited_seconds(position)) for position in positions]),
+            running=tuple(
+                [
+                    RunningLease(worker.name, at - began_at, waited, number, at_a_time)
+                    for worker, _, began_at, waited, number, at_a_time in held[:MAX_LEASES_TOLD]
+                ]
+            ),
+            finished=tuple(
+                [
+                    FinishedLease(
+                        lease.worker.name,
+                        ended_at - lease.began_at,
+                        lease.waited_seconds,
+                        outcome,
+                        lease.number,
+                        at - ended_at,
+                        lease.at_a_time,
+                    )
+                    for lease, ended_at, outcome in news.finished
+                ]
+            ),
+            first_seen_seconds_ago=self._first_seen(pool),
+        )
+
+    def _first_seen(self, pool: SimulatedPool) -> dict[str, float]:
+        """Of workers that are up since the last sample; those known already are not looked at again."""
+        if not self._unseen:
+            return {}
+        up = {name: at for name in self._unseen if (at := pool.workers[name].up_at) is not None}
+        self._unseen.difference_update(up)
+        return {name: pool.now - at for name, at in up.items()}

@@ -1,0 +1,129 @@
+"""What happens to a simulated pool: tasks that become leasable, and the world its workers live in. Values only."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+SHORTEST_SERVICE_SECONDS: Final = 0.001
+NEVER_SUCCEEDS: Final = -1
+MONDAY: Final = 4 * 86_400.0
+"""A midnight, UTC, between a Sunday and a Monday."""
+_QUICKEST_START: Final = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Tasks in the order in which they become leasable; each sequence has one entry per task.
+
+    Args:
+        name: for people.
+        ready_at: seconds from the start, never falling.
+        service_seconds: how long a worker needs for it alone.
+        added_at: when it was added, for tasks with an eta; left out: when it became leasable.
+        failures: leases that fail before one succeeds, `NEVER_SUCCEEDS` for ever; left out: none fails.
+    """
+
+    name: str
+    ready_at: Sequence[float]
+    service_seconds: Sequence[float]
+    added_at: Sequence[float] | None = None
+    failures: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        counts = {len(self.ready_at), len(self.service_seconds)}
+        counts |= {len(given) for given in (self.added_at, self.failures) if given is not None}
+        if len(counts) > 1:
+            raise ValueError(f"a workload needs as many of everything as tasks: {sorted(counts)}")
+
+    @property
+    def tasks(self) -> int:
+        """How many there are."""
+        return len(self.ready_at)
+
+    @property
+    def work_seconds(self) -> float:
+        """Worker-seconds of work, each task done once."""
+        return math.fsum(self.service_seconds)
+
+    @property
+    def mean_service_seconds(self) -> float:
+        """Of one task; 0 without any."""
+        return self.work_seconds / self.tasks if self.tasks else 0.0
+
+    @property
+    def last_at(self) -> float:
+        """When the last task becomes leasable; 0 without any."""
+        return self.ready_at[-1] if self.tasks else 0.0
+
+
+def workload_of(
+    name: str,
+    tasks: Sequence[tuple[float, float]],
+    *,
+    added_at: Sequence[float] | None = None,
+    failures: Sequence[int] | None = None,
+) -> Workload:
+    """A workload from pairs of ready and service seconds in any order; the other sequences are in the same order."""
+    order = sorted(range(len(tasks)), key=lambda index: tasks[index][0])
+    return Workload(
+        name,
+        [tasks[index][0] for index in order],
+        [max(SHORTEST_SERVICE_SECONDS, tasks[index][1]) for index in order],
+        None if added_at is None else [added_at[index] for index in order],
+        None if failures is None else [failures[index] for index in order],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is simulated besides the arrivals.
+
+    Args:
+        startup_seconds: mean time from a spawn to the first lease call: never less than 0.7 of it, the rest random
+            (exponential). With `startup_samples` each start takes one of those instead.
+        max_leases: leases of one task, at most; it is dead then.
+        retry_min_seconds: how long a task waits after its first failed lease; doubled by each further one, up to
+            `retry_max_seconds`.
+        contention: what n leases at a time do to the seconds of each: s and k of Gunther's law, times
+            1 + s (n - 1) + k n (n - 1).
+        failing: every lease that ends within these two instants fails.
+        no_start_until: workers die at their start before this instant.
+        cores: of the host that the workers share; it bounds how many are started at a time.
+        begins_at: the epoch second of time 0, for settings that mean a time of day; a Monday's midnight by default.
+    """
+
+    startup_seconds: float = 2.0
+    startup_samples: tuple[float, ...] = ()
+    max_leases: int = 5
+    retry_min_seconds: float = 10.0
+    retry_max_seconds: float = math.inf
+    contention: tuple[float, float] = (0.0, 0.0)
+    failing: tuple[float, float] | None = None
+    no_start_until: float = 0.0
+    cores: int = 2
+    begins_at: float = MONDAY
+
+    def start_seconds(self, rng: Random) -> float:
+        """How long a start takes."""
+        if self.startup_samples:
+            return rng.choice(self.startup_samples)
+        return self.startup_seconds * (_QUICKEST_START + (1.0 - _QUICKEST_START) * rng.expovariate(1.0))
+
+    def held_seconds(self, service_seconds: float, *, at_a_time: int) -> float:
+        """How long a lease lasts that begins as one of so many."""
+        s, k = self.contention
+        if not (s or k):
+            return service_seconds
+        return service_seconds * (1.0 + s * (at_a_time - 1) + k * at_a_time * (at_a_time - 1))
+
+    def retry_seconds(self, leases: int) -> float:
+        """How long a task waits after so many failed leases."""
+        return min(self.retry_max_seconds, self.retry_min_seconds * 2.0 ** (leases - 1))
+
+    @property
+    def mean_startup_seconds(self) -> float:
+        """Of one start."""
+        samples = self.startup_samples
+        return math.fsum(samples) / len(samples) if samples else self.startup_seconds

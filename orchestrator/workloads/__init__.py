@@ -1,0 +1,1 @@
+"""Where a simulation's tasks come from: a file of arrivals, the queue's own lifecycle log, a shape."""
