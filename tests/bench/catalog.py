@@ -1,25 +1,38 @@
 """Every system the benchmark knows, by the name `--only` takes. A driver is imported only when it is measured."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, cast
 
 from tests.bench.driver import Driver
+from tests.bench.measure import Kind
 from tests.support.engines import EngineUnavailableError
 
 OUR_PACKAGES = ("queue_core", "orchestrator", "tests")
 PEERS_HINT = "uv sync --group peers"
 
+Sections = Mapping[str, tuple[Kind, ...]]
+
+_VERBS: Final[tuple[Kind, ...]] = ("add", "add_batch", "drain", "drain_batch")
+_RUN: Final[tuple[Kind, ...]] = ("drain", "latency")
+_LIBRARY: Final[Sections] = {"library": _VERBS}
+_FRAMEWORK: Final[Sections] = {"library": _VERBS, "path": _RUN}
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a driver is, and how this configuration of it is made."""
+    """Where a driver is, how this configuration of it is made, and what each section measures of it."""
 
     name: str
     module: str
     driver: str
-    options: Mapping[str, bool | str] = field(default_factory=dict)
+    sections: Sections
+    options: Mapping[str, bool | int | str] = field(default_factory=dict)
+
+    def kinds(self, sections: Sequence[str]) -> frozenset[Kind]:
+        """What these sections measure of it."""
+        return frozenset(kind for section in sections for kind in self.sections.get(section, ()))
 
     def make(self) -> Driver:
         """The driver. Raises `EngineUnavailableError` when its package is not installed."""
@@ -32,19 +45,41 @@ class Entry:
         return cast("Driver", getattr(module, self.driver)(**self.options))
 
 
+def _towline(name: str, sections: Sections, **options: str) -> Entry:
+    return Entry(name, "towline", "TowlineDriver", sections, options)
+
+
+def _served(name: str, **options: str) -> Entry:
+    return Entry(name, "towline_served", "TowlineServedDriver", {"path": _RUN}, options)
+
+
+def _work(name: str, sections: Sections, **options: int | str) -> Entry:
+    return Entry(name, "towline_work", "TowlineWorkDriver", sections, options)
+
+
 ENTRIES = (
-    Entry("towline", "towline", "TowlineDriver", {"durability": "strict"}),
-    Entry("towline-relaxed", "towline", "TowlineDriver", {"durability": "relaxed"}),
-    Entry("towline-served", "towline_served", "TowlineServedDriver", {"durability": "strict"}),
-    Entry("towline-served-relaxed", "towline_served", "TowlineServedDriver", {"durability": "relaxed"}),
-    Entry("celery", "celery", "CeleryDriver"),
-    Entry("rq", "rq", "RqDriver", {"simple": False}),
-    Entry("rq-simple", "rq", "RqDriver", {"simple": True}),
-    Entry("procrastinate", "procrastinate", "ProcrastinateDriver"),
-    Entry("pgmq", "pgmq", "PgmqDriver"),
-    Entry("beanstalkd", "beanstalkd", "BeanstalkdDriver", {"synced": False}),
-    Entry("beanstalkd-synced", "beanstalkd", "BeanstalkdDriver", {"synced": True}),
-    Entry("huey", "huey", "HueyDriver"),
-    Entry("dramatiq", "dramatiq", "DramatiqDriver"),
+    _towline("towline", _LIBRARY, durability="strict"),
+    _towline("towline-relaxed", _LIBRARY, durability="relaxed"),
+    _served("towline-served", durability="strict"),
+    _served("towline-served-relaxed", durability="relaxed"),
+    Entry("celery", "celery", "CeleryDriver", _FRAMEWORK),
+    Entry("rq", "rq", "RqDriver", _FRAMEWORK, {"simple": False}),
+    Entry("rq-simple", "rq", "RqDriver", _FRAMEWORK, {"simple": True}),
+    _towline("towline-postgresql", {"postgresql": _VERBS}, engine="postgresql", durability="strict"),
+    _work("towline-postgresql-work", {"postgresql": _RUN}, engine="postgresql", durability="strict"),
+    Entry("procrastinate", "procrastinate", "ProcrastinateDriver", _FRAMEWORK | {"postgresql": (*_VERBS, "latency")}),
+    Entry("pgmq", "pgmq", "PgmqDriver", _LIBRARY | {"postgresql": _VERBS}),
+    Entry("beanstalkd", "beanstalkd", "BeanstalkdDriver", _LIBRARY, {"synced": False}),
+    Entry("beanstalkd-synced", "beanstalkd", "BeanstalkdDriver", _LIBRARY, {"synced": True}),
+    Entry("huey", "huey", "HueyDriver", _FRAMEWORK),
+    Entry("dramatiq", "dramatiq", "DramatiqDriver", _FRAMEWORK),
+    _towline("towline-redis", {"redis": _VERBS}, engine="redis", durability="relaxed"),
+    _work("towline-redis-work", {"redis": _RUN}, engine="redis", durability="relaxed"),
+    _work("towline-redis-work-100", {"redis": _RUN}, engine="redis", durability="relaxed", concurrency=100),
+    Entry("celery-logged", "celery", "CeleryDriver", {"redis": ("add", *_RUN)}, {"logged": True}),
+    Entry("celery-tuned", "celery", "CeleryDriver", {"redis": _RUN}, {"logged": True, "tuned": True}),
+    Entry("taskiq", "taskiq", "TaskiqDriver", {"redis": ("add", *_RUN)}),
+    Entry("arq", "arq", "ArqDriver", {"redis": ("add", *_RUN)}),
+    Entry("arq-tuned", "arq", "ArqDriver", {"redis": _RUN}, {"tuned": True}),
 )
 NAMES = tuple(entry.name for entry in ENTRIES)

@@ -13,7 +13,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, cast
 
-from tests.bench.driver import BATCH, WORKERS, Consumer, Driver, Framework, Library, NotOfferedError, is_library
+from tests.bench.driver import (
+    BATCH,
+    WORKERS,
+    Consumer,
+    Driver,
+    Framework,
+    Library,
+    NotOfferedError,
+    Producer,
+    is_library,
+)
+from tests.bench.loop_producer import LoopProducer
 from tests.bench.record import RECORDING_VARIABLE, latencies_seconds, recorded, stamped_payload, steady_rate
 from tests.bench.site import Site
 
@@ -64,8 +75,7 @@ def _add(driver: Driver, site: Site) -> float:
         for _ in range(WARM_UP_TASKS):
             producer.add(payload)
         began = time.perf_counter()
-        for _ in range(tasks):
-            producer.add(payload)
+        _add_one_by_one(producer, payload, tasks)
         return tasks / (time.perf_counter() - began)
 
 
@@ -138,8 +148,15 @@ def _fill(driver: Driver, tasks: int) -> None:
             for _ in range(-(-tasks // BATCH)):
                 producer.add_batch([payload] * BATCH)
         else:
-            for _ in range(tasks):
-                producer.add(payload)
+            _add_one_by_one(producer, payload, tasks)
+
+
+def _add_one_by_one(producer: Producer, payload: bytes, tasks: int) -> None:
+    if isinstance(producer, LoopProducer):
+        producer.add_one_by_one(payload, tasks)
+        return
+    for _ in range(tasks):
+        producer.add(payload)
 
 
 def _drain_library(driver: Library, tasks: int, *, size: int) -> float:

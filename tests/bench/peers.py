@@ -4,7 +4,6 @@ It measures and reports; it never fails because a figure is missed. Servers are 
 """
 
 import argparse
-import importlib
 import json
 import os
 import platform
@@ -13,26 +12,23 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
+from queue_core.errors import QueueError
 from tests.bench.catalog import ENTRIES, NAMES, Entry
-from tests.bench.driver import Driver, is_library
-from tests.bench.measure import Kind, MeasurementFailedError, measure
-from tests.bench.report import alone_table, as_json, systems_table, verdicts_table
+from tests.bench.driver import Driver
+from tests.bench.measure import KINDS, Kind, MeasurementFailedError, measure
+from tests.bench.places import ENGINES, Engine
+from tests.bench.report import HEADINGS, alone_table, as_json, systems_table, verdicts_table
 from tests.bench.requirements import judge
+from tests.bench.sections import ALONE, DEFAULT_SECTIONS, SECTIONS, Alone
 from tests.bench.site import Site
 from tests.support.engines import EngineUnavailableError
 
-LIBRARY_KINDS: tuple[Kind, ...] = ("add", "add_batch", "drain", "drain_batch")
-PATH_KINDS: tuple[Kind, ...] = ("drain", "latency")
-SECTIONS = ("library", "path", "scale", "waiting", "idle")
 QUICK_DIVISOR = 10
-
-AloneMeasurement = Callable[[Site], Mapping[str, float]]
 
 
 @dataclass(slots=True)
@@ -50,7 +46,7 @@ class Results:
 
     def lack(self, owner: str, error: Exception, label: str) -> None:
         """Remember why this one has no figures: it cannot be had here, or it was tried and failed."""
-        word = "failed" if isinstance(error, MeasurementFailedError) else "not here"
+        word = "not here" if isinstance(error, EngineUnavailableError) else "failed"
         self.missing[owner] = f"{word}: {error}"
         print(f"{label}: {owner} {word}: {error}", flush=True)
 
@@ -68,12 +64,17 @@ def main() -> None:
     results = Results()
     with (
         tempfile.TemporaryDirectory(prefix="towline-bench-", dir=arguments.dir) as directory,
-        Site(Path(directory), pgmq_sql=arguments.pgmq_sql, divide_loads_by=divisor) as site,
+        Site(
+            Path(directory),
+            pgmq_sql=arguments.pgmq_sql,
+            divide_loads_by=divisor,
+            churn_minutes=arguments.churn_minutes,
+        ) as site,
     ):
         machine = _machine(site)
         print("  ".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
         with suppress(KeyboardInterrupt):  # what was measured until then is still reported
-            _run(arguments.section, arguments.only, rounds, site, results)
+            _run(arguments, rounds, site, results)
     figures = results.medians()
     verdicts = judge(figures, results.missing)
     shown = [(key, driver.name, driver.durable) for key, driver in results.drivers.items()]
@@ -86,58 +87,46 @@ def main() -> None:
         arguments.json.write_text(text + "\n")
 
 
-def _run(sections: Sequence[str], only: Sequence[str], rounds: int, site: Site, results: Results) -> None:
-    """Round by round over all systems, so that a busy minute of the machine falls on all of them."""
+def _run(arguments: argparse.Namespace, rounds: int, site: Site, results: Results) -> None:
+    """Round by round, and one measurement of all systems after the other: a busy minute of the machine falls on all."""
     for number in range(1, rounds + 1):
-        for entry in ENTRIES:
-            if entry.name in only:
-                _measure_system(entry, sections, site, results, f"round {number}/{rounds}")
-        for section in sections:
-            if "towline" in only and section != "library":
-                _measure_alone(section, site, results, f"round {number}/{rounds}")
+        label = f"round {number}/{rounds}"
+        for kind in KINDS:
+            for entry in ENTRIES:
+                if entry.name in arguments.only and kind in entry.kinds(arguments.section):
+                    _measure_system(entry, kind, site, results, label)
+        for part in ALONE:
+            if part.name in arguments.section and "towline" in arguments.only and not (part.is_long and number > 1):
+                for engine in arguments.engine or part.engines:
+                    _measure_alone(part, engine, site, results, label)
 
 
-def _measure_system(entry: Entry, sections: Sequence[str], site: Site, results: Results, label: str) -> None:
+def _measure_system(entry: Entry, kind: Kind, site: Site, results: Results, label: str) -> None:
     if entry.name in results.missing:
         return
     try:
         if entry.name not in results.drivers:
             results.drivers[entry.name] = entry.make()
         driver = results.drivers[entry.name]
-        kinds = _kinds(entry, driver, sections)
-        if kinds:
-            began = time.monotonic()
-            results.note(entry.name, measure(driver, kinds, site))
-            print(f"{label}: {driver.name} ({time.monotonic() - began:.0f} s)", flush=True)
-    except (EngineUnavailableError, MeasurementFailedError) as error:
+        began = time.monotonic()
+        figures = measure(driver, (kind,), site)
+        results.note(entry.name, figures)
+        if figures:
+            print(f"{label}: {driver.name}: {HEADINGS[kind]} ({time.monotonic() - began:.0f} s)", flush=True)
+    except (EngineUnavailableError, MeasurementFailedError, QueueError) as error:
         results.lack(entry.name, error, label)
 
 
-def _kinds(entry: Entry, driver: Driver, sections: Sequence[str]) -> tuple[Kind, ...]:
-    """What the asked sections want of this system, each measurement once."""
-    kinds: Iterable[Kind] = ()
-    if "library" in sections and not entry.name.startswith("towline-served"):
-        kinds = LIBRARY_KINDS
-    if "path" in sections and not is_library(driver):
-        kinds = (*kinds, *PATH_KINDS)
-    return tuple(dict.fromkeys(kinds))
-
-
-def _measure_alone(section: str, site: Site, results: Results, label: str) -> None:
-    """A section without peers: the module of its name in `alone`."""
-    if section in results.missing:
+def _measure_alone(part: Alone, engine: Engine, site: Site, results: Results, label: str) -> None:
+    owner = part.owner(engine)
+    if owner in results.missing:
         return
     try:
         began = time.monotonic()
-        results.note(section, _alone(section)(site))
-        print(f"{label}: {section} ({time.monotonic() - began:.0f} s)", flush=True)
-    except (EngineUnavailableError, MeasurementFailedError) as error:
-        results.lack(section, error, label)
-
-
-def _alone(section: str) -> AloneMeasurement:
-    module = importlib.import_module(f"tests.bench.alone.{section}")
-    return cast("AloneMeasurement", module.measure)
+        results.note(owner, part.measure(site, engine))
+        print(f"{label}: {owner} ({time.monotonic() - began:.0f} s)", flush=True)
+    except (EngineUnavailableError, MeasurementFailedError, QueueError) as error:
+        results.lack(owner, error, label)
 
 
 def _machine(site: Site) -> dict[str, object]:
@@ -154,11 +143,18 @@ def _machine(site: Site) -> dict[str, object]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m tests.bench.peers", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--section", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all")
+    long = ", ".join(name for name in SECTIONS if name not in DEFAULT_SECTIONS)
+    parser.add_argument(
+        "--section", nargs="+", choices=SECTIONS, default=DEFAULT_SECTIONS, help=f"default: all but {long}"
+    )
+    parser.add_argument(
+        "--engine", nargs="+", choices=ENGINES, help="where Towline alone is measured (default: by section)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="figures are medians over them (default: 3)")
     parser.add_argument("--quick", action="store_true", help="one round of a tenth: proves that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="on the disk to measure (default: the temporary one)")
+    parser.add_argument("--churn-minutes", type=int, default=10, metavar="N", help="at least 3 (default: 10)")
     parser.add_argument("--pgmq-sql", type=Path, metavar="FILE", help="pgmq.sql, when no package brings it")
     return parser.parse_args()
 

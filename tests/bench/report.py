@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from tests.bench.measure import KINDS
+from tests.bench.places import ENGINES
 from tests.bench.requirements import SCALE, Verdict
+from tests.bench.sections import ALONE
 
 HEADINGS = {
     "add": "add 1 by 1",
@@ -27,8 +29,8 @@ def systems_table(rows: Sequence[tuple[str, str, str]], figures: Mapping[str, fl
 
 def alone_table(figures: Mapping[str, float]) -> str:
     """Towline's own figures, those that have no peer, in their plainest unit."""
-    sections = ("path.", "scale.", "waiting.", "idle.")
-    named = [(name, value) for name, value in figures.items() if name.startswith(sections)]
+    sections = tuple(part.owner(engine) + "." for part in ALONE for engine in ENGINES)
+    named = [(name, value) for name, value in figures.items() if name.startswith(sections) and ".minute_" not in name]
     return _table([["figure", "value"], *([name, _plain(name, value)] for name, value in named)])
 
 
@@ -80,7 +82,7 @@ def _plain(name: str, value: float) -> str:
         return f"{value:,.0f} /s"
     if name.endswith("share"):
         return f"{value * SCALE['%']:.2f} %"
-    if "rss" in name or "pss" in name:
+    if name.endswith("bytes") or "rss" in name or "pss" in name:
         return f"{value * SCALE['MiB']:.1f} MiB"
     if "round_trips" in name or name.endswith("count"):
         return f"{value:g}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["x", "ms", "s", "%", "MiB"]
+SCALED_VERBS = ("stats", "add", "lease", "delete")
 SCALE: Mapping[Unit, float] = {"x": 1.0, "ms": 1e3, "s": 1.0, "%": 100.0, "MiB": 1 / (1 << 20)}
 
 
@@ -38,7 +39,34 @@ def _same_cost(what: str, figure: str, against: str) -> Requirement:
     return Requirement(what, figure, "under", 1.5, against=against)
 
 
-REQUIREMENTS = (
+def _scale(owner: str, engine: str) -> Sequence[Requirement]:
+    """The same cost at a hundred times the tasks, and at so many tags."""
+    return (
+        *(
+            _same_cost(f"{engine}: {verb} at 1,000,000 pending vs 10,000", f"{owner}.{verb}_1m", f"{owner}.{verb}_10k")
+            for verb in SCALED_VERBS
+        ),
+        *(
+            _same_cost(f"{engine}: {verb} with 100,000 tags vs 1", f"{owner}.{verb}_100k_tags", f"{owner}.{verb}_1_tag")
+            for verb in SCALED_VERBS
+        ),
+    )
+
+
+def _flat(owner: str, engine: str, names: Sequence[str]) -> Sequence[Requirement]:
+    """What churn must not make grow."""
+    return tuple(
+        _same_cost(f"{engine}: churn, {name}, last vs second minute", f"{owner}.last_{name}", f"{owner}.second_{name}")
+        for name in names
+    )
+
+
+def _across(engine: str, name: str) -> Requirement:
+    what = f"{name}: add at one server to a lease waiting at another, median"
+    return Requirement(what, f"latency-{engine}.across_servers", "under", 10, "ms")
+
+
+_SQLITE = (
     _faster("add x100 vs pgmq", "towline.add_batch", 2, "pgmq.add_batch"),
     _faster("add x100 vs Procrastinate", "towline.add_batch", 8, "procrastinate.add_batch"),
     _faster("lease + delete x100, 2 processes, vs pgmq", "towline.drain_batch", 2, "pgmq.drain_batch"),
@@ -56,12 +84,7 @@ REQUIREMENTS = (
     Requirement("add to start of handler, median", "towline-served.latency", "under", 3, "ms"),
     _faster("64 connections adding one by one vs 1", "path.add_by_64_connections", 5, "path.add_by_1_connection"),
     Requirement("round trips a task in steady state", "path.round_trips_per_task", "under", 1.05),
-    _same_cost("stats at 1,000,000 pending vs 10,000", "scale.stats_1m", "scale.stats_10k"),
-    _same_cost("lease at 1,000,000 pending vs 10,000", "scale.lease_1m", "scale.lease_10k"),
-    _same_cost("add at 1,000,000 pending vs 10,000", "scale.add_1m", "scale.add_10k"),
-    _same_cost("stats with 100,000 tags vs 1", "scale.stats_100k_tags", "scale.stats_1_tag"),
-    _same_cost("lease by tag with 100,000 tags vs 1", "scale.lease_100k_tags", "scale.lease_1_tag"),
-    _same_cost("add with 100,000 tags vs 1", "scale.add_100k_tags", "scale.add_1_tag"),
+    *_scale("scale", "SQLite"),
     _same_cost("memory of the server at 1,000,000 pending vs 10,000", "scale.server_rss_1m", "scale.server_rss_10k"),
     Requirement("1,000 waiting lease calls, of a core", "waiting.cpu_share", "under", 2, "%"),
     Requirement("add to a waiting worker's lease, median", "waiting.wake_up", "under", 5, "ms"),
@@ -69,20 +92,78 @@ REQUIREMENTS = (
     Requirement("idle `up`, whole tree, memory (PSS)", "idle.pss", "under", 120, "MiB"),
     Requirement("start of a worker to its first lease", "idle.worker_start", "under", 0.5, "s"),
 )
+_POSTGRESQL = (
+    _faster("PostgreSQL: add x100 vs pgmq", "towline-postgresql.add_batch", 1, "pgmq.add_batch"),
+    _faster(
+        "PostgreSQL: lease + delete x100, 2 processes, vs pgmq",
+        "towline-postgresql.drain_batch",
+        1.3,
+        "pgmq.drain_batch",
+    ),
+    _faster(
+        "PostgreSQL: lease + delete one by one, 2 processes, vs pgmq", "towline-postgresql.drain", 1.8, "pgmq.drain"
+    ),
+    _faster("PostgreSQL: add one by one vs Procrastinate", "towline-postgresql.add", 3, "procrastinate.add"),
+    _faster(
+        "PostgreSQL: lease + delete one by one vs Procrastinate's workers",
+        "towline-postgresql.drain",
+        3,
+        "procrastinate.drain",
+    ),
+    _faster(
+        "PostgreSQL: 2 `work` processes vs Procrastinate's workers",
+        "towline-postgresql-work.drain",
+        3,
+        "procrastinate.drain",
+    ),
+    *_scale("scale-postgresql", "PostgreSQL"),
+    *_flat(
+        "churn-postgresql",
+        "PostgreSQL",
+        ("table_bytes", "index_bytes", "add_p50", "add_p95", "exchange_p50", "exchange_p95"),
+    ),
+    _across("postgresql", "PostgreSQL"),
+)
+_REDIS = (
+    _faster("Redis: add one by one vs Celery", "towline-redis.add", 2, "celery-logged.add"),
+    _faster(
+        "Redis: 2 `work` processes, one by one, vs Celery prefork 2",
+        "towline-redis-work.drain",
+        4,
+        "celery-logged.drain",
+    ),
+    _faster("Redis: the same vs Celery tuned", "towline-redis-work.drain", 4, "celery-tuned.drain"),
+    _faster("Redis: add one by one vs Taskiq streams", "towline-redis.add", 1.2, "taskiq.add"),
+    _faster(
+        "Redis: 2 workers of 100 tasks each vs Taskiq streams", "towline-redis-work-100.drain", 1.2, "taskiq.drain"
+    ),
+    _faster("Redis: add one by one vs ARQ", "towline-redis.add", 1.2, "arq.add"),
+    _faster("Redis: 2 workers one by one vs ARQ's of 10 jobs each", "towline-redis-work.drain", 1.2, "arq-tuned.drain"),
+    *_scale("scale-redis", "Redis"),
+    *_flat("churn-redis", "Redis", ("table_bytes", "add_p50", "add_p95", "exchange_p50", "exchange_p95")),
+    _across("redis", "Redis"),
+)
+REQUIREMENTS = _SQLITE + _POSTGRESQL + _REDIS
 
 
 def judge(figures: Mapping[str, float], missing: Mapping[str, str]) -> Sequence[Verdict]:
-    """What the run's medians say of each requirement; `missing` tells why a system or section has no figures."""
-    return [_verdict(requirement, figures, missing) for requirement in REQUIREMENTS]
+    """What the run's medians say of each requirement; what was not asked for is left out.
+
+    Args:
+        missing: why a system or section that was asked for has no figures.
+    """
+    verdicts = [_verdict(requirement, figures, missing) for requirement in REQUIREMENTS]
+    return [verdict for verdict in verdicts if verdict is not None]
 
 
-def _verdict(requirement: Requirement, figures: Mapping[str, float], missing: Mapping[str, str]) -> Verdict:
+def _verdict(requirement: Requirement, figures: Mapping[str, float], missing: Mapping[str, str]) -> Verdict | None:
     needed = [requirement.figure] + ([requirement.against] if requirement.against else [])
-    for name in needed:
-        if name not in figures:
-            owner = name.split(".")[0]
-            reason = missing.get(owner, "not asked for").splitlines()[0]
-            return Verdict(requirement, None, "skipped", f"{owner}: {reason}")
+    absent = [name.split(".")[0] for name in needed if name not in figures]
+    for owner in absent:
+        if owner in missing:
+            return Verdict(requirement, None, "skipped", f"{owner}: {missing[owner].splitlines()[0]}")
+    if absent:
+        return None
     measured = figures[requirement.figure] * SCALE[requirement.unit]
     if requirement.against:
         measured /= figures[requirement.against]

@@ -17,8 +17,16 @@ FSYNC_SAMPLES = 50
 class Site:
     """The directory, the servers, and the pgmq file given by the user; closing it ends every server."""
 
-    def __init__(self, directory: Path, *, pgmq_sql: Path | None = None, divide_loads_by: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        pgmq_sql: Path | None = None,
+        divide_loads_by: int = 1,
+        churn_minutes: int = 10,
+    ) -> None:
         self.directory = directory
+        self.churn_minutes = churn_minutes
         self.pgmq_sql = pgmq_sql
         self.divide_loads_by = divide_loads_by
         self._stack = ExitStack()
@@ -32,9 +40,12 @@ class Site:
     ) -> None:
         self._stack.close()
 
-    def redis(self) -> str:
-        """Its URL; nothing is saved or synced, as Celery's users commonly run it."""
-        return self._url("redis", lambda: engines.redis(self.directory))
+    def redis(self, *, logged: bool = False) -> str:
+        """Its URL; nothing is saved or synced, as Celery's users commonly run it, or `logged`: synced every second."""
+        if not logged:
+            return self._url("redis", lambda: engines.redis(self.directory))
+        everysec = {"appendfsync": "everysec"}
+        return self._url("redis logged", lambda: engines.redis(self.directory, durable=True, settings=everysec))
 
     def postgresql(self) -> str:
         """Its URL, over a Unix socket; every commit is synced, as it ships."""

@@ -26,7 +26,7 @@ queues:
   thumbs: {lease: 30s, max_leases: 5}
 """
 BROKEN = """\
-store: postgresql://db
+store: postgre://db
 durabilty: strict
 queues:
   thumbs: {lease: 30x, retry: {min: 10m, max: 5m}}

@@ -6,16 +6,20 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from queue_core.units import parse_seconds
 from tests.faults.full_disk import failing_disks
 from tests.faults.kill_random import kills_at_random
 from tests.faults.kill_server import kills_of_servers
+from tests.faults.kill_store import kills_on
 from tests.faults.kill_write import kills_at_writes
 from tests.faults.outcome import Budget, Tally
 from tests.faults.power_cut import power_cuts
 from tests.faults.report import as_json, as_table
+from tests.faults.sites import STORES
+from tests.faults.two_servers import two_servers
 
 Scenario = Callable[[Budget, Path], Tally]
 
@@ -25,17 +29,36 @@ SCENARIOS: dict[str, tuple[str, Scenario]] = {
     "power": ("power cuts that keep any mixture of what was not synced", power_cuts),
     "server": ("server, supervisor and workers killed under HTTP producers", kills_of_servers),
     "disk": ("a full disk, and one that can't sync", failing_disks),
+    **{
+        store: (
+            f"callers, servers, the engine and the wires to them, all on one {store} store",
+            partial(kills_on, store),
+        )
+        for store in STORES
+    },
 }
+ON_HOSTS: dict[str, tuple[str, Scenario]] = {
+    f"servers-{store}": (
+        f"two servers on two hosts and {store} on a third, killed and cut off",
+        partial(two_servers, store),
+    )
+    for store in STORES
+    if store != "sqlite"
+}
+"""Only when asked for: each takes a minute and a half, whatever the time given."""
+ALL = {**SCENARIOS, **ON_HOSTS}
+LONGEST_SECONDS = 86_400.0
+DEFAULT_SECONDS = 60.0
 MIN_FREE_BYTES = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the scenarios one after another; 0 when nothing was violated, else 1."""
     options = _parser().parse_args(arguments)
-    names = options.only.split(",") if options.only else list(SCENARIOS)
-    unknown = sorted(set(names) - set(SCENARIOS))
+    names = _names(options)
+    unknown = sorted(set(names) - set(ALL))
     if unknown:
-        print(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
+        print(f"no scenario {', '.join(unknown)}; there are {', '.join(ALL)}", file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="towline-faults-", dir=options.directory))
     tallies: list[Tally] = []
@@ -45,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{folder}: {free >> 20} MiB free, {MIN_FREE_BYTES >> 20} MiB needed", file=sys.stderr)
             return 2
         for name in names:
-            title, scenario = SCENARIOS[name]
+            title, scenario = ALL[name]
             _tell(f"{name:7} {title} ...")
             home = folder / name
             home.mkdir()
-            tally = scenario(Budget(options.seconds / len(names), options.seed), home)
+            tally = scenario(_budget(options, len(names)), home)
             shutil.rmtree(home)
             tallies.append(tally)
             _tell(f"{name:7} {tally.skipped or f'{tally.operations} operations, {len(tally.violations)} violations'}")
@@ -59,11 +82,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(tally.violations for tally in tallies) else 0
 
 
+def _names(options: argparse.Namespace) -> list[str]:
+    if options.store:
+        return list(STORES) if options.store == "all" else options.store.split(",")
+    if options.only == "servers":
+        return list(ON_HOSTS)
+    return options.only.split(",") if options.only else list(SCENARIOS)
+
+
+def _budget(options: argparse.Namespace, scenarios: int) -> Budget:
+    """Each scenario's part of the time; or so many operations each, however long that takes."""
+    if options.operations is not None:
+        return Budget(options.seconds or LONGEST_SECONDS, options.seed, options.operations)
+    return Budget((options.seconds or DEFAULT_SECONDS) / scenarios, options.seed)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m tests.faults", description=__doc__)
-    parser.add_argument("--for", dest="seconds", type=_seconds, default=60.0, help="for all scenarios (default 60s)")
+    parser.add_argument("--for", dest="seconds", type=_seconds, default=None, help="for all scenarios (default 60s)")
+    parser.add_argument("--store", default="", help=f"only the stores, by commas: {', '.join(STORES)}; or all")
+    parser.add_argument(
+        "--operations", type=_count, default=None, help="of each store's callers, however long it takes; or --for each"
+    )
     parser.add_argument("--seed", type=int, default=1, help="what is drawn, is drawn from it (default 1)")
-    parser.add_argument("--only", default="", help=f"scenarios, by commas: {', '.join(SCENARIOS)}")
+    parser.add_argument("--only", default="", help=f"scenarios, by commas: {', '.join(ALL)}")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument(
         "--directory", type=Path, default=None, help="where the files go (default: the temporary folder)"
@@ -76,9 +118,15 @@ def _seconds(text: str) -> float:
         seconds = parse_seconds(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    if not 1 <= seconds <= 86_400:
+    if not 1 <= seconds <= LONGEST_SECONDS:
         raise argparse.ArgumentTypeError(f"must be in [1s, 24h]: {text}")
     return seconds
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a positive number: {text}")
+    return int(text)
 
 
 def _tell(line: str) -> None:

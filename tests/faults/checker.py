@@ -1,13 +1,12 @@
 """Holds the histories of all callers and the final contents of the store against the design's invariants. Pure."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 from tests.faults.history import Call
-from tests.faults.lives import FOREVER, Contents, Life, lives_of
+from tests.faults.lives import Contents, Life, lives_of
+from tests.faults.order import order
 from tests.faults.rules import RULES
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16")
@@ -45,7 +44,7 @@ def check(calls: Sequence[Call], contents: Contents) -> list[Violation]:
     ]
     found += [Violation("I1", what) for what in _hand_overs(lives)]
     found += [Violation("I9", what) for what in _mixed_groups(calls)]
-    found += [Violation(*one) for one in _order(calls, lives)]
+    found += [Violation(*one) for one in order(calls, lives, clock_error=contents.clock_error)]
     found += [Violation("I16", what) for what in _accounts(lives, contents)]
     return found
 
@@ -85,87 +84,6 @@ def _mixed_groups(calls: Sequence[Call]) -> Iterator[str]:
         tags = {lease.tag for lease in call.answer.leases}
         if call.asked.filter_kind == "oldest" and len(tags) > 1:
             yield f"a batch of one tag has {sorted(map(str, tags))}"
-
-
-def _order(calls: Sequence[Call], lives: dict[str, Life]) -> Iterator[tuple[str, str]]:
-    """I10, and I7 for tasks that were never leased: a lease takes the oldest that is surely there, and never nothing.
-
-    Within one answer the etas rise. Between calls only tasks prove something that were acknowledged before the lease
-    was asked for, with no delay, and whose first lease, its number says, came after the answer.
-    """
-    waiting = _Waiting(lives, takes_back_unseen=_takes_back_unseen(calls))
-    for call in calls:
-        if call.asked.verb != "lease" or call.outcome != "ok" or call.answered is None:
-            continue
-        for one, following in pairwise(call.answer.leases):
-            if following.ready_at < one.ready_at:
-                yield "I10", f"{following.uid} with the earlier eta was leased after {one.uid}"
-        if not call.answer.leases:
-            left = waiting.left_behind(call, added_before=call.invoked.at)
-            if left:
-                yield "I7", f"{left} was leasable, but a lease of {call.asked.filter} came back empty"
-            continue
-        newest = max(lease.ready_at for lease in call.answer.leases)
-        left = waiting.left_behind(call, added_before=min(newest, call.invoked.at))
-        if left:
-            yield "I10", f"{left} was leasable before {newest}, the eta of a task that was leased instead"
-
-
-class _Waiting:
-    """For each queue and tag, which tasks surely waited, unleased, from when until when."""
-
-    def __init__(self, lives: dict[str, Life], *, takes_back_unseen: bool) -> None:
-        spans: dict[tuple[str, str | None], list[tuple[int, int, str]]] = {}
-        for life in lives.values():
-            for queue, tag, since, until in _surely_waiting(life, takes_back_unseen=takes_back_unseen):
-                spans.setdefault((queue, tag), []).append((since, until, life.uid))
-        self._since: dict[tuple[str, str | None], list[int]] = {}
-        self._longest: dict[tuple[str, str | None], list[tuple[int, str]]] = {}
-        for key, of_tag in spans.items():
-            of_tag.sort()
-            self._since[key] = [since for since, _, _ in of_tag]
-            self._longest[key] = list(accumulate(((until, uid) for _, until, uid in of_tag), max))
-
-    def left_behind(self, call: Call, *, added_before: int) -> str:
-        """A task that the lease should have taken: it waited since before `added_before` until after the answer."""
-        assert call.answered is not None
-        granted_tags = {lease.tag for lease in call.answer.leases}
-        for (queue, tag), since in self._since.items():
-            if queue != call.asked.queue or not call.asked.filter.accepts(tag):
-                continue
-            if call.asked.filter_kind == "oldest" and granted_tags and tag not in granted_tags:
-                continue  # which group is the oldest is judged by its own tasks only
-            index = bisect_left(since, added_before)
-            if index:
-                until, uid = self._longest[queue, tag][index - 1]
-                if until > call.answered.at:
-                    return uid
-        return ""
-
-
-def _takes_back_unseen(calls: Sequence[Call]) -> bool:
-    """Whether a server may have taken back, uncounted, what it had granted to a worker that was killed meanwhile.
-
-    Such a lease leaves no trace but its instant: the task has its old place and number.
-    """
-    return any(call.asked.verb == "release_worker" and call.answered is None for call in calls)
-
-
-def _surely_waiting(life: Life, *, takes_back_unseen: bool) -> Iterator[tuple[str, str | None, int, int]]:
-    """From the answer of its only add to its first lease, or for ever; nothing where anything about it is open."""
-    if len(life.addings) != 1 or life.named_deletions:
-        return
-    adding = life.addings[0]
-    answered = adding.call.answered
-    delayed = adding.asked.eta is not None or bool(adding.asked.delay_seconds)
-    if adding.effect != "done" or adding.status not in ("added", "") or answered is None or delayed:
-        return
-    if life.grants:
-        first = life.grants[0]
-        if first.lease.number == 1 and first.call is not None and not takes_back_unseen:
-            yield adding.asked.queue, adding.asked.tag, answered.at, first.leased_at
-    elif any(task.leased_at == 0 and task.state == "READY" for task in life.stored):
-        yield adding.asked.queue, adding.asked.tag, answered.at, FOREVER
 
 
 def _accounts(lives: dict[str, Life], contents: Contents) -> Iterator[str]:

@@ -4,17 +4,17 @@ from queue_core.clock import Instant
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Store, Transaction
 from queue_core.task import ANY, Task, TaskState
-from tests.faults.history import digest_of, moment, uid_of
+from tests.faults.history import digest_of, uid_of
 from tests.faults.lives import Contents, StoredTask
 
 PAGE_TASKS = 200
 ALL_STATES = frozenset(TaskState)
 
 
-def read_contents(store: Store) -> Contents:
+def read_contents(store: Store, *, clock_error: int = 0) -> Contents:
     """Every task of every queue, the statistics of the same instant, and what the store's check complains of."""
     problems = store.check().problems
-    now = Instant(moment().at)
+    now = store.clock.now()
     with store.read() as transaction:
         specs = transaction.queues()
         return Contents(
@@ -22,6 +22,7 @@ def read_contents(store: Store) -> Contents:
             problems,
             {spec.name: transaction.stats(spec.name, ANY, now=now) for spec in specs},
             {spec.name: spec.max_leases for spec in specs},
+            clock_error,
         )
 
 

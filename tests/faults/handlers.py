@@ -6,6 +6,8 @@ The rest of a worker's calls are the runner's own: its delete is written down as
 import itertools
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from queue_core.worker.app import App
@@ -16,13 +18,15 @@ HISTORY_VARIABLE = "FAULTS_HISTORY"
 LONGEST_WORK_SECONDS = 0.02
 
 
-def make_app(history: FileHistory, worker: str) -> App:
-    """An app that handles every tag of the queue "first"."""
-    app = App()
+Notes = Callable[[HeldTask], AbstractContextManager[None]]
+
+
+def noted(history: FileHistory, worker: str) -> Notes:
+    """Around a handler's work: the lease as it was seen before, the delete that is about to be asked for after."""
     numbers = itertools.count(1)
 
-    @app.task(queue="first")
-    def handle(task: HeldTask) -> None:
+    @contextmanager
+    def notes(task: HeldTask) -> Iterator[None]:
         number = next(numbers)
         now = moment()
         # The lease was asked for before it was granted: its own instant is as late as that can have been.
@@ -30,10 +34,23 @@ def make_app(history: FileHistory, worker: str) -> App:
         asked = Asked("lease", task.queue, count=1, worker=worker)
         history.write(Invoked(2 * number, granted, asked))
         history.write(Answered(2 * number, now, "ok", answer=Answer(leases=(seen_lease(task.lease),))))
-        time.sleep(LONGEST_WORK_SECONDS * (number % 5) / 4)
-        history.write(
-            Invoked(2 * number + 1, moment(), Asked("delete", task.queue, ends=(AskedEnd(task.lease.token),)))
-        )
+        yield
+        ended = Asked("delete", task.queue, ends=(AskedEnd(task.lease.token),))
+        history.write(Invoked(2 * number + 1, moment(), ended))
+
+    return notes
+
+
+def make_app(history: FileHistory, worker: str) -> App:
+    """An app that handles every tag of the queue "first"."""
+    app = App()
+    notes = noted(history, worker)
+    lengths = itertools.cycle(range(5))
+
+    @app.task(queue="first")
+    def handle(task: HeldTask) -> None:
+        with notes(task):
+            time.sleep(LONGEST_WORK_SECONDS * next(lengths) / 4)
 
     return app
 

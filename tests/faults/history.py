@@ -13,6 +13,7 @@ from typing import Literal, Protocol, Self
 from pydantic import TypeAdapter, ValidationError
 
 from queue_core.task import Lease, NewTask, TagFilter
+from tests.faults.skewed_clock import true_time_ns
 
 Verb = Literal["add", "lease", "renew", "release", "delete", "delete_by_name", "release_worker"]
 Outcome = Literal["ok", "fail", "unknown"]
@@ -191,8 +192,8 @@ class MemoryHistory:
 
 
 def moment() -> Moment:
-    """This moment on both clocks."""
-    return Moment(time.time_ns() // 1000, time.monotonic_ns())
+    """This moment on both clocks; the true one, also in a process whose wall clock is skewed on purpose."""
+    return Moment(true_time_ns() // 1000, time.monotonic_ns())
 
 
 def read_histories(directory: Path) -> list[Call]:

@@ -4,17 +4,16 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from queue_core.client import HttpQueues
 from queue_core.errors import StoreError
 from tests.faults.checker import Violation
-from tests.faults.history import Asked, Call, FileHistory, Invoked, moment, read_histories
+from tests.faults.doubts import Doubts
+from tests.faults.history import Asked, FileHistory, Invoked, moment, read_histories
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.reopening import reopen_and_check
 from tests.faults.towline_process import TowlineProcess
@@ -24,9 +23,6 @@ ROUND_SECONDS = 6.0
 MAX_PAUSE_SECONDS = 0.4
 IDLE_SECONDS = 20.0
 UNREACHABLE_PAUSE_SECONDS = 0.02
-
-Gap = tuple[int, int]
-"""From a kill of the server until it answered again, CLOCK_MONOTONIC in nanoseconds."""
 
 
 def kills_of_servers(budget: Budget, folder: Path) -> Tally:
@@ -58,23 +54,24 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
     tally.reopenings += 1
     shares_client = random.random() < 0.5
     queues = HttpQueues(process.url)
-    gaps: list[Gap] = []
     stop = threading.Event()
     roles = ("producer", "producer") if process.command == "up" else ("producer", "worker", "worker")
     with ExitStack() as stack:
         stack.callback(queues.close)
         create_queues(queues)
+        shared_doubts = Doubts(queues)
         names = [f"{role}-{number}" for number, role in enumerate(roles)]
         histories = [stack.enter_context(FileHistory(home / "history" / f"{name}.jsonl")) for name in names]
         supervisor = stack.enter_context(FileHistory(home / "history" / "killer.jsonl"))
         callers = []
         for name, role, history in zip(names, roles, histories, strict=True):
             client = queues if shares_client else stack.enter_context(closing(HttpQueues(process.url)))
-            callers.append(Caller(client, history, name=name, random=Random(random.random()), role=role))
+            doubts = shared_doubts if shares_client else Doubts(client)
+            callers.append(Caller(client, history, name=name, random=Random(random.random()), role=role, doubts=doubts))
         with ThreadPoolExecutor(len(callers)) as pool:
             working = [pool.submit(_call_on, caller, stop) for caller in callers]
             try:
-                _kill_on(tally, process, supervisor, random, until, gaps)
+                _kill_on(tally, process, supervisor, random, until)
             finally:
                 stop.set()
             for done in working:
@@ -87,7 +84,6 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
     calls = read_histories(home / "history")
     killed = {call.asked.worker for call in calls if call.asked.verb == "release_worker"}
     where += "".join(f", {exit_} unasked" for exit_ in process.unasked_exits(killed))
-    calls = doubtful(calls, gaps)
     tally.operations += len(calls)
     tally.reopenings += 1
     tally.found(reopen_and_check(process.store_path, calls), where)
@@ -101,9 +97,7 @@ def _call_on(caller: Caller, stop: threading.Event) -> None:
             stop.wait(UNREACHABLE_PAUSE_SECONDS)
 
 
-def _kill_on(
-    tally: Tally, process: TowlineProcess, history: FileHistory, random: Random, until: Deadline, gaps: list[Gap]
-) -> None:
+def _kill_on(tally: Tally, process: TowlineProcess, history: FileHistory, random: Random, until: Deadline) -> None:
     number = 0
     while not until.is_over:
         time.sleep(random.uniform(0.05, MAX_PAUSE_SECONDS))
@@ -115,13 +109,11 @@ def _kill_on(
             history.write(Invoked(number, moment(), Asked("release_worker", worker=victim.worker)))
             tally.kills += process.kill_worker(victim)
             continue
-        began = time.monotonic_ns()
         process.kill()
         tally.kills += 1
         time.sleep(random.uniform(0.0, 0.1))
         process.start()
         tally.reopenings += 1
-        gaps.append((began, time.monotonic_ns()))
 
 
 def _wait_until_idle(queues: HttpQueues) -> None:
@@ -133,24 +125,3 @@ def _wait_until_idle(queues: HttpQueues) -> None:
             if not stats.ready and not stats.in_flight:
                 return
         time.sleep(UNREACHABLE_PAUSE_SECONDS)
-
-
-def doubtful(calls: Sequence[Call], gaps: Sequence[Gap]) -> list[Call]:
-    """The calls, those in doubt that the client may have sent twice: what came back tells of the second time only.
-
-    That may be so of all that were under way while the server was away, but leases are sent once. An add that was
-    answered is done, though `exists` may mean by itself.
-    """
-    return [_doubted(call) if call.asked.verb != "lease" and _met_a_gap(call, gaps) else call for call in calls]
-
-
-def _doubted(call: Call) -> Call:
-    if call.asked.verb != "add" or call.outcome != "ok":
-        return replace(call, outcome="unknown")
-    added = tuple(replace(one, status="") for one in call.answer.added)
-    return replace(call, answer=replace(call.answer, added=added))
-
-
-def _met_a_gap(call: Call, gaps: Sequence[Gap]) -> bool:
-    answered = call.answered.ns if call.answered is not None else call.invoked.ns
-    return any(call.invoked.ns <= back and answered >= away for away, back in gaps)

@@ -10,6 +10,9 @@ from tests.faults.history import AskedAdd, AskedEnd, Call, SeenLease
 FOREVER = 1 << 62
 """Later than every instant."""
 
+LONGEST_CALL_MICROSECONDS = 10_000_000
+"""After which a store across a network has answered, or nothing will come of the call."""
+
 Effect = Literal["done", "refused", "open"]
 """What became of one token or name of a call: it took effect, it did not, or nobody knows."""
 
@@ -32,12 +35,16 @@ class StoredTask:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The store after everything: its tasks, its statistics by queue, and what its own check complained of."""
+    """The store after everything: its tasks, its statistics by queue, and what its own check complained of.
+
+    `clock_error`: microseconds by which the store's time, as any caller estimates it, may be off this host's.
+    """
 
     tasks: tuple[StoredTask, ...] = ()
     problems: tuple[str, ...] = ()
     stats: dict[str, QueueStats] = field(default_factory=dict)
     max_leases: dict[str, int | None] = field(default_factory=dict)
+    clock_error: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,15 @@ class Grant:
     def leased_at(self) -> int:
         """The instant of the grant, microseconds."""
         return self.lease.leased_at
+
+    def granted_by(self, contents: Contents) -> int:
+        """When it surely had been granted: its instant, or, where that is read before a call that may be held up on the
+        way, the answer.
+        """
+        if contents.clock_error == 0:
+            return self.leased_at
+        answered = self.call.answered if self.call is not None else None
+        return answered.at if answered is not None else self.leased_at + LONGEST_CALL_MICROSECONDS
 
 
 @dataclass(slots=True)

@@ -9,16 +9,31 @@ from tests.faults.checker import Violation
 
 @dataclass(slots=True)
 class Tally:
-    """One scenario's counts so far. `skipped` says why it did not run."""
+    """One scenario's counts so far. `skipped` says why it did not run.
+
+    Attributes:
+        operations: calls of a verb, a batch being one; without those that were told that the store can't be reached.
+        unknown: those among them that nobody was told the outcome of.
+        kills, engine_kills: processes of ours, engines that were killed and started again.
+        cuts: power cuts, and connections cut.
+        figures: whatever else was measured, by its name with the unit last.
+    """
 
     scenario: str
     operations: int = 0
+    unknown: int = 0
     kills: int = 0
+    engine_kills: int = 0
     cuts: int = 0
     disk_errors: int = 0
     reopenings: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     skipped: str = ""
+
+    def at_most(self, figure: str, value: float) -> None:
+        """Keep the largest value of a figure."""
+        self.figures[figure] = max(self.figures.get(figure, value), value)
 
     def found(self, violations: Sequence[Violation], where: str) -> None:
         """Note violations and the point that brings them back."""
@@ -27,10 +42,11 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long a scenario may go on, and from which seed it draws."""
+    """How long a scenario may go on, after how many operations it is enough, and from which seed it draws."""
 
     seconds: float
     seed: int
+    operations: int | None = None
 
     def started(self) -> "Deadline":
         """Begin to count."""

@@ -2,14 +2,23 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from queue_core.api import QueueApi, QueuesApi
-from queue_core.errors import LeaseLostError, QueueError, StoreError, StoreFullError, StoreReadOnlyError
+from queue_core.errors import (
+    LeaseLostError,
+    OutcomeUnknownError,
+    QueueError,
+    StoreError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deletion, Renewed
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.faults.history import (
+    NO_ANSWER,
     Answer,
     Answered,
     Asked,
@@ -29,10 +38,21 @@ T = TypeVar("T")
 class RecordedQueue:
     """The verbs of one queue as the workloads call them; errors are recorded, then raised as they are."""
 
-    def __init__(self, queue: QueueApi, history: History, numbers: "itertools.count[int]") -> None:
+    def __init__(
+        self,
+        queue: QueueApi,
+        history: History,
+        numbers: "itertools.count[int]",
+        *,
+        doubts: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Args:
+        doubts: how often a call of this thread was sent again though it may have been done (`doubts.py`).
+        """
         self._queue = queue
         self._history = history
         self._numbers = numbers
+        self._doubts = doubts
         self.name = queue.name
 
     def add(self, tasks: Sequence[NewTask]) -> list[Added]:
@@ -114,7 +134,7 @@ class RecordedQueue:
         )
 
     def _call(self, asked: Asked, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
-        return recorded(self._history, next(self._numbers), asked, call, told)
+        return recorded(self._history, next(self._numbers), asked, call, told, doubts=self._doubts)
 
 
 def release_worker(
@@ -125,31 +145,58 @@ def release_worker(
     return recorded(history, next(numbers), asked, lambda: queues.release_worker(worker), lambda _: Answer())
 
 
-def recorded(history: History, number: int, asked: Asked, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
+def recorded(
+    history: History,
+    number: int,
+    asked: Asked,
+    call: Callable[[], T],
+    told: Callable[[T], Answer],
+    *,
+    doubts: Callable[[], int] = lambda: 0,
+) -> T:
     """Make one call between its two lines of history."""
     history.write(Invoked(number, moment(), asked))
+    before = doubts()
     try:
         result = call()
     except LeaseLostError as error:
-        # The tokens that it does not name took effect.
-        history.write(Answered(number, moment(), "ok", type(error).__name__, Answer(lost=error.tokens)))
+        # The tokens that it does not name took effect; of one that was sent before, those it names may have, too.
+        outcome: Outcome = "unknown" if doubts() > before else "ok"
+        history.write(Answered(number, moment(), outcome, type(error).__name__, Answer(lost=error.tokens)))
         raise
     except QueueError as error:
         history.write(Answered(number, moment(), outcome_of(error, asked), type(error).__name__))
         raise
-    history.write(Answered(number, moment(), "ok", answer=told(result)))
+    answered = Answered(number, moment(), "ok", answer=told(result))
+    history.write(answered if doubts() == before else doubted(answered, asked))
     return result
 
 
 def outcome_of(error: QueueError, asked: Asked) -> Outcome:
-    """What the error's class promises: a refusal and a full store changed nothing; other failures leave it open.
+    """What the error's class promises: a refusal and a store that can't be reached or written changed nothing.
 
-    An exchange of a retired worker is refused its lease after its deletions took effect: that leaves it open, too.
+    An exchange of a retired worker is refused its lease after its deletions took effect, and one that found leases to
+    settle is several steps: that leaves it open, too.
     """
-    if isinstance(error, StoreFullError | StoreReadOnlyError):
+    if isinstance(error, StoreReadOnlyError):
         return "fail"
-    exchange = asked.verb == "lease" and asked.ends
-    return "unknown" if isinstance(error, StoreError) or exchange else "fail"
+    if isinstance(error, OutcomeUnknownError) or (asked.verb == "lease" and asked.ends):
+        return "unknown"
+    nothing_changed = isinstance(error, StoreUnavailableError) or not isinstance(error, StoreError)
+    return "fail" if nothing_changed else "unknown"
+
+
+def doubted(answered: Answered, asked: Asked) -> Answered:
+    """The answer to a call that was sent before and may have been done then: it tells of the last time only.
+
+    What was added is there, though a name that exists may be the call's own doing; a renewal was done at least now.
+    """
+    if asked.verb == "renew":
+        return answered
+    if asked.verb != "add":
+        return replace(answered, outcome="unknown", answer=NO_ANSWER)
+    seen = tuple(one if one.status == "added" else replace(one, status="") for one in answered.answer.added)
+    return replace(answered, answer=replace(answered.answer, added=seen))
 
 
 def _seen_adds(added: Sequence[Added]) -> tuple[SeenAdd, ...]:

@@ -1,13 +1,14 @@
-"""After the fault: open the store with the usual VFS, work a little, and hold everything against the history."""
+"""After the fault: open the store as usual, work a little, and hold everything against the history."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from queue_core.errors import QueueError
 from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
+from queue_core.store import Store
 from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation, check
@@ -21,9 +22,18 @@ LEASED_AFTERWARDS = 20
 
 
 def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
-    """Every violation that the calls and what is left prove; a store that does not open or work is I16."""
+    """The same for a file."""
+    return open_and_check(lambda: SqliteStore(path), calls)
+
+
+def open_and_check(open_it: Callable[[], Store], calls: Sequence[Call], *, clock_error: int = 0) -> list[Violation]:
+    """Every violation that the calls and what is left prove; a store that does not open or work is I16.
+
+    Args:
+        clock_error: see `Contents.clock_error`.
+    """
     try:
-        store = SqliteStore(path)
+        store = open_it()
     except QueueError as error:
         return [Violation("I16", f"the store does not open: {type(error).__name__}: {error}")]
     try:
@@ -33,7 +43,7 @@ def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
         for spec in queues.queues():
             afterwards = RecordedQueue(queues.queue(spec.name), history, numbers)
             afterwards.lease(LEASED_AFTERWARDS, seconds=60.0, worker="afterwards")
-        return check([*calls, *history.calls()], read_contents(store))
+        return check([*calls, *history.calls()], read_contents(store, clock_error=clock_error))
     except QueueError as error:
         return [Violation("I16", f"the store does not work: {type(error).__name__}: {error}")]
     finally:

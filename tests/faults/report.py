@@ -9,7 +9,7 @@ from tests.faults.checker import INVARIANTS, TOLD_BY_DRIVERS, Violation, count_b
 from tests.faults.outcome import Tally
 
 SHOWN_VIOLATIONS = 20
-COLUMNS = ("operations", "kills", "cuts", "disk_errors", "reopenings")
+COLUMNS = ("operations", "unknown", "kills", "engine_kills", "cuts", "disk_errors", "reopenings")
 
 
 def as_table(tallies: Sequence[Tally], seed: int) -> str:
@@ -27,6 +27,11 @@ def as_table(tallies: Sequence[Tally], seed: int) -> str:
     lines += ["", *(f"{violation.invariant}  {violation.what}" for violation in violations[:SHOWN_VIOLATIONS])]
     if len(violations) > SHOWN_VIOLATIONS:
         lines.append(f"... and {len(violations) - SHOWN_VIOLATIONS} more")
+    lines += [
+        f"{tally.scenario}: {name.replace('_', ' ')} {value:.3g}"
+        for tally in tallies
+        for name, value in tally.figures.items()
+    ]
     lines += [f"{tally.scenario}: not run: {tally.skipped}" for tally in tallies if tally.skipped]
     lines.append(f"seed {seed}: {len(violations)} violations")
     return "\n".join(lines)
@@ -47,6 +52,7 @@ def as_json(tallies: Sequence[Tally], seed: int) -> str:
                 tally.scenario: {
                     **dict(zip(COLUMNS, _counts(tally), strict=True)),
                     "violations": len(tally.violations),
+                    "figures": {name: round(value, 4) for name, value in tally.figures.items()},
                     "skipped": tally.skipped or None,
                 }
                 for tally in tallies
@@ -57,7 +63,7 @@ def as_json(tallies: Sequence[Tally], seed: int) -> str:
 
 
 def _counts(tally: Tally) -> tuple[int, ...]:
-    return tally.operations, tally.kills, tally.cuts, tally.disk_errors, tally.reopenings
+    return tuple(getattr(tally, column) for column in COLUMNS)
 
 
 def _row(title: str, cells: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """What must hold in the life of one task, whatever was killed: each rule yields the ways in which it was broken. Pure.
 
 A rule accuses only where no order of the unanswered calls could excuse what was seen. Orders between calls come from
-CLOCK_MONOTONIC, orders between a call and a lease from the wall clock, which all processes of a host share.
+CLOCK_MONOTONIC, orders between a call and a lease from the wall clock, which all processes of a host share. Instants of
+a store across a network are each caller's estimate of its clock: where one is held against a moment of this host,
+`clock_error` is granted; between two instants of the store nothing is.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,20 +24,28 @@ def added_is_never_lost(life: Life, contents: Contents) -> Iterator[str]:
 
 
 def leases_never_overlap(life: Life, contents: Contents) -> Iterator[str]:
-    """I2: no grant inside the time in which an earlier lease surely lived; and the store kept the last one."""
+    """I2: no grant inside the time in which an earlier lease surely lived; and the store kept the last one.
+
+    A caller whose clock is ahead may have found the lease over, so that one whose clock is behind leases the task.
+    """
     for index, grant in enumerate(life.grants):
-        until = live_until(grant, life)
+        until = live_until(grant, life, contents.clock_error) - 2 * contents.clock_error
         for other in life.grants[index + 1 :]:
-            if other.leased_at < until:
+            by = other.granted_by(contents)
+            if by < until:
                 yield (
-                    f"{life.uid}: lease {other.lease.token} was granted {(until - other.leased_at) / 1e6:.6f} s before "
+                    f"{life.uid}: lease {other.lease.token} was granted {(until - by) / 1e6:.6f} s before "
                     f"{grant.lease.token} ended"
                 )
     for last in life.grants[-1:]:
         for task in life.stored:
             if task.leased_at < last.leased_at:
                 yield f"{life.uid}: lease {last.lease.token} was answered, but the store forgot it"
-            elif last.call is not None and task.state == "LEASED" and task.eta < live_until(last, life):
+            elif (
+                last.call is not None
+                and task.state == "LEASED"
+                and task.eta < live_until(last, life, contents.clock_error)
+            ):
                 yield f"{life.uid}: lease {last.lease.token} ends earlier in the store than its worker was told"
 
 
@@ -46,7 +56,7 @@ def stale_tokens_change_nothing(life: Life, contents: Contents) -> Iterator[str]
         if sum(operation.ends_lease for operation in done) > 1:
             yield f"{life.uid}: {grant.lease.token} was ended more than once"
         for operation in done:
-            why = _stale_because(operation, grant, life)
+            why = _stale_because(operation, grant, life, contents.clock_error)
             if why:
                 yield f"{life.uid}: {operation.verb} succeeded with {grant.lease.token}, which {why}"
         released = any(operation.verb == "release" for operation in done)
@@ -95,28 +105,46 @@ def live_tokens_are_honoured(life: Life, contents: Contents) -> Iterator[str]:
             call = operation.call
             if operation.effect != "refused" or call.outcome != "ok" or call.answered is None:
                 continue
-            if call.answered.at < live_until(grant, life, apart_from=operation):
+            until = live_until(grant, life, contents.clock_error, apart_from=operation)
+            if call.answered.at + contents.clock_error < until:
                 yield f"{life.uid}: {operation.verb} was refused inside the live lease {grant.lease.token}"
 
 
 def never_leased_before_eta(life: Life, contents: Contents) -> Iterator[str]:
-    """I8: not before the eta or delay of its add, nor before the delay of a release is over."""
+    """I8: not before the eta or delay of its add, nor before the delay of a release is over.
+
+    A caller whose clock is ahead may have found the task due, so that one whose clock is behind leases it.
+    """
+    error = contents.clock_error
     etas = [
-        adding.asked.eta or adding.call.invoked.at + round(1e6 * (adding.asked.delay_seconds or 0))
+        adding.asked.eta or adding.call.invoked.at - error + round(1e6 * (adding.asked.delay_seconds or 0))
         for adding in life.addings
         if adding.effect != "refused"
     ]
     for grant in life.grants:
-        if grant.call is not None and grant.lease.ready_at > grant.leased_at:
+        by = grant.granted_by(contents) + error
+        if grant.call is not None and grant.lease.ready_at > by + error:
             yield f"{life.uid}: leased at {grant.leased_at}, before its eta {grant.lease.ready_at}"
-        if etas and grant.leased_at < min(etas):
+        if etas and by < min(etas):
             yield f"{life.uid}: leased at {grant.leased_at}, before its eta {min(etas)}"
     for grant, following in pairwise(life.grants):
         for operation in grant.operations:
             if operation.verb == "release" and operation.effect == "done" and operation.call.asked.delay_seconds:
-                earliest = operation.call.invoked.at + round(1e6 * operation.call.asked.delay_seconds)
-                if following.leased_at < earliest:
-                    yield f"{life.uid}: leased again {earliest - following.leased_at} us before its delay was over"
+                earliest = operation.call.invoked.at - error + round(1e6 * operation.call.asked.delay_seconds)
+                by = following.granted_by(contents) + error
+                if by < earliest:
+                    yield f"{life.uid}: leased again {earliest - by} us before its delay was over"
+
+
+def leased_when_asked(life: Life, contents: Contents) -> Iterator[str]:
+    """I8: a lease's instant lies between its call and the answer: whatever a host's clock says, one time decides."""
+    for grant in life.grants:
+        if grant.call is None or grant.call.answered is None or grant.call.asked.verb != "lease":
+            continue
+        early = grant.call.invoked.at - contents.clock_error - grant.leased_at
+        late = grant.leased_at - grant.call.answered.at - contents.clock_error
+        if max(early, late) > 0:
+            yield f"{life.uid}: leased {max(early, late) / 1e6:.6f} s {'before the call' if early > 0 else 'after it'}"
 
 
 def tags_are_respected(life: Life, contents: Contents) -> Iterator[str]:
@@ -161,14 +189,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "I4": (deleted_is_never_leased,),
     "I5": (names_are_taken_once,),
     "I6": (live_tokens_are_honoured,),
-    "I8": (never_leased_before_eta,),
+    "I8": (never_leased_before_eta, leased_when_asked),
     "I9": (tags_are_respected,),
     "I11": (leases_are_counted,),
     "I13": (payloads_come_back,),
 }
 
 
-def live_until(grant: Grant, life: Life, *, apart_from: Operation | None = None) -> int:
+def live_until(grant: Grant, life: Life, clock_error: int, *, apart_from: Operation | None = None) -> int:
     """Until when a lease surely lived: the earliest end that the renewals and possible ends of it leave open."""
     until = grant.lease.expires_at
     for operation in sorted(grant.operations, key=lambda one: one.call.invoked.ns):
@@ -177,7 +205,7 @@ def live_until(grant: Grant, life: Life, *, apart_from: Operation | None = None)
         if operation.new_end is not None:
             until = operation.new_end
         else:
-            until = min(until, operation.call.invoked.at + round(1e6 * operation.call.asked.seconds))
+            until = min(until, operation.call.invoked.at - clock_error + round(1e6 * operation.call.asked.seconds))
     ends = [
         operation.call.invoked.at
         for operation in grant.operations
@@ -185,7 +213,7 @@ def live_until(grant: Grant, life: Life, *, apart_from: Operation | None = None)
     ]
     ends += [call.invoked.at for call in grant.given_back]
     ends += [call.invoked.at for call, effect in life.named_deletions if effect != "refused"]
-    return min([until, *ends])
+    return min([until, *(end - clock_error for end in ends)])
 
 
 def _dead_by(grant: Grant) -> int:
@@ -197,11 +225,11 @@ def _dead_by(grant: Grant) -> int:
     return until
 
 
-def _stale_because(operation: Operation, grant: Grant, life: Life) -> str:
+def _stale_because(operation: Operation, grant: Grant, life: Life, clock_error: int) -> str:
     invoked = operation.call.invoked
-    if invoked.at >= _dead_by(grant):
+    if invoked.at - clock_error >= _dead_by(grant):
         return f"had expired at {_dead_by(grant)}"
-    if any(grant.leased_at < other.leased_at < invoked.at for other in life.grants):
+    if any(grant.leased_at < other.leased_at < invoked.at - clock_error for other in life.grants):
         return "another lease had followed"
     ended = [other.call for other in grant.operations if other.ends_lease and other.effect == "done"]
     ended += [call for call in grant.given_back if call.outcome == "ok"]

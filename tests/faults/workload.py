@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from queue_core.api import QueuesApi
-from queue_core.errors import LeaseLostError
+from queue_core.errors import LeaseLostError, StoreUnavailableError
 from queue_core.store import Deletion
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
 from tests.faults.history import History
@@ -19,7 +19,7 @@ QUEUES = (
     QueueSpec("next", max_leases=None, retry_min_seconds=0.01, retry_max_seconds=0.05),
 )
 SIZES = (0, 0, 20, 200, 200, 200, 2000, 5000, 70_000)
-LEASE_SECONDS = (60.0, 60.0, 60.0, 5.0, 0.03)
+LEASE_SECONDS = (60.0, 60.0, 60.0, 5.0, 0.3, 0.03)
 MAX_HELD = 12
 SHARED_NAMES = 400
 STALE_TOKENS_KEPT = 10
@@ -37,17 +37,28 @@ class Caller:
     Args:
         name: its identity as a worker and the beginning of its tasks' uids; new for every start.
         role: a producer only adds; a worker does everything.
+        doubts: of a client that repeats calls by itself.
     """
 
-    def __init__(self, queues: QueuesApi, history: History, *, name: str, random: Random, role: str = "worker") -> None:
+    def __init__(
+        self,
+        queues: QueuesApi,
+        history: History,
+        *,
+        name: str,
+        random: Random,
+        role: str = "worker",
+        doubts: Callable[[], int] = lambda: 0,
+    ) -> None:
         numbers = itertools.count(1)
-        self._queues = [RecordedQueue(queues.queue(spec.name), history, numbers) for spec in QUEUES]
+        self._queues = [RecordedQueue(queues.queue(spec.name), history, numbers, doubts=doubts) for spec in QUEUES]
         self._name = name
         self._random = random
         self._uids = itertools.count(1)
         self._held: list[tuple[RecordedQueue, Lease]] = []
         self._stale: list[tuple[RecordedQueue, Lease]] = []
         self._named: list[tuple[RecordedQueue, str]] = []
+        self._again: list[tuple[RecordedQueue, list[NewTask]]] = []
         producing: list[tuple[int, Callable[[], None]]] = [(10, self.add), (1, self.delete_by_name)]
         working: list[tuple[int, Callable[[], None]]] = [
             (7, self.lease),
@@ -66,11 +77,20 @@ class Caller:
             verb()
 
     def add(self) -> None:
-        """Up to five tasks."""
-        queue = self._random.choice(self._queues)
-        tasks = [self._new_task(queue.name) for _ in range(self._random.randint(1, 5))]
-        self._named += [(queue, task.name) for task in tasks if task.name and not task.name.startswith("shared")]
-        queue.add(list({task.name or task.payload: task for task in tasks}.values()))
+        """Up to five tasks; or those with names again whose add failed, as a producer would that wants them in."""
+        if self._again:
+            queue, tasks = self._again.pop()
+        else:
+            queue = self._random.choice(self._queues)
+            drawn = [self._new_task(queue.name) for _ in range(self._random.randint(1, 5))]
+            self._named += [(queue, task.name) for task in drawn if task.name and not task.name.startswith("shared")]
+            tasks = list({task.name or task.payload: task for task in drawn}.values())
+        try:
+            queue.add(tasks)
+        except StoreUnavailableError:
+            named = [task for task in tasks if task.name is not None]
+            self._again += [(queue, named)] if named else []
+            raise
 
     def lease(self) -> None:
         """Some tasks, in any form."""

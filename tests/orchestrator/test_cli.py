@@ -20,8 +20,9 @@ from tests.support.commands import ROOT, Commands, program_environment, run_prog
 
 THE_COMMANDS = (
     *("up", "serve", "supervise", "work", "demo", "init", "check", "plan", "why", "doctor", "add", "lease", "renew"),
+    *("simulate", "backtest"),
     *("release", "delete", "peek", "purge", "redrive", "pause", "resume", "queues", "pools", "workers", "events"),
-    *("stats", "top", "bench", "schema", "config", "health", "completion"),
+    *("scale", "stats", "top", "export", "import", "migrate", "bench", "schema", "config", "health", "completion"),
 )
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -83,7 +84,7 @@ def test_there_is_no_command_beyond_those_and_help_lists_them_in_sections(towlin
     told = towline("--help")
     assert told.code == 0
     assert set(command().list_commands(click.Context(command()))) == set(THE_COMMANDS)
-    for section in ("Run:", "Tasks:", "Look:", "Set up:", "Exit codes:"):
+    for section in ("Run:", "Tasks:", "Move:", "Look:", "Set up:", "Exit codes:"):
         assert section in told.out
     for code, _ in MEANINGS:
         assert f"  {code} " in told.out
@@ -209,9 +210,9 @@ def test_pools_and_workers_are_shown_with_what_decided_them(shown: Commands) -> 
 def test_why_tells_the_decision_its_limits_and_its_numbers(shown: Commands) -> None:
     told = shown("why", "resize")
     assert "1 -> 3" in told.out
-    assert "limited: max 3" in told.out
+    assert "held back by max: max 3" in told.out
     assert "without guards it would be 5" in told.out
-    assert "service 0.5s" in told.out
+    assert "a task takes 0.5 s" in told.out
     unknown = shown("why", "resise")
     assert unknown.code == 66
     assert "did you mean 'resize'" in unknown.err

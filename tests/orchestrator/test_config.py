@@ -19,7 +19,7 @@ def mistakes_in(pools: object) -> dict[str, str]:
 def test_the_slo_is_the_only_scaling_setting_that_must_be_given() -> None:
     pool = parse_pools({"resize": GOOD})["resize"]
     assert (pool.name, pool.slo, pool.workers.min, pool.workers.max) == ("resize", 30.0, 0, 8)
-    assert (pool.grace, pool.concurrency, pool.churn, pool.eps, pool.tags) == (30.0, 1, 20.0, 0.005, None)
+    assert (pool.grace, pool.concurrency, pool.churn, pool.eps, pool.tags) == (30.0, 1, 15.0, 0.005, None)
 
 
 def test_every_setting_is_read_in_the_units_people_write() -> None:

@@ -68,8 +68,8 @@ def test_rates_forget_at_two_speeds() -> None:
     assert known.fast_rate < known.slow_rate == known.peak_rate
 
 
-def learned(known: Estimates, sample: object, *, busy: int = 0) -> Estimates:
-    return learn(known, sample, startups=(), busy=busy, elapsed_seconds=3.0, spec=a_pool())  # type: ignore[arg-type]
+def learned(known: Estimates, sample: object, *, needed: int = 0) -> Estimates:
+    return learn(known, sample, startups=(), needed=needed, elapsed_seconds=3.0, spec=a_pool())  # type: ignore[arg-type]
 
 
 def test_a_late_lease_tightens_the_slack_and_punctual_ones_loosen_it() -> None:
@@ -137,7 +137,7 @@ def test_only_the_levels_that_paused_learn_a_gap() -> None:
     gaps = gaps.after(2, at=Monotonic(3), turn_seconds=1.0)
     gaps = gaps.after(4, at=Monotonic(4), turn_seconds=1.0)
     assert set(gaps.by_level) == {3, 4}
-    assert gaps.last_used_at == (4, 4, 4, 4, 1)
+    assert gaps.last_needed_at == (4, 4, 4, 4, 1)
 
 
 @given(
@@ -186,12 +186,12 @@ def test_what_was_learned_survives_as_json() -> None:
     known = Estimates(gaps=used_at(*range(0, 300, 7), level=3))
     for step in range(5):
         sample = a_sample(at=NOW + step, arrivals=4, finished=[a_finished_lease(held=1.5)] * 3)
-        known = learn(known, sample, startups=[0.3], busy=2, elapsed_seconds=1.0, spec=a_pool())
+        known = learn(known, sample, startups=[0.3], needed=2, elapsed_seconds=1.0, spec=a_pool())
     again = Estimates.from_json(json.loads(json.dumps(known.to_json())))
     assert again.service == known.service
     assert (again.startup, again.arrivals, again.slack) == (known.startup, known.arrivals, known.slack)
     assert again.to_json() == known.to_json()
-    assert again.gaps.last_used_at == (), "an instant of another boot means nothing"
+    assert again.gaps.last_needed_at == (), "an instant of another boot means nothing"
 
 
 @pytest.mark.parametrize("broken", [None, [], {}, {"version": 0}, {"version": 1}, {"version": 1, "slack": "x"}])

@@ -69,6 +69,47 @@ def test_a_finished_lease_is_told_once(site: Site) -> None:
     assert site.sample().finished == ()
 
 
+def test_a_lease_is_told_with_how_many_were_held_when_it_was_first_seen(site: Site) -> None:
+    site.sample()
+    site.queue.add([NewTask(b"task")] * 5)
+    (first,) = site.queue.lease(worker="w1")
+    assert [lease.at_a_time for lease in site.sample().running] == [1]
+    site.queue.lease(3, worker="w2")
+    assert sorted(lease.at_a_time for lease in site.sample().running) == [1, 4, 4, 4]
+    site.clock.advance(1)
+    site.queue.delete(first)
+    site.queue.lease(worker="w1")
+    sample = site.sample()
+    assert [lease.at_a_time for lease in sample.finished] == [1]
+    assert [lease.at_a_time for lease in sample.running] == [4, 4, 4, 4]
+
+
+def test_leases_that_began_and_ended_between_two_looks_are_counted_among_themselves(site: Site) -> None:
+    site.sample()
+    site.queue.add([NewTask(b"task")] * 4)
+    pair = site.queue.lease(2, worker="w1")
+    site.clock.advance(1)
+    site.queue.delete(pair)
+    (alone,) = site.queue.lease(worker="w1")
+    site.clock.advance(1)
+    (other,) = site.queue.lease(worker="w2")
+    site.clock.advance(1)
+    site.queue.delete([alone, other])
+    assert [lease.at_a_time for lease in site.sample().finished] == [2, 2, 1, 2]
+
+
+def test_a_task_that_is_leased_again_is_another_lease(site: Site) -> None:
+    site.sample()
+    site.queue.add([NewTask(b"task")] * 2)
+    (lease,) = site.queue.lease(worker="w1")
+    assert [running.at_a_time for running in site.sample().running] == [1]
+    site.queue.release(lease, delay_seconds=0)
+    site.queue.lease(2, worker="w1")
+    sample = site.sample()
+    assert [finished.at_a_time for finished in sample.finished] == [1]
+    assert [running.at_a_time for running in sample.running] == [2, 2]
+
+
 def test_a_task_that_died_with_its_lease_is_told_as_died(site: Site) -> None:
     site.sample()
     site.queue.add(b"task")

@@ -31,6 +31,7 @@ class Stage:
     runtime: FakeRuntime = field(default_factory=FakeRuntime)
     clock: ManualClock = field(default_factory=ManualClock)
     names: int = 0
+    leads: bool = True
 
     def __post_init__(self) -> None:
         self.reconciler = Reconciler(
@@ -40,6 +41,7 @@ class Stage:
             files=self.files,
             launch=Launch("memory:", str(self.files.path), "lock", 60.0),
             identify=self._identify,
+            may_act=lambda: self.leads,
         )
 
     def _identify(self, pool: str) -> str:
@@ -95,6 +97,17 @@ def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: Stage) -> No
     (told,) = stage.told(events.POOL_DECIDED)
     assert (told["current"], told["target"], told["ready"]) == (0, 1, 1)
     assert stage.files.read_decisions(limit=10)[0]["why"] == told["why"]
+
+
+def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    stage.source.ready, stage.source.age_seconds = 1, 40.0
+    stage.leads = False
+    stage.turn()
+    assert stage.runtime.asked == []
+    stage.leads = True
+    stage.turn()
+    assert [verb for verb, _ in stage.runtime.asked] == ["spawn"]
 
 
 def test_a_worker_is_told_all_it_needs(stage: Stage) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from queue_core.cli.target import find_target
 from tests.support.commands import Commands, Told
 
 SETTINGS = """\
@@ -188,6 +189,17 @@ def test_errors_are_json_when_json_is_asked_for(towline: Commands) -> None:
 
 def test_a_url_and_a_store_at_once_are_refused(towline: Commands) -> None:
     assert towline("queues", "--url", "http://127.0.0.1:1", "--store", "sqlite:///a.db").code == 2
+
+
+def test_a_store_without_a_file_is_as_durable_as_the_variable_says(
+    towline: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWLINE_DURABILITY", "relaxed")
+    assert find_target(url=None, store="sqlite:///a.db", token_file=None, file=None).durability == "relaxed"
+    monkeypatch.setenv("TOWLINE_DURABILITY", "sometimes")
+    told = towline("queues", "--store", "sqlite:///a.db")
+    assert told.code == 78
+    assert "TOWLINE_DURABILITY" in told.err
 
 
 def test_events_need_a_server(towline: Commands) -> None:

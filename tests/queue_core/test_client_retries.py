@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from queue_core.errors import (
 from queue_core.http_api.caller import Caller, Retries
 from queue_core.http_api.transport import parse_address
 from queue_core.store import Deletion
+from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.servers import IMPATIENT, QUEUE, RunningServer, a_server
@@ -76,6 +78,21 @@ def test_nobody_knows_when_the_server_restarts_before_it_answers() -> None:
             queue.add(b"in doubt")
         queue.close()
         assert (_added(before), _added(after)) == (1, 0)
+
+
+def test_nobody_knows_when_a_repeat_is_refused_by_a_store_that_is_away(tmp_path: Path) -> None:
+    away = open_store(f"sqlite:///{tmp_path / 'queue.db'}")
+    with a_server() as before, a_server(away) as after, a_proxy(before, other=after) as proxy:
+        queue = HttpQueue(proxy.url, QUEUE, retries=IMPATIENT)
+        away.close()
+        proxy.fates.append("restart")
+        with pytest.raises(OutcomeUnknownError):
+            queue.add(NewTask(b"", name="in-doubt"))
+        with pytest.raises(StoreUnavailableError) as told:
+            queue.add(NewTask(b"", name="never-sent-before"))
+        assert not isinstance(told.value, OutcomeUnknownError)
+        queue.close()
+        assert _added(before) == 1
 
 
 def test_a_named_add_survives_a_restart() -> None:
@@ -221,5 +238,5 @@ def test_queues_share_connections(server: RunningServer) -> None:
     queues.queue(QUEUE).add(b"x")
     queues.queue("other").add(b"y")
     assert [spec.name for spec in queues.queues()] == ["other", QUEUE]
-    assert len(queues._caller._transport._all) == 1
+    assert len(queues._caller._servers.current.transport._all) == 1
     queues.close()

@@ -58,7 +58,23 @@ def test_nothing_at_all_is_a_file_of_defaults() -> None:
     ("data", "path", "told"),
     [
         pytest.param({"stor": "memory:"}, "stor", "did you mean 'store'", id="an unknown key"),
-        pytest.param({"store": "postgresql://db"}, "store", "not available in this version", id="a store to come"),
+        pytest.param({"store": "postgresq://db"}, "store", "did you mean 'postgresql'", id="a store misspelt"),
+        pytest.param({"store": "redis:host"}, "store", "two slashes", id="a host without slashes"),
+        pytest.param({"store": "memory:x"}, "store", "nothing after it", id="a memory with a name"),
+        pytest.param({"store": {"ulr": "memory:", "url": "memory:"}}, "store.ulr", "did you mean 'url'", id="no url"),
+        pytest.param({"store": {"url": 5}}, "store.url", "write a store's URL", id="a number is no URL"),
+        pytest.param(
+            {"store": {"url": "redis://h", "password_env": "A", "password_file": "b"}},
+            "store.password_env",
+            "either",
+            id="two passwords",
+        ),
+        pytest.param(
+            {"store": {"url": "redis://:x@h", "password_env": "A"}}, "store.password_env", "one place", id="another one"
+        ),
+        pytest.param(
+            {"store": {"url": "sqlite:///a.db", "password_file": "b"}}, "store.password_file", "no password", id="none"
+        ),
         pytest.param({"store": "towline.db"}, "store", "sqlite:///towline.db", id="a path is no URL"),
         pytest.param({"durability": "maybe"}, "durability", "'strict' or 'relaxed'", id="a word that is none of two"),
         pytest.param({"queues": {"a_b": {}}}, "queues.a_b", "letters, digits or '-'", id="a queue's name"),
@@ -141,6 +157,25 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
     assert environment_overrides({"TOWLINE_STORE": "", "TOWLINE_LISTEN": "x:1"}) == [
         Override(("server", "listen"), "x:1", "TOWLINE_LISTEN")
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+        ("postgresql://user:secret@host/db", "postgresql://user:***@host/db"),
+        ({"url": "redis://:secret@host/0"}, "redis://:***@host/0"),
+        ({"url": "redis://host", "password_env": "REDIS"}, {"url": "redis://host", "password_env": "REDIS"}),
+    ],
+)
+def test_a_shared_store_is_shown_without_its_password(data: object, shown: object) -> None:
+    settings = parsed({"store": data})
+    assert settings.model_dump(mode="json")["store"] == shown
+    assert "secret" not in repr(settings)
+
+
+def test_a_store_that_is_refused_is_told_without_its_password() -> None:
+    assert "secret" not in str(mistakes_of({"store": "rdis://user:secret@host"}))
 
 
 def test_a_relative_store_lies_beside_its_file() -> None:

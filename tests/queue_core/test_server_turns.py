@@ -9,9 +9,9 @@ import pytest
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, UnknownQueueError
 from queue_core.server.core import ServerCore
+from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.loop_turns import SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.options import ServeOptions
-from queue_core.server.turns import SLOW_SYNC_SECONDS, Turns
-from queue_core.server.waiting import LeaseAnswer, LeaseCall
 from queue_core.service import QueueService
 from queue_core.store import Ticket
 from queue_core.stores.memory import MemoryStore
@@ -48,13 +48,13 @@ class SlowDisk(MemoryStore):
             raise self.sync_failure
 
 
-def _turns(*, sync_seconds: float = 0.0) -> tuple[Turns, SlowDisk]:
+def _turns(*, sync_seconds: float = 0.0) -> tuple[LoopTurns, SlowDisk]:
     clock = ManualClock()
     store = SlowDisk(clock, sync_seconds=sync_seconds)
     service = QueueService(store, clock=clock)
     service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
     store.transactions = store.syncs = 0
-    return Turns(service), store
+    return LoopTurns(service), store
 
 
 def _add(turn: Turn) -> str:

@@ -16,6 +16,8 @@ from queue_core.store import Signals, Subscription
 from queue_core.stores.local_signals import LocalSignals
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.task import ANY, UNTAGGED, TagFilter
+from tests.support.engines import Engine
+from tests.support.redis_links import a_redis, operator, signals_on
 
 LONG_WAIT = 10.0
 
@@ -34,10 +36,22 @@ class Ticking:
         return self.at / 1e6
 
 
-@pytest.fixture(params=["local", "sockets", "sockets, long path"])
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with a_redis(tmp_path_factory.mktemp("redis")) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["local", "sockets", "sockets, long path", "redis"])
 def signals(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Signals]:
     if request.param == "local":
         yield LocalSignals()
+        return
+    if request.param == "redis":
+        server: Engine = request.getfixturevalue("redis_server")
+        with signals_on(server.tcp_url) as messages:
+            yield messages
+        assert operator(server).keys() == []
         return
     folder = tmp_path / ("d" * 120 if "long" in request.param else "d")
     folder.mkdir()
@@ -49,7 +63,12 @@ def signals(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Signals]
     assert not wake.exists() or list(wake.iterdir()) == []
 
 
-def woken(*subscriptions: Subscription) -> list[bool]:
+def woken(signals: Signals, *subscriptions: Subscription) -> list[bool]:
+    """Who was woken by what was published so far: over a network that arrives a little later, and in order."""
+    last = signals.subscribe("last", ANY)
+    signals.publish("last", None, 1)
+    assert last.wait(timeout_seconds=LONG_WAIT)
+    last.close()
     return [each.wait(timeout_seconds=0) for each in subscriptions]
 
 
@@ -87,29 +106,29 @@ def test_a_waiter_hears_of_what_it_would_take(
 ) -> None:
     ear = signals.subscribe("q", tags)
     signals.publish("other", tag, 5)
-    assert woken(ear) == [False]
+    assert woken(signals, ear) == [False]
     signals.publish("q", tag, 1)
-    assert woken(ear) == [expected]
+    assert woken(signals, ear) == [expected]
     ear.close()
 
 
 def test_as_many_are_woken_as_there_are_tasks_most_recently_active_first(signals: Signals) -> None:
     first, second, third = (signals.subscribe("q", ANY) for _ in range(3))
     signals.publish("q", None, 2)
-    assert woken(first, second, third) == [False, True, True]
+    assert woken(signals, first, second, third) == [False, True, True]
     signals.publish("q", None, 9)
-    assert woken(first, second, third) == [True, True, True]
+    assert woken(signals, first, second, third) == [True, True, True]
     closing(first, second, third)
 
 
 def test_one_that_waited_in_vain_is_as_idle_as_before_when_it_comes_back(signals: Signals) -> None:
     idle = signals.subscribe("q", ANY)
     busy = signals.subscribe("q", ANY)
-    assert woken(idle) == [False]
+    assert woken(signals, idle) == [False]
     idle.close()
     idle = signals.subscribe("q", ANY)
     signals.publish("q", None, 1)
-    assert woken(idle, busy) == [False, True]
+    assert woken(signals, idle, busy) == [False, True]
     closing(idle, busy)
 
 
@@ -119,7 +138,7 @@ def test_an_unused_wake_up_is_passed_on(signals: Signals) -> None:
     last = signals.subscribe("q", ANY)
     signals.publish("q", "a", 1)
     last.close()
-    assert woken(first, unfit) == [True, False]
+    assert woken(signals, first, unfit) == [True, False]
     closing(first, unfit)
 
 
@@ -131,7 +150,7 @@ def test_wake_ends_a_wait_of_another_thread(signals: Signals) -> None:
         ear.wake()
         waiting.result(LONG_WAIT)
     ear.close()
-    assert woken(other) == [False]
+    assert woken(signals, other) == [False]
     other.close()
     other.close()
 
@@ -153,12 +172,12 @@ def test_publishing_to_nobody_reads_nothing_twice(tmp_path: Path, monkeypatch: p
         signals.publish("q", None, 1)
     ear = signals.subscribe("q", ANY)
     signals.publish("q", None, 1)
-    assert woken(ear) == [True]
+    assert woken(signals, ear) == [True]
     ear.close()
     signals.close()
 
 
-def test_a_dead_waiters_socket_is_removed_and_the_next_is_woken(tmp_path: Path) -> None:
+def test_a_dead_waiters_socket_is_removed_and_the_next_is_woken(signals, tmp_path: Path) -> None:
     (tmp_path / "queue.db").touch()
     signals = SocketSignals(tmp_path / "queue.db", clock=Ticking())
     alive = signals.subscribe("q", ANY)
@@ -167,13 +186,13 @@ def test_a_dead_waiters_socket_is_removed_and_the_next_is_woken(tmp_path: Path) 
     dead._socket.close()  # as when its process is killed: the name stays
     assert len(list(folder.iterdir())) == 2
     signals.publish("q", None, 1)
-    assert woken(alive) == [True]
+    assert woken(signals, alive) == [True]
     assert len(list(folder.iterdir())) == 1
     alive.close()
     signals.close()
 
 
-def test_a_waiter_of_another_process_is_woken(tmp_path: Path) -> None:
+def test_a_waiter_of_another_process_is_woken(signals, tmp_path: Path) -> None:
     (tmp_path / "queue.db").touch()
     program = """
         import sys

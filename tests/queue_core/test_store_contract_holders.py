@@ -193,7 +193,7 @@ def test_verbs_of_one_transaction_see_each_other(store: Store) -> None:
         granted = transaction.lease(QUEUE, LeaseRequest(1, 5, TagFilter.of("a"), "w"), now=START)
         transaction.delete(QUEUE, [Deletion(granted.leases[0].token)], now=at(1))
         found = transaction.stats(QUEUE, TagFilter.of("a"), now=at(1))
-        assert transaction.samples(QUEUE, after=0, limit=5).cursor == 1
+        assert len(transaction.samples(QUEUE, after=0, limit=5).finished) == 1
     assert (found.ready, found.in_flight, found.deleted_total) == (1, 0, 1)
     store.sync(store.ticket())
 

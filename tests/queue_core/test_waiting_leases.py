@@ -18,16 +18,18 @@ from queue_core.server.run import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores import open_store
+from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
 from tests.support.eventually import eventually
+from tests.support.remote_memory import RemoteMemory
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
 LONG_SECONDS = 30.0
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
-    with a_server() as running:
+@pytest.fixture(params=["in the loop", "beside the loop"])
+def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    with a_server(MemoryStore() if request.param == "in the loop" else RemoteMemory()) as running:
         yield running
 
 

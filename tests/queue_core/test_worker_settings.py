@@ -18,6 +18,7 @@ def test_a_supervisor_says_everything_through_the_environment() -> None:
             "TOWLINE_POOL": "resize",
             "TOWLINE_URL": "unix:///run/towline.sock",
             "TOWLINE_TOKEN": "a-secret",
+            "TOWLINE_DURABILITY": "relaxed",
             "TOWLINE_QUEUE": "thumbs",
             "TOWLINE_TAGS": '["resize", "crop"]',
             "TOWLINE_CONCURRENCY": "4",
@@ -33,6 +34,7 @@ def test_a_supervisor_says_everything_through_the_environment() -> None:
         pool="resize",
         url="unix:///run/towline.sock",
         token="a-secret",
+        durability="relaxed",
         queue="thumbs",
         tags=TagFilter.of("resize", "crop"),
         concurrency=4,
@@ -69,6 +71,7 @@ def test_tags_are_a_list_or_the_word_untagged(text: str, tags: TagFilter) -> Non
     ("name", "text"),
     [
         ("TOWLINE_TAGS", "resize"),
+        ("TOWLINE_DURABILITY", "lax"),
         ("TOWLINE_TAGS", "[1]"),
         ("TOWLINE_TAGS", '[""]'),
         ("TOWLINE_CONCURRENCY", "0"),

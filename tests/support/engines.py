@@ -9,45 +9,66 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-START_SECONDS = 20.0
-STOP_SECONDS = 10.0
-POLL_SECONDS = 0.02
+from tests.support.engine_process import Engine, EngineUnavailableError, Launch
+
+__all__ = [
+    "Engine",
+    "EngineUnavailableError",
+    "beanstalkd",
+    "free_port",
+    "memory_home",
+    "postgresql",
+    "redis",
+]
+
+LOOPBACK = "127.0.0.1"
 LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its closing zero
 UNPRIVILEGED_USERS = ("postgres", "nobody")
-
-
-class EngineUnavailableError(Exception):
-    """A server cannot be had here; the message says which and why, fit for a skip."""
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A running private server: where it answers, and the process that is it."""
-
-    name: str
-    url: str
-    process: subprocess.Popen[bytes] = field(repr=False)
+SPARE_BYTES = 2 << 30
+REDIS_DATABASES = 1024
 
 
 @contextmanager
-def redis(directory: Path, *, durable: bool = False) -> Iterator[Engine]:
-    """Redis on a free loopback port; keeps nothing, or with `durable` syncs its log at every write.
+def redis(
+    directory: Path,
+    *,
+    durable: bool = False,
+    addresses: Sequence[str] = (),
+    namespace: str = "",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Engine]:
+    """Redis on a free port and a Unix socket; keeps nothing, or with `durable` syncs its log at every write.
+
+    Args:
+        addresses: where it listens beside loopback; `tcp_url` names the first of them.
+        namespace: the network namespace that it runs in (`tests.support.netns`); "" is ours.
+        settings: go on its command line, after ours: `{"appendfsync": "everysec"}`.
 
     Raises `EngineUnavailableError` when there is no `redis-server` or it does not start.
     """
     program = _program("redis-server", package="redis-server")
     port = free_port()
     home = _home(directory, "redis")
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home), "--save", ""]
+    socket_path = _socket_path(home / "redis.sock", "redis")
+    command = [program, "--port", str(port), "--bind", LOOPBACK, *addresses, "--dir", str(home), "--save", ""]
+    command += ["--unixsocket", str(socket_path), "--databases", str(REDIS_DATABASES), "--protected-mode", "no"]
     command += ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
-    with _running("redis", command, home, ready=lambda: _answers(port, b"PING\r\n", b"+PONG")) as process:
-        yield Engine("redis", f"redis://127.0.0.1:{port}/0", process)
+    for name, value in (settings or {}).items():
+        command += [f"--{name}", value]
+    launch = Launch(
+        "redis", command, home, ready=lambda: _answers(socket_path, b"PING\r\n", b"+PONG"), namespace=namespace
+    )
+    host = addresses[0] if addresses else LOOPBACK
+    engine = Engine(
+        launch, tcp_url=f"redis://{host}:{port}/0", socket_url=f"unix://{socket_path}?db=0", host=host, port=port
+    )
+    with _running(engine):
+        yield engine
 
 
 @contextmanager
@@ -59,32 +80,113 @@ def beanstalkd(directory: Path, *, synced: bool = False) -> Iterator[Engine]:
     program = _program("beanstalkd", package="beanstalkd")
     port = free_port()
     home = _home(directory, "beanstalkd")
-    command = [program, "-l", "127.0.0.1", "-p", str(port)]
+    command = [program, "-l", LOOPBACK, "-p", str(port)]
     if synced:
         command += ["-b", str(home), "-f0"]
-    with _running("beanstalkd", command, home, ready=lambda: _answers(port, b"stats\r\n", b"OK")) as process:
-        yield Engine("beanstalkd", f"beanstalk://127.0.0.1:{port}", process)
+    launch = Launch("beanstalkd", command, home, ready=lambda: _answers((LOOPBACK, port), b"stats\r\n", b"OK"))
+    engine = Engine(launch, tcp_url=f"beanstalk://{LOOPBACK}:{port}", host=LOOPBACK, port=port)
+    with _running(engine):
+        yield engine
 
 
 @contextmanager
-def postgresql(directory: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[Engine]:
-    """PostgreSQL as its package ships it (it syncs every commit), on a Unix socket, trusting its only user.
+def postgresql(
+    directory: Path, *, addresses: Sequence[str] = (), namespace: str = "", settings: Mapping[str, str] | None = None
+) -> Iterator[Engine]:
+    """PostgreSQL as its package ships it (it syncs every commit), on a free port and a Unix socket, trusting its user.
 
-    It refuses to run as root, so root hands it to an unprivileged user. `settings` go on its command line.
+    It refuses to run as root, so root hands it to an unprivileged user.
+
+    Args:
+        addresses: where it listens beside loopback, trusting their /24; `tcp_url` names the first of them.
+        namespace: the network namespace that it runs in (`tests.support.netns`); "" is ours.
+        settings: go on its command line: `{"synchronous_commit": "off"}`.
+
     Raises `EngineUnavailableError` when its programs are absent or it does not start.
     """
     programs = _postgresql_programs()
     user = _unprivileged_user()
-    home = _home(directory, "postgresql", owner=user)
+    with _home_of(user, directory, "postgresql") as home:
+        engine = _a_cluster(home, programs, user, addresses, namespace, settings or {})
+        with _running(engine):
+            yield engine
+
+
+def _a_cluster(
+    home: Path,
+    programs: Path,
+    user: pwd.struct_passwd | None,
+    addresses: Sequence[str],
+    namespace: str,
+    settings: Mapping[str, str],
+) -> Engine:
+    """A new PostgreSQL, ready to be started."""
+    port = free_port()
+    _socket_path(home / f".s.PGSQL.{port}", "postgresql")
     data = home / "data"
-    socket_path = home / ".s.PGSQL.5432"
-    if len(os.fsencode(socket_path)) > LONGEST_SOCKET_PATH_BYTES:
-        raise EngineUnavailableError(
-            f"postgresql: socket path must be at most {LONGEST_SOCKET_PATH_BYTES} bytes: {socket_path}"
-        )
+    _init_database(programs, data, user)
+    if addresses:
+        with (data / "pg_hba.conf").open("a") as rules:
+            rules.writelines(f"host all all {address}/24 trust\n" for address in addresses)
+    command = [str(programs / "postgres"), "-D", str(data), "-k", str(home), "-p", str(port)]
+    command += ["-h", ",".join([LOOPBACK, *addresses])]
+    for name, value in settings.items():
+        command += ["-c", f"{name}={value}"]
+    is_ready = [str(programs / "pg_isready"), "-q", "-h", str(home), "-p", str(port), "-U", "towline", "-d", "postgres"]
+    launch = Launch(
+        "postgresql",
+        command,
+        home,
+        ready=lambda: subprocess.run(is_ready, check=False).returncode == 0,
+        user=user,
+        stop_signal=signal.SIGINT,  # this is its fast shutdown; SIGTERM would wait for every client to leave
+        namespace=namespace,
+    )
+    host = addresses[0] if addresses else LOOPBACK
+    socket_url = f"postgresql://towline@/postgres?host={home}&port={port}"
+    return Engine(
+        launch,
+        url=socket_url,
+        tcp_url=f"postgresql://towline@{host}:{port}/postgres",
+        socket_url=socket_url,
+        host=host,
+        port=port,
+    )
+
+
+@contextmanager
+def memory_home(prefix: str) -> Iterator[Path]:
+    """A new directory, in memory where there is room; removed in the end."""
+    home = Path(tempfile.mkdtemp(prefix=prefix, dir=memory_directory()))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def memory_directory() -> Path | None:
+    """Where files cost no disk, if there is room; None where there is not.
+
+    A sync costs nothing there. What a killed process had written survives it there as on a disk; a power cut is not
+    to be tried.
+    """
+    path = Path("/dev/shm")
+    return path if path.is_dir() and shutil.disk_usage(path).free > SPARE_BYTES else None
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _init_database(programs: Path, data: Path, user: pwd.struct_passwd | None) -> None:
+    """The files of a new cluster, without the syncs that only a machine's crash would need."""
     made = subprocess.run(
-        [str(programs / "initdb"), "-D", str(data), "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C"],
-        cwd=home,
+        [str(programs / "initdb"), "-D", str(data), "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
+        cwd=data.parent,
         capture_output=True,
         text=True,
         check=False,
@@ -94,28 +196,6 @@ def postgresql(directory: Path, *, settings: Mapping[str, str] | None = None) ->
     )
     if made.returncode:
         raise EngineUnavailableError(f"postgresql: initdb failed: {made.stderr.strip()[-300:]}")
-    command = [str(programs / "postgres"), "-D", str(data), "-k", str(home), "-h", ""]
-    for name, value in (settings or {}).items():
-        command += ["-c", f"{name}={value}"]
-    url = f"postgresql://towline@/postgres?host={home}"
-    is_ready = [str(programs / "pg_isready"), "-q", "-h", str(home), "-U", "towline", "-d", "postgres"]
-    with _running(
-        "postgresql",
-        command,
-        home,
-        ready=lambda: subprocess.run(is_ready, check=False).returncode == 0,
-        user=user,
-        stop_signal=signal.SIGINT,  # this is its fast shutdown; SIGTERM would wait for every client to leave
-    ) as process:
-        yield Engine("postgresql", url, process)
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _program(name: str, *, package: str) -> str:
@@ -134,7 +214,7 @@ def _postgresql_programs() -> Path:
         Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]), reverse=True
     )
     if not versions:
-        raise EngineUnavailableError("postgresql: not installed (Debian: apt-get install postgresql)")
+        raise EngineUnavailableError("postgresql: not installed (Debian: apt-get install postgresql-15)")
     return versions[0].parent
 
 
@@ -150,72 +230,63 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
     raise EngineUnavailableError(f"postgresql: refuses to run as root; none of {UNPRIVILEGED_USERS} exists")
 
 
-def _home(directory: Path, name: str, *, owner: pwd.struct_passwd | None = None) -> Path:
-    """A new directory for one server, reachable by its user."""
+def _home(directory: Path, name: str) -> Path:
+    """A new directory for one server, ours."""
     number = sum(1 for _ in directory.glob(f"{name}-*"))
     home = directory / f"{name}-{number}"
     home.mkdir(mode=0o700)
-    if owner is not None:
-        os.chown(home, owner.pw_uid, owner.pw_gid)
-        directory.chmod(directory.stat().st_mode | 0o011)
     return home
 
 
 @contextmanager
-def _running(
-    name: str,
-    command: Sequence[str],
-    home: Path,
-    *,
-    ready: Callable[[], bool],
-    user: pwd.struct_passwd | None = None,
-    stop_signal: int = signal.SIGTERM,
-) -> Iterator[subprocess.Popen[bytes]]:
+def _home_of(user: pwd.struct_passwd | None, directory: Path, name: str) -> Iterator[Path]:
+    """A new directory for one server that another user may have to reach; elsewhere, if the way there is closed to it.
+
+    The way is not opened: pytest closes its folders again whenever it starts, also for those who use them already.
+    """
+    if user is None:
+        yield _home(directory, name)
+        return
+    is_open = all(above.stat().st_mode & 0o001 for above in directory.resolve().parents)
+    with ExitStack() as stack:
+        if is_open:
+            directory.chmod(directory.stat().st_mode | 0o011)
+        else:
+            directory = stack.enter_context(_open_directory())
+        home = _home(directory, name)
+        os.chown(home, user.pw_uid, user.pw_gid)
+        yield home
+
+
+@contextmanager
+def _open_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="towline-") as path:
+        Path(path).chmod(0o711)
+        yield Path(path)
+
+
+def _socket_path(path: Path, name: str) -> Path:
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH_BYTES:
+        raise EngineUnavailableError(f"{name}: socket path must be at most {LONGEST_SOCKET_PATH_BYTES} bytes: {path}")
+    return path
+
+
+@contextmanager
+def _running(engine: Engine) -> Iterator[None]:
     """Start, wait until it answers, and end it whatever happens; its output is kept beside its data."""
-    log = home / "server.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C at our terminal must reach it through us, after its clients
-            user=user.pw_uid if user else None,
-            group=user.pw_gid if user else None,
-            extra_groups=[] if user else None,
-        )
     try:
-        _await_ready(name, process, log, ready)
-        yield process
+        engine.start()
+        yield
     finally:
-        _end(process, stop_signal)
+        engine.stop()
 
 
-def _await_ready(name: str, process: subprocess.Popen[bytes], log: Path, ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not ready():
-        code = process.poll()
-        if code is not None or time.monotonic() > deadline:
-            why = f"exited with {code}" if code is not None else f"not ready within {START_SECONDS:.0f} s"
-            said = log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise EngineUnavailableError(f"{name}: {why}: {' / '.join(said) or 'it said nothing'}")
-        time.sleep(POLL_SECONDS)
-
-
-def _end(process: subprocess.Popen[bytes], stop_signal: int) -> None:
-    if process.poll() is None:
-        process.send_signal(stop_signal)
+def _answers(address: Path | tuple[str, int], question: bytes, answer: bytes) -> bool:
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _answers(port: int, question: bytes, answer: bytes) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        with socket.socket(family) as connection:
+            connection.settimeout(1)
+            connection.connect(str(address) if isinstance(address, Path) else address)
             connection.sendall(question)
             return connection.recv(64).startswith(answer)
     except OSError:

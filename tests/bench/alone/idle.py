@@ -15,6 +15,7 @@ from tests.bench.alone.served import (
     working,
 )
 from tests.bench.measure import await_records
+from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE, RECORD, stamped_payload
 from tests.bench.site import Site
 
@@ -24,12 +25,12 @@ WORKER_STARTS = 5
 POOLS = ("parse", "render", "mail")
 
 
-def measure(site: Site) -> Mapping[str, float]:
+def measure(site: Site, engine: Engine) -> Mapping[str, float]:
     """Share of a core and bytes of an idle `towline up` with three empty pools; seconds from start to first lease."""
-    return _up(site) | _worker_start(site)
+    return _up(site, engine) | _worker_start(site, engine)
 
 
-def _up(site: Site) -> dict[str, float]:
+def _up(site: Site, engine: Engine) -> dict[str, float]:
     home = site.new_directory("up")
     file = home / "towline.yaml"
     pools = "".join(
@@ -38,7 +39,8 @@ def _up(site: Site) -> dict[str, float]:
     )
     queues = "".join(f"  {name}: {{}}\n" for name in POOLS)
     file.write_text(f"queues:\n{queues}pools:\n{pools}")
-    with serving(site, f"sqlite:///{home}/bench.db", arguments=("up", "--file", str(file))) as served:
+    up = ("up", "--file", str(file))
+    with new_place(site, engine) as place, serving(site, place, arguments=up) as served:
         time.sleep(SETTLE_SECONDS)
         pid = served.process.pid
         return {
@@ -49,11 +51,12 @@ def _up(site: Site) -> dict[str, float]:
         }
 
 
-def _worker_start(site: Site) -> dict[str, float]:
+def _worker_start(site: Site, engine: Engine) -> dict[str, float]:
     """A task waits; from the start of the command to the start of its handler, which is just after the lease."""
     taken = []
     with (
-        serving(site, f"sqlite:///{site.new_directory('start')}/bench.db") as served,
+        new_place(site, engine) as place,
+        serving(site, place) as served,
         closing(open_queue(served.url, QUEUE)) as queue,
     ):
         for _ in range(WORKER_STARTS):

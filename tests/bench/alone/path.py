@@ -9,6 +9,7 @@ from tests.bench.alone.served import Served, serving, working
 from tests.bench.driver import BATCH
 from tests.bench.load import add_request, run_load
 from tests.bench.measure import await_records
+from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE, recorded, stamped_payload
 from tests.bench.relay import relaying
 from tests.bench.site import Site
@@ -18,9 +19,9 @@ CONNECTIONS = 64
 TASKS = 3_000
 
 
-def measure(site: Site) -> Mapping[str, float]:
+def measure(site: Site, engine: Engine) -> Mapping[str, float]:
     """Adds a second over 1 and 64 connections, and requests a worker makes for each task it does."""
-    with serving(site, f"sqlite:///{site.new_directory('path')}/bench.db") as served:
+    with new_place(site, engine) as place, serving(site, place) as served:
         open_queue(served.url, QUEUE).close()
         figures = {
             "add_by_1_connection": _adds(served, 1, site),

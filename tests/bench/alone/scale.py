@@ -1,20 +1,20 @@
 """What more pending tasks, or more tags, cost: the same verbs on a small and a large store, taken in turns.
 
-Without syncs (`relaxed`), whose time would hide the rest; and the memory of a server on either store.
+Without syncs (`relaxed`), whose time would hide the rest; and the memory of a server on either store, where it holds
+the store itself.
 """
 
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from queue_core.api import QueueApi
 from queue_core.connect import open_queue
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.bench.alone.served import resident_bytes, serving
+from tests.bench.places import Engine, Place, new_place, opened
 from tests.bench.record import QUEUE, stamped_payload
 from tests.bench.site import Site
 
@@ -33,8 +33,8 @@ class Depth:
     tags: int = 0
 
 
-def measure(site: Site) -> Mapping[str, float]:
-    """Medians in seconds of `stats`, `lease` and `add`, and resident bytes of a server, by store."""
+def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+    """Medians in seconds of `stats`, `add`, `lease` and `delete`, and resident bytes of a server, by store."""
     divisor = site.divide_loads_by
     figures: dict[str, float] = {}
     pairs = (
@@ -42,37 +42,33 @@ def measure(site: Site) -> Mapping[str, float]:
         (Depth("1_tag", TAGS // divisor, tags=1), Depth("100k_tags", TAGS // divisor, tags=TAGS // divisor)),
     )
     for pair in pairs:
-        stores = {depth: _filled(site, depth) for depth in pair}
-        try:
-            figures |= _verbs(stores)
-            for depth, url in stores.items():
-                if not depth.tags:
-                    figures[f"server_rss_{depth.name}"] = _server_memory(site, url)
-        finally:
-            for url in stores.values():
-                shutil.rmtree(Path(url.removeprefix("sqlite:///")).parent)
+        with ExitStack() as stack:
+            places = {depth: stack.enter_context(new_place(site, engine, durability="relaxed")) for depth in pair}
+            for depth, place in places.items():
+                _fill(place, depth)
+            figures |= _verbs(places)
+            for depth, place in places.items():
+                if engine == "sqlite" and not depth.tags:
+                    figures[f"server_rss_{depth.name}"] = _server_memory(site, place)
     return figures
 
 
-def _filled(site: Site, depth: Depth) -> str:
-    """A new store with so many tasks; its URL."""
-    url = f"sqlite:///{site.new_directory('scale')}/bench.db"
+def _fill(place: Place, depth: Depth) -> None:
     payload = stamped_payload()
-    with closing(open_queue(url, QUEUE, durability="relaxed")) as queue:
+    with closing(opened(place)) as queue:
         for first in range(0, depth.tasks, FILL_BATCH):
             numbers = range(first, min(first + FILL_BATCH, depth.tasks))
             queue.add([NewTask(payload, tag=_tag(depth, number)) for number in numbers])
-    return url
 
 
 def _tag(depth: Depth, number: int) -> str | None:
     return f"tag-{number % depth.tags}" if depth.tags else None
 
 
-def _verbs(stores: Mapping[Depth, str]) -> dict[str, float]:
+def _verbs(places: Mapping[Depth, Place]) -> dict[str, float]:
     """Both stores take turns, so that whatever else the machine does falls on both."""
     taken: dict[str, list[float]] = {}
-    queues = {depth: open_queue(url, QUEUE, durability="relaxed") for depth, url in stores.items()}
+    queues = {depth: opened(place) for depth, place in places.items()}
     try:
         for _ in range(SAMPLES):
             for depth, queue in queues.items():
@@ -88,13 +84,12 @@ def _sample(queue: QueueApi, tag: str | None) -> dict[str, float]:
     """Each verb once; the store is as deep afterwards as before."""
     tags = ANY if tag is None else TagFilter.of(tag)
     leases: list[Lease] = []
-    times = {
+    return {
         "stats": _timed(lambda: (queue.stats(), queue.stats(tags=tags))),
         "add": _timed(lambda: queue.add([NewTask(stamped_payload(), tag=tag)])),
         "lease": _timed(lambda: leases.extend(queue.lease(1, tags=tags))),
+        "delete": _timed(lambda: queue.delete(leases)),
     }
-    queue.delete(leases)
-    return times
 
 
 def _timed(action: Callable[[], object]) -> float:
@@ -103,9 +98,9 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _server_memory(site: Site, url: str) -> float:
+def _server_memory(site: Site, place: Place) -> float:
     """Resident bytes of a server on that store once it has been used."""
-    with serving(site, url) as served, closing(open_queue(served.url, QUEUE)) as queue:
+    with serving(site, place) as served, closing(open_queue(served.url, QUEUE)) as queue:
         for _ in range(SAMPLES):
             _sample(queue, None)
         return float(resident_bytes(served.process.pid))

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
 from tests.bench.measure import MeasurementFailedError, check_alive, end_group
+from tests.bench.places import Place
 from tests.bench.record import RECORDING_VARIABLE
 from tests.bench.site import Site
 from tests.support.engines import free_port
 
-Durability = Literal["strict", "relaxed"]
 ROOT = Path(__file__).resolve().parents[3]
 TOWLINE = (sys.executable, "-m", "orchestrator")
 START_SECONDS = 20.0
@@ -35,14 +34,12 @@ class Served:
 
 
 @contextmanager
-def serving(
-    site: Site, store: str, *, arguments: Sequence[str] = ("serve",), durability: Durability = "strict"
-) -> Iterator[Served]:
-    """`towline serve`, or another command that serves, over the store at that URL; ended by SIGTERM."""
+def serving(site: Site, place: Place, *, arguments: Sequence[str] = ("serve",)) -> Iterator[Served]:
+    """`towline serve`, or another command that serves, over the store at that place; ended by SIGTERM."""
     port = free_port()
     settings = {
-        "TOWLINE_STORE": store,
-        "TOWLINE_DURABILITY": durability,
+        "TOWLINE_STORE": place.url,
+        "TOWLINE_DURABILITY": place.durability,
         "TOWLINE_LISTEN": f"127.0.0.1:{port}",
     }
     home = site.new_directory("served")
@@ -59,9 +56,9 @@ def working(site: Site, url: str, recording: Path) -> Iterator[Callable[[], None
         yield check_alive([process], home / "log")
 
 
-def work_command(url: str) -> tuple[Sequence[str], Mapping[str, str]]:
-    """The arguments and settings of a worker for a server."""
-    return ("work", "tests.bench.handlers:app"), {"TOWLINE_URL": url}
+def work_command(url: str, *, app: str = "tests.bench.handlers:app") -> tuple[Sequence[str], Mapping[str, str]]:
+    """The arguments and settings of a worker for a server or a store."""
+    return ("work", app), {"TOWLINE_URL": url}
 
 
 @contextmanager

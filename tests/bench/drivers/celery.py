@@ -1,6 +1,6 @@
-"""Celery over Redis: `delay` to add; one worker with a prefork pool of two, as `celery worker` runs it.
+"""Celery over Redis: `delay` to add; one worker with a prefork pool of two, as `celery worker` runs it, or tuned.
 
-Run as a program it is that worker: `python -m tests.bench.drivers.celery URL`.
+Run as a program it is that worker: `python -m tests.bench.drivers.celery URL [tuned]`.
 """
 
 import sys
@@ -24,24 +24,27 @@ def make_app(url: str) -> Celery:
 
 
 class CeleryDriver:
-    """Prefork, concurrency 2, the defaults otherwise."""
+    """Prefork, concurrency 2, the defaults otherwise; `tuned` holds 100 messages a process and talks to no one."""
 
-    name = "Celery + Redis"
-    durable = "no"
     loads = Loads(add=4_000, drain=4_000)
 
-    def __init__(self) -> None:
+    def __init__(self, *, logged: bool = False, tuned: bool = False) -> None:
+        """`logged`: Redis writes what it was given to disk, synced every second; else it keeps nothing."""
+        self.name = "Celery + Redis, tuned" if tuned else "Celery + Redis"
+        self.durable = "to a second" if logged else "no"
+        self._logged = logged
+        self._tuned = tuned
         self._url = ""
 
     def start(self, site: Site) -> None:
-        self._url = site.redis()
+        self._url = site.redis(logged=self._logged)
         Redis.from_url(self._url).flushall()
 
     def producer(self) -> Producer:
         return CeleryProducer(self._url)
 
     def workers(self) -> Sequence[Sequence[str]]:
-        return [[sys.executable, "-m", __name__, self._url]]
+        return [[sys.executable, "-m", __name__, self._url, *(["tuned"] if self._tuned else [])]]
 
     def stop(self) -> None:
         if self._url:
@@ -67,8 +70,10 @@ class CeleryProducer:
 
 def main() -> None:
     """The worker."""
-    concurrency = f"--concurrency={WORKERS}"
-    make_app(sys.argv[1]).worker_main(["worker", "--pool=prefork", concurrency, "--loglevel=WARNING"])
+    command = ["worker", "--pool=prefork", f"--concurrency={WORKERS}", "--loglevel=WARNING"]
+    if sys.argv[2:] == ["tuned"]:
+        command += ["--prefetch-multiplier=100", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    make_app(sys.argv[1]).worker_main(command)
 
 
 if __name__ == "__main__":

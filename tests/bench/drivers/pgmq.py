@@ -4,6 +4,7 @@ The functions come from the `pgmq` package, which carries pgmq.sql, or from a fi
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
 
@@ -11,6 +12,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from tests.bench.driver import Consumer, Loads, Producer
+from tests.bench.places import new_database
 from tests.bench.site import Site
 from tests.support.engines import EngineUnavailableError
 
@@ -27,13 +29,13 @@ class PgmqDriver:
 
     def __init__(self) -> None:
         self._url = ""
+        self._stack = ExitStack()
 
     def start(self, site: Site) -> None:
         sql = _sql(site)
-        self._url = site.postgresql()
+        self._url = self._stack.enter_context(new_database(site))
         with psycopg.connect(self._url, autocommit=True) as connection:
-            if connection.execute("SELECT to_regnamespace('pgmq')").fetchone() == (None,):
-                connection.execute(sql.encode())
+            connection.execute(sql.encode())
             connection.execute("SELECT pgmq.create(%s)", [QUEUE])
 
     def producer(self) -> Producer:
@@ -43,9 +45,7 @@ class PgmqDriver:
         return partial(PgmqClient, self._url)
 
     def stop(self) -> None:
-        if self._url:
-            with psycopg.connect(self._url, autocommit=True) as connection:
-                connection.execute("SELECT pgmq.drop_queue(%s)", [QUEUE])
+        self._stack.close()
 
 
 class PgmqClient:

@@ -5,11 +5,12 @@ Run as a program it is one worker: `python -m tests.bench.drivers.procrastinate 
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
-import psycopg
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
 from tests.bench.driver import WORKERS, Loads, Producer
+from tests.bench.places import new_database
 from tests.bench.record import record
 from tests.bench.site import Site
 
@@ -25,16 +26,13 @@ class ProcrastinateDriver:
 
     def __init__(self) -> None:
         self._url = ""
+        self._stack = ExitStack()
 
     def start(self, site: Site) -> None:
-        self._url = site.postgresql()
+        self._url = self._stack.enter_context(new_database(site))
         app = App(connector=SyncPsycopgConnector(conninfo=self._url))
-        with psycopg.connect(self._url) as connection:
-            present = connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone() != (None,)
         with app.open():
-            if not present:
-                app.schema_manager.apply_schema()
-        self._empty()
+            app.schema_manager.apply_schema()
 
     def producer(self) -> Producer:
         return ProcrastinateProducer(self._url)
@@ -43,12 +41,7 @@ class ProcrastinateDriver:
         return [[sys.executable, "-m", __name__, self._url]] * WORKERS
 
     def stop(self) -> None:
-        if self._url:
-            self._empty()
-
-    def _empty(self) -> None:
-        with psycopg.connect(self._url) as connection:
-            connection.execute("TRUNCATE procrastinate_jobs CASCADE")
+        self._stack.close()
 
 
 class ProcrastinateProducer:

@@ -1,65 +1,65 @@
-"""Towline as a library: programs that open the SQLite store themselves, without a server.
+"""Towline as a library: programs that open the store themselves, without a server.
 
 A consumer's steady state is one step: delete what it holds and lease the next.
 """
 
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import Literal
 
-from queue_core.connect import open_queue
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
 from tests.bench.driver import Consumer, Loads, Producer
-from tests.bench.record import QUEUE
+from tests.bench.places import Durability, Engine, Place, new_place, opened
 from tests.bench.site import Site
 
-Durability = Literal["strict", "relaxed"]
+NAMES: Mapping[Engine, str] = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "redis": "Redis"}
+LOADS: Mapping[tuple[Engine, Durability], Loads] = {
+    ("sqlite", "strict"): Loads(add=10_000, drain=10_000, add_batch=200_000, drain_batch=200_000),
+    ("sqlite", "relaxed"): Loads(add=40_000, drain=30_000, add_batch=200_000, drain_batch=200_000),
+    ("postgresql", "strict"): Loads(add=3_000, drain=4_000, add_batch=60_000, drain_batch=60_000),
+    ("redis", "relaxed"): Loads(add=10_000, drain=12_000, add_batch=100_000, drain_batch=100_000),
+}
 
 
 class TowlineDriver:
-    """Strict syncs every acknowledged change; relaxed leaves syncing to checkpoints."""
+    """Strict syncs every acknowledged change; relaxed leaves syncing to checkpoints, or to Redis once a second."""
 
-    def __init__(self, *, durability: Durability) -> None:
-        strict = durability == "strict"
-        self.name = "Towline, SQLite" if strict else "Towline, SQLite, relaxed"
-        self.durable = "yes" if strict else "not across a power cut"
-        self.loads = Loads(
-            add=10_000 if strict else 40_000,
-            drain=10_000 if strict else 30_000,
-            add_batch=200_000,
-            drain_batch=200_000,
-        )
-        self._durability = durability
-        self._directory: Path | None = None
+    def __init__(self, *, durability: Durability, engine: Engine = "sqlite") -> None:
+        self.name = f"Towline, {NAMES[engine]}" + (", relaxed" if (engine, durability) == ("sqlite", "relaxed") else "")
+        self.durable = durable(engine, durability)
+        self.loads = LOADS[engine, durability]
+        self._engine: Engine = engine
+        self._durability: Durability = durability
+        self._place = Place("", durability, engine)
+        self._stack = ExitStack()
 
     def start(self, site: Site) -> None:
-        self._directory = site.new_directory("towline")
-        open_queue(self._url, QUEUE, durability=self._durability).close()
+        self._place = self._stack.enter_context(new_place(site, self._engine, durability=self._durability))
+        opened(self._place).close()
 
     def producer(self) -> Producer:
-        return TowlineClient(self._url, self._durability)
+        return TowlineClient(self._place)
 
     def consumer(self) -> Callable[[], Consumer]:
-        return partial(TowlineClient, self._url, self._durability)
+        return partial(TowlineClient, self._place)
 
     def stop(self) -> None:
-        if self._directory is not None:
-            shutil.rmtree(self._directory)
-            self._directory = None
+        self._stack.close()
 
-    @property
-    def _url(self) -> str:
-        return f"sqlite:///{self._directory}/bench.db"
+
+def durable(engine: Engine, durability: Durability) -> str:
+    """What an acknowledged add survives, for the table."""
+    if durability == "strict":
+        return "yes"
+    return "to a second" if engine == "redis" else "not across a power cut"
 
 
 class TowlineClient:
     """One opened store, as producer or consumer."""
 
-    def __init__(self, url: str, durability: Durability) -> None:
-        self._queue = open_queue(url, QUEUE, durability=durability)
+    def __init__(self, place: Place) -> None:
+        self._queue = opened(place)
         self._held: list[Lease] = []
 
     def add(self, payload: bytes) -> None:

@@ -5,8 +5,9 @@ from contextlib import ExitStack
 
 from queue_core.connect import open_queue
 from queue_core.task import NewTask
-from tests.bench.alone.served import TOWLINE, Durability, serving, work_command
+from tests.bench.alone.served import TOWLINE, serving, work_command
 from tests.bench.driver import WORKERS, Loads, Producer
+from tests.bench.places import Durability, new_place
 from tests.bench.record import QUEUE
 from tests.bench.site import Site
 
@@ -20,13 +21,13 @@ class TowlineServedDriver:
         strict = durability == "strict"
         self.name = "Towline, served" if strict else "Towline, served, relaxed"
         self.durable = "yes" if strict else "not across a power cut"
-        self._durability = durability
+        self._durability: Durability = durability
         self._stack = ExitStack()
         self._url = ""
 
     def start(self, site: Site) -> None:
-        store = f"sqlite:///{site.new_directory('towline')}/bench.db"
-        self._url = self._stack.enter_context(serving(site, store, durability=self._durability)).url
+        place = self._stack.enter_context(new_place(site, "sqlite", durability=self._durability))
+        self._url = self._stack.enter_context(serving(site, place)).url
         open_queue(self._url, QUEUE).close()
 
     def producer(self) -> Producer:

@@ -1,0 +1,24 @@
+"""Two servers on one store: from an add at the one to the lease of a worker that waits at the other."""
+
+from collections.abc import Mapping
+
+from queue_core.connect import open_queue
+from tests.bench.alone.served import serving
+from tests.bench.alone.wake_up import wake_up_seconds
+from tests.bench.places import Engine, new_place
+from tests.bench.record import QUEUE
+from tests.bench.site import Site
+
+
+def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+    """Medians in seconds: from server to server, and, to compare, through one server alone."""
+    with (
+        new_place(site, engine) as place,
+        serving(site, place) as first,
+        serving(site, place) as second,
+    ):
+        open_queue(first.url, QUEUE).close()
+        return {
+            "across_servers": wake_up_seconds(site, add_at=first.url, wait_at=second.url),
+            "one_server": wake_up_seconds(site, add_at=first.url, wait_at=first.url),
+        }

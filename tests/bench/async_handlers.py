@@ -1,0 +1,13 @@
+"""The same program for many tasks at a time: one async handler that only notes that it started."""
+
+from queue_core.worker.app import App
+from queue_core.worker.held import HeldTask
+from tests.bench.record import QUEUE, record
+
+app = App()
+
+
+@app.task(queue=QUEUE)
+async def note(task: HeldTask) -> None:
+    """As cheap as a handler can be."""
+    record(task.payload)

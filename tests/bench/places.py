@@ -1,0 +1,112 @@
+"""A new, empty store of ours on any engine, set as its peers on that engine are; nothing of it is left behind."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import structlog
+
+from queue_core.api import QueueApi
+from queue_core.connect import open_queue
+from tests.bench.record import QUEUE
+from tests.bench.site import Site
+
+Durability = Literal["strict", "relaxed"]
+Engine = Literal["sqlite", "postgresql", "redis"]
+ENGINES: Final[tuple[Engine, ...]] = ("sqlite", "postgresql", "redis")
+
+_NUMBERS = count(1)
+REDIS_DATABASES = 15  # beside 0, which is the peers', as a Redis has them that nobody configured
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a store is to be opened, and how."""
+
+    url: str
+    durability: Durability
+    engine: Engine
+
+
+@contextmanager
+def new_place(site: Site, engine: Engine, *, durability: Durability = "strict") -> Iterator[Place]:
+    """Room for one store. On Redis, which syncs once a second for all sides, durability is relaxed."""
+    if engine == "sqlite":
+        directory = site.new_directory("towline")
+        try:
+            yield Place(f"sqlite:///{directory}/bench.db", durability, engine)
+        finally:
+            shutil.rmtree(directory)
+    elif engine == "postgresql":
+        with new_database(site) as url:
+            yield Place(url, durability, engine)
+    else:
+        with _emptied(site) as url:
+            yield Place(url, "relaxed", engine)
+
+
+def opened(place: Place) -> QueueApi:
+    """Its queue, which is made when it is not there; a store says nothing of it, as a table is being printed."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    return open_queue(place.url, QUEUE, durability=place.durability)
+
+
+@contextmanager
+def new_database(site: Site) -> Iterator[str]:
+    """A database in the common PostgreSQL, so that no table, statistic or bloat is another system's; its URL."""
+    import psycopg
+
+    server = site.postgresql()
+    name = f"bench_{next(_NUMBERS)}"
+    with closing(psycopg.connect(server, autocommit=True)) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute("CHECKPOINT")  # what is measured does not pay for what came before
+    try:
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    finally:
+        with closing(psycopg.connect(server, autocommit=True)) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@contextmanager
+def _emptied(site: Site) -> Iterator[str]:
+    """A database of its own in the common Redis; its URL."""
+    import redis
+
+    number = next(_NUMBERS) % REDIS_DATABASES + 1
+    url = urlsplit(site.redis(logged=True))._replace(path=f"/{number}").geturl()
+    with closing(redis.Redis.from_url(url)) as connection:
+        connection.flushdb()
+        try:
+            yield url
+        finally:
+            connection.flushdb()
+
+
+def sizes(place: Place) -> dict[str, float]:
+    """Bytes on disk of all tables and of all indexes of a PostgreSQL place; of a Redis one, what it holds in memory."""
+    if place.engine == "postgresql":
+        import psycopg
+
+        with closing(psycopg.connect(place.url, autocommit=True)) as connection:
+            row = connection.execute(_TABLE_SIZES).fetchone()
+            assert row is not None
+            return {"table_bytes": float(row[0]), "index_bytes": float(row[1])}
+    if place.engine == "redis":
+        import redis
+
+        with closing(redis.Redis.from_url(place.url)) as store:
+            return {"table_bytes": float(store.info("memory")["used_memory"])}
+    return {}
+
+
+_TABLE_SIZES = """
+SELECT sum(pg_table_size(c.oid)), sum(pg_indexes_size(c.oid))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+"""

@@ -1,0 +1,145 @@
+"""What a turn of one supervisor costs as its pools grow in number, and one decision as a pool grows in size.
+
+`python3 -m tests.bench.pools` prints both, in CPU time, which a busy machine does not change much; queue and processes
+are fakes that cost next to nothing, the rest is as it ships.
+"""
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from orchestrator.clock import ManualClock
+from orchestrator.config import PoolSpec
+from orchestrator.decision import Conditions
+from orchestrator.launch import Launch
+from orchestrator.metrics import QueueSample, RunningLease, Waiting
+from orchestrator.policy import PolicyState, decide
+from orchestrator.reconcile import Reconciler
+from orchestrator.showcase import Showcase
+from orchestrator.state import StateDir
+from tests.support.fakes import FakeRuntime
+from tests.support.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
+
+TURNS = 40
+WORKERS_PER_POOL = 4
+
+
+class SteadySource:
+    """Every worker holds a task, some tasks wait, and some finished since the last look."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def sample(self, pool: PoolSpec, *, workers: Sequence[str], now: float) -> QueueSample:
+        names = list(workers)
+        self.turn += 1
+        waiting = tuple(Waiting(n, 8.0 / n) for n in range(1, 5 + self.turn % 4))
+        return QueueSample(
+            at=now,  # type: ignore[arg-type]
+            ready=len(waiting),
+            delayed=3,
+            in_flight=len(names),
+            dead=0,
+            arrivals=2 + self.turn % 3,
+            waiting=waiting,
+            running=tuple(RunningLease(name, 1.0 + n / 7, 0.4, 1, 3) for n, name in enumerate(names)),
+            first_seen_seconds_ago=dict.fromkeys(names, 0.5),
+        )
+
+    def retire(self, worker: str) -> bool:
+        return True
+
+    def release_held_by(self, worker: str) -> Sequence[object]:
+        return []
+
+
+def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], list[float]]:
+    """CPU seconds of each turn of so many pools, all due at once, each with its workers; and of showing them after."""
+    clock, source, runtime = ManualClock(), SteadySource(), FakeRuntime()
+    names = iter(range(1_000_000))
+    with tempfile.TemporaryDirectory() as folder:
+        files = StateDir(Path(folder))
+        reconciler = Reconciler(
+            source=source,  # type: ignore[arg-type]
+            runtime=runtime,
+            clock=clock,
+            files=files,
+            launch=Launch("memory:", folder, "lock", 60.0),
+            identify=lambda pool: f"{pool}-{next(names)}",
+        )
+        showcase = Showcase(files, clock=clock, url="memory:")
+        specs = [_pool(number) for number in range(pools)]
+        reconciler.set_pools({spec.name: spec for spec in specs})
+        took, shown = [], []
+        profiler = cProfile.Profile()
+        for turn in range(TURNS + 5):
+            clock.advance(5.0)
+            if profile and turn == 5:
+                profiler.enable()
+            began = time.process_time()
+            reconciler.reap()
+            reconciler.turns()
+            took.append(time.process_time() - began)
+            began = time.process_time()
+            showcase.update(reconciler.pools.values(), phase="leading")
+            shown.append(time.process_time() - began)
+        profiler.disable()
+        if profile:
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
+        return took[5:], shown[5:]
+
+
+def decision_seconds(ready: int, workers: int) -> list[float]:
+    """CPU seconds of each decision for one pool of that size."""
+    fleet = a_fleet_of(busy=workers)
+    running = [a_lease(name, held=n / 9) for n, name in enumerate(fleet.workers)]
+    step = ready // 8
+    waiting = {"positions": [step * n for n in range(1, 9)], "ages": [20.0 - n for n in range(8)]}
+    state, took = PolicyState(), []
+    for turn in range(200):
+        sample = a_sample(at=NOW + 3 * turn, running=running, arrivals=30, **waiting)  # type: ignore[arg-type]
+        began = time.process_time()
+        _, state = decide(
+            sample,
+            fleet=fleet,
+            spec=a_pool(most=1_000),
+            state=state,
+            now=sample.at,
+            conditions=Conditions(cores=1_000),
+        )
+        took.append(time.process_time() - began)
+    return took
+
+
+def _pool(number: int) -> PoolSpec:
+    settings: dict[str, object] = {"priority": number % 3, "budget": "96h/day"}
+    if number % 2:
+        settings["schedule"] = [
+            {"cron": "0 8 * * 1-5", "for": "10h", "workers": {"max": 20}, "timezone": "Europe/Berlin"}
+        ]
+    return a_pool(f"pool-{number}", least=WORKERS_PER_POOL, most=WORKERS_PER_POOL + 2, **settings)
+
+
+def main() -> None:
+    """Print medians and worst of both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pools", type=int, default=200)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
+    took, shown = turn_seconds(given.pools, profile=given.profile)
+    print(f"a turn of {given.pools} pools: {statistics.median(took) * 1e3:.1f} ms, at most {max(took) * 1e3:.1f} ms")
+    print(f"showing them, once a second: {statistics.median(shown) * 1e3:.1f} ms")
+    took = decision_seconds(10_000, 200)
+    print(f"a decision at 10,000 ready, 200 workers: {statistics.median(took) * 1e3:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

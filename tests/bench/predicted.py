@@ -1,0 +1,218 @@
+"""Predicted against real: worker processes under a real `towline up`, and a simulation of the same arrivals.
+
+    python3 -m tests.bench.predicted                      # 5 minutes of arrivals, three times
+    python3 -m tests.bench.predicted --seconds 60 --repeats 1
+
+Arrivals follow a recorded shape; each task sleeps for a time drawn beforehand. Half a minute after the last task is
+done the run's own lifecycle log (when each task came, how long it was held) and the start-up times the supervisor
+measured go into the simulator, with the same settings. Worker-seconds until then must agree within 10 %, and the share
+of late tasks within 1 point. The prediction is the mean of several seeds: which start takes how long is drawn anew in
+each.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from orchestrator.cli.arrivals import LogFilter, read_files
+from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.config import PoolSpec
+from orchestrator.demo.arrivals import due_seconds, recorded_shape
+from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.simulation.results import quantile
+from orchestrator.simulation.run import simulate
+from orchestrator.simulation.scaler import PolicyScaler
+from orchestrator.simulation.series import workers_over
+from orchestrator.simulation.workload import World
+from orchestrator.workloads.lifecycle_log import Recorded
+from orchestrator.workloads.services import ServiceTimes
+from queue_core.client import HttpQueue, HttpQueues
+from queue_core.errors import StoreUnavailableError
+from queue_core.task import NewTask
+from tests.bench.sleeping import QUEUE
+
+COST_SHARE: Final = 0.10
+LATE_POINTS: Final = 0.01
+SEEDS: Final = 5
+UP_SECONDS: Final = 30.0
+DONE_SECONDS: Final = 180.0
+"""How long after the last arrival all must be done."""
+IDLE_SECONDS: Final = 30.0
+"""How long after the last task the fleet is watched."""
+LOOK_SECONDS: Final = 0.1
+POOL: Final = "sleepers"
+SETTINGS: Final = """\
+store: sqlite:///towline.db
+server: {{listen: "unix:queue.sock"}}
+lifecycle: task
+log: events.jsonl
+queues:
+  {queue}: {{lease: 1m, max_leases: 5}}
+pools:
+  {pool}: {{queue: {queue}, app: "tests.bench.sleeping:app", slo: {slo}s, workers: {{max: {most}}}}}
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Worker-seconds, late tasks and starts of a run, real or predicted."""
+
+    worker_seconds: float
+    late_share: float
+    starts: float
+    wait_p95: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, predict, compare; exit code 1 when a prediction was off."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long tasks arrive")
+    parser.add_argument("--rate", type=float, default=1.5, help="tasks a second, on average")
+    parser.add_argument("--service", type=float, default=2.0, help="mean seconds a task takes")
+    parser.add_argument("--slo", type=int, default=10)
+    parser.add_argument("--max", type=int, default=16, dest="most")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(arguments)
+    heads = (("run", -5), ("tasks", 6), ("starts take", 12), ("worker-seconds", 24), ("", 7), ("late", 15), ("p95", 13))
+    print(
+        " ".join(f"{head:<{-width}}" if width < 0 else f"{head:>{width}}" for head, width in (*heads, ("starts", 11)))
+    )
+    is_right = True
+    for repeat in range(1, options.repeats + 1):
+        with tempfile.TemporaryDirectory(prefix="towline-predicted-") as name:
+            folder = Path(name)
+            settings = SETTINGS.format(queue=QUEUE, pool=POOL, slo=options.slo, most=options.most)
+            (folder / "towline.yaml").write_text(settings)
+            rng = Random(repeat)
+            ends_at = _play(folder, seconds=options.seconds, rate=options.rate, service=options.service, rng=rng)
+            is_right &= _compare(folder, repeat, ends_at)
+    print("as predicted" if is_right else "not as predicted")
+    return 0 if is_right else 1
+
+
+def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Random) -> float:
+    """Feed a real fleet, and watch it until it has been idle for a while; the epoch second at which that was over."""
+    due = due_seconds(recorded_shape(), tasks=round(seconds * rate), feed_seconds=seconds)
+    sleeps = ServiceTimes(service).drawn(len(due), rng)
+    fleet = FleetProcess(folder)
+    try:
+        queues = _connected(fleet, folder)
+        queue = queues.queue(QUEUE)
+        begun = time.monotonic()
+        fed = 0
+        while fed < len(due):
+            now = time.monotonic() - begun
+            ripe = [NewTask(b"%.3f" % sleeps[n]) for n in range(fed, len(due)) if due[n] <= now]
+            if ripe:
+                queue.add(ripe)
+                fed += len(ripe)
+            fleet.check()
+            time.sleep(LOOK_SECONDS if fed == len(due) or due[fed] - now > LOOK_SECONDS else 0.02)
+        _wait_until_done(fleet, queue)
+        time.sleep(IDLE_SECONDS)
+        ends_at = time.time()
+        queues.close()
+        return ends_at
+    finally:
+        fleet.stop()
+
+
+def _connected(fleet: FleetProcess, folder: Path) -> HttpQueues:
+    give_up_at = time.monotonic() + UP_SECONDS
+    while True:
+        fleet.check()
+        queues = HttpQueues(f"unix://{folder / 'queue.sock'}")
+        try:
+            queues.queues()
+        except StoreUnavailableError:
+            queues.close()
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(LOOK_SECONDS)
+        else:
+            return queues
+
+
+def _wait_until_done(fleet: FleetProcess, queue: HttpQueue) -> None:
+    give_up_at = time.monotonic() + DONE_SECONDS
+    while True:
+        fleet.check()
+        counts = queue.stats()
+        if not (counts.ready or counts.in_flight or counts.delayed):
+            return
+        if time.monotonic() > give_up_at:
+            raise SystemExit(f"not done in time: {counts}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _compare(folder: Path, repeat: int, ends_at: float) -> bool:
+    project = load_project(folder / "towline.yaml")
+    spec = project.pools[POOL]
+    recorded = read_files(
+        [folder / "events.jsonl"], rng=Random(1), service=None, slot_seconds=None, wanted=LogFilter(QUEUE)
+    )
+    starts = _starts(folder)
+    real = _real(folder, recorded, spec, ends_at)
+    told = _predicted(recorded, spec, starts, ends_at)
+    away = told.worker_seconds / real.worker_seconds - 1.0
+    points = told.late_share - real.late_share
+    is_right = abs(away) <= COST_SHARE and abs(points) <= LATE_POINTS
+    print(
+        f"{repeat:<5} {recorded.workload.tasks:>6} {statistics.mean(starts):>10.2f} s "
+        f"{real.worker_seconds:>11.1f} {told.worker_seconds:>12.1f} {away:>+7.1%} "
+        f"{real.late_share:>7.2%} {told.late_share:>7.2%} {real.wait_p95:>6.1f} {told.wait_p95:>6.1f} "
+        f"{real.starts:>5.0f} {told.starts:>5.1f}{'' if is_right else '   OFF'}",
+        flush=True,
+    )
+    return is_right
+
+
+def _real(folder: Path, recorded: Recorded, spec: PoolSpec, ends_at: float) -> Outcome:
+    deaths = state_of(load_project(folder / "towline.yaml")).read_deaths(limit=100_000)
+    lives = [(float(str(death["at"])), float(str(death["lived_seconds"]))) for death in deaths]
+    lived = math.fsum(max(0.0, min(at, ends_at) - (at - seconds)) for at, seconds in lives)
+    late = sum(1 for seconds in recorded.waits if seconds > spec.slo) / len(recorded.waits)
+    return Outcome(lived, late, len(lives), quantile(recorded.waits, 0.95))
+
+
+def _predicted(recorded: Recorded, spec: PoolSpec, starts: Sequence[float], ends_at: float) -> Outcome:
+    cores = len(os.sched_getaffinity(0))
+    world = World(startup_samples=tuple(starts), cores=cores)
+    runs = [
+        simulate(recorded.workload, world, PolicyScaler(spec, cores=cores), slo_seconds=spec.slo, seed=seed)
+        for seed in range(1, SEEDS + 1)
+    ]
+    until = ends_at - recorded.begins_at
+    return Outcome(
+        statistics.mean(workers_over(run.sizes, end_at=until, slots=1)[0] * until for run in runs),
+        statistics.mean(run.late_share for run in runs),
+        statistics.mean(run.starts for run in runs),
+        statistics.mean(run.wait_p95 for run in runs),
+    )
+
+
+def _starts(folder: Path) -> list[float]:
+    """Seconds of each start, as the supervisor's log tells them."""
+    found = []
+    for line in (folder / "up.log").read_text(errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("event") == "worker.started":
+            found.append(float(event["seconds"]))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Every store under everything at once, and two servers on hosts that fail: `python3 -m tests.faults`, for seconds."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.kill_store import kills_on
+from tests.faults.outcome import Budget
+from tests.faults.sites import STORES, StoreName
+from tests.faults.two_servers import BRIEF, two_servers
+
+ROUND_SECONDS = 5.0
+LONGEST_SECONDS = 90.0  # where many programs share the machine; else the first round or the second is enough
+ENOUGH_OPERATIONS = 300
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_nothing_is_lost_or_doubled_whatever_is_killed_or_cut(store: StoreName, tmp_path: Path) -> None:
+    budget = Budget(LONGEST_SECONDS, seed=2, operations=ENOUGH_OPERATIONS)
+    tally = kills_on(store, budget, tmp_path, round_seconds=ROUND_SECONDS)
+    if tally.skipped:
+        pytest.skip(tally.skipped)
+    assert tally.violations == []
+    assert tally.operations >= ENOUGH_OPERATIONS
+    assert tally.kills >= 5
+    assert (tally.engine_kills >= 1) == (store != "sqlite")
+
+
+def test_a_store_that_waits_for_no_disk_is_seen_to_lose_adds(tmp_path: Path) -> None:
+    budget = Budget(LONGEST_SECONDS, seed=1)
+    tally = kills_on("postgresql", budget, tmp_path, round_seconds=ROUND_SECONDS, durability="relaxed")
+    if tally.skipped:
+        pytest.skip(tally.skipped)
+    assert "I1" in {violation.invariant for violation in tally.violations}
+
+
+@pytest.mark.parametrize("store", ["postgresql", "redis"])
+def test_forty_workers_get_over_a_killed_server_and_a_store_that_is_cut_off(store: str, tmp_path: Path) -> None:
+    tally = two_servers(store, Budget(0.0, seed=1), tmp_path, course=BRIEF)
+    if tally.skipped:
+        pytest.skip(tally.skipped)
+    assert tally.violations == []
+    assert tally.operations >= 200
+    assert tally.figures["store_cut_off_tasks_run_twice"] <= tally.figures["store_cut_off_in_flight_tasks"]

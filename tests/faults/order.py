@@ -1,0 +1,158 @@
+"""I10, and I7 for tasks that were never leased: a lease takes the oldest that is surely there, and never nothing. Pure.
+
+Within one answer the etas rise. Between calls only tasks prove something that were acknowledged before the lease was
+asked for, with no delay, and whose first lease, its number says, came after the answer.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from tests.faults.history import Call
+from tests.faults.lives import FOREVER, Life
+
+UNANSWERED_SECONDS = 1.0
+"""How long after its invocation a call without an answer is taken to have been under way."""
+TAKEN_BACK_SECONDS = 2.0
+"""After the end of a call within which what nobody got is leasable again: a server gives it back, an engine that loses
+the connection rolls it back."""
+LATE_SECONDS = 1.0
+"""What was granted so long after a call was made is given back, and leased anew."""
+SILENCE_SECONDS = 0.25
+ONE_TRY_SECONDS = 0.02
+"""A call that took longer may have been tried more than once inside: what a first try held, it held unseen."""
+
+
+def order(calls: Sequence[Call], lives: dict[str, Life], *, clock_error: int) -> Iterator[tuple[str, str]]:
+    """The number of the invariant, and how a lease broke it.
+
+    A waiting task's eta may be ahead of this host's clock, and the lease's instant behind it, by `clock_error` each.
+    """
+    slack = 2 * clock_error
+    waiting = _Waiting(lives, takes_back_unseen=_takes_back_unseen(calls))
+    hiding = _Hiding(calls)
+    for call in calls:
+        if call.asked.verb != "lease" or call.outcome != "ok" or call.answered is None:
+            continue
+        took = call.answered.at - call.invoked.at
+        for one, following in pairwise(call.answer.leases):
+            if following.ready_at < one.ready_at:
+                yield "I10", f"{following.uid} with the earlier eta was leased after {one.uid}"
+        if took + slack >= 1e6 * call.asked.seconds:
+            continue  # what it was granted may have expired on the way, and then it was not told of it
+        newest = max((lease.ready_at for lease in call.answer.leases), default=FOREVER)
+        left = waiting.left_behind(call, added_before=min(newest, call.invoked.at) - slack)
+        if not left or len(left) <= hiding.most(call):
+            continue
+        if call.answer.leases:
+            yield "I10", f"{left[0]} was leasable before {newest}, the eta of a task that was leased instead"
+        else:
+            yield "I7", f"{left[0]} was leasable, but a lease of {call.asked.filter} came back empty"
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A task that surely waited, unleased, from `since` to `until`."""
+
+    since: int
+    until: int
+    uid: str
+
+
+class _Waiting:
+    """For each queue and tag, which tasks surely waited."""
+
+    def __init__(self, lives: dict[str, Life], *, takes_back_unseen: bool) -> None:
+        self._spans: dict[tuple[str, str | None], list[_Span]] = {}
+        for life in lives.values():
+            for queue, tag, span in _surely_waiting(life, takes_back_unseen=takes_back_unseen):
+                self._spans.setdefault((queue, tag), []).append(span)
+        self._since: dict[tuple[str, str | None], list[int]] = {}
+        self._longest: dict[tuple[str, str | None], list[int]] = {}
+        for key, of_tag in self._spans.items():
+            of_tag.sort(key=lambda span: (span.since, span.until, span.uid))
+            self._since[key] = [span.since for span in of_tag]
+            self._longest[key] = list(accumulate((span.until for span in of_tag), max))
+
+    def left_behind(self, call: Call, *, added_before: int) -> list[str]:
+        """Tasks that the lease should have taken: waiting since before `added_before` until after the answer."""
+        assert call.answered is not None
+        answered_at = call.answered.at
+        granted_tags = {lease.tag for lease in call.answer.leases}
+        left: list[str] = []
+        for (queue, tag), since in self._since.items():
+            if queue != call.asked.queue or not call.asked.filter.accepts(tag):
+                continue
+            if call.asked.filter_kind == "oldest" and granted_tags and tag not in granted_tags:
+                continue  # which group is the oldest is judged by its own tasks only
+            index = bisect_left(since, added_before)
+            if index and self._longest[queue, tag][index - 1] > answered_at:
+                left += [span.uid for span in self._spans[queue, tag][:index] if span.until > answered_at]
+        return left
+
+
+class _Hiding:
+    """Calls that may have held tasks for a while without leaving a trace, and how many each.
+
+    A lease that nobody got is taken back in its old place, uncounted, or was never committed; a call may have been
+    tried twice inside. While that lasts its tasks are invisible to others: so many, and no more.
+    """
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._windows: dict[str, list[tuple[int, int, Call]]] = {}
+        silences = _silences(calls)
+        for call in calls:
+            if call.asked.verb != "lease":
+                continue
+            ended_at = call.answered.at if call.answered else call.invoked.at + round(1e6 * UNANSWERED_SECONDS)
+            if call.outcome == "ok" and ended_at - call.invoked.at < 1e6 * ONE_TRY_SECONDS:
+                continue
+            until = ended_at + (0 if call.outcome == "ok" else round(1e6 * TAKEN_BACK_SECONDS))
+            for began_at, over_at in silences if call.outcome != "ok" else ():
+                if call.invoked.at <= over_at and until >= began_at:
+                    until = max(until, over_at + round(1e6 * TAKEN_BACK_SECONDS))
+            self._windows.setdefault(call.asked.queue, []).append((call.invoked.at, until, call))
+
+    def most(self, asking: Call) -> int:
+        """How many tasks such calls of others may have hidden from this one, or it from itself."""
+        assert asking.answered is not None
+        return sum(
+            call.asked.count
+            for since, until, call in self._windows.get(asking.asked.queue, ())
+            if since <= asking.answered.at
+            and until >= asking.invoked.at
+            and (call is not asking or asking.answered.at - asking.invoked.at > 1e6 * LATE_SECONDS)
+        )
+
+
+def _silences(calls: Sequence[Call]) -> list[tuple[int, int]]:
+    """When nobody was answered for a while, in order: the store was away, and nothing could be taken back either."""
+    answered = sorted(call.answered.at for call in calls if call.answered is not None and call.outcome == "ok")
+    return [(one, following) for one, following in pairwise(answered) if following - one > 1e6 * SILENCE_SECONDS]
+
+
+def _takes_back_unseen(calls: Sequence[Call]) -> bool:
+    """Whether a server may have taken back, uncounted, what it had granted to a worker that was killed meanwhile.
+
+    Such a lease leaves no trace but its instant: the task has its old place and number. The worker's own runner asked
+    for it, and wrote nothing down.
+    """
+    return any(call.asked.verb == "release_worker" and call.answered is None for call in calls)
+
+
+def _surely_waiting(life: Life, *, takes_back_unseen: bool) -> Iterator[tuple[str, str | None, _Span]]:
+    """From the answer of its only add to its first lease, or for ever; nothing where anything about it is open."""
+    if len(life.addings) != 1 or life.named_deletions:
+        return
+    adding = life.addings[0]
+    answered = adding.call.answered
+    delayed = adding.asked.eta is not None or bool(adding.asked.delay_seconds)
+    if adding.effect != "done" or adding.status not in ("added", "") or answered is None or delayed:
+        return
+    if life.grants:
+        first = life.grants[0]
+        if first.lease.number == 1 and first.call is not None and not takes_back_unseen:
+            yield adding.asked.queue, adding.asked.tag, _Span(answered.at, first.leased_at, life.uid)
+    elif any(task.leased_at == 0 and task.state == "READY" for task in life.stored):
+        yield adding.asked.queue, adding.asked.tag, _Span(answered.at, FOREVER, life.uid)

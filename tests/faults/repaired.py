@@ -1,0 +1,93 @@
+"""What faults cost that were repaired: tasks that ran twice, and how long others waited afterwards. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tests.faults.checker import Violation
+from tests.faults.history import Call, Moment, SeenLease
+from tests.faults.lives import FOREVER
+from tests.faults.outcome import Tally
+
+SLO_SECONDS = 2.0
+RECOVERY_SECONDS = 10.0
+SLACK_MICROSECONDS = 500_000
+"""A task whose handler ended so shortly before a fault may not have been deleted in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that broke, from when until when."""
+
+    name: str
+    began: Moment
+    repaired: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A handler's work on a task. `until` (microseconds): when its deletion was asked for, or the task ran again."""
+
+    lease: SeenLease
+    until: int
+
+    def is_under_way(self, at: int, *, slack: int = 0) -> bool:
+        """Whether a fault at that instant met it, or as good as that."""
+        return self.lease.leased_at - slack <= at <= self.until + slack
+
+
+def judge(tally: Tally, calls: Sequence[Call], faults: Sequence[Fault]) -> None:
+    """Note for every fault how many tasks it met in flight, how many of them ran again, and until when waits were long.
+
+    Violations: a task that ran again though no fault met it; waits beyond 2 s, 10 s after a repair.
+    """
+    runs = _runs(calls)
+    doubled = dict.fromkeys((fault.name for fault in faults), 0)
+    for of_task in runs.values():
+        for run in of_task[:-1]:
+            met = [fault for fault in faults if run.is_under_way(fault.began.at, slack=SLACK_MICROSECONDS)]
+            for fault in met[-1:]:
+                doubled[fault.name] += 1
+            if not met:
+                what = f"{run.lease.uid} ran again after {run.lease.token}, which no fault met in flight"
+                tally.found([Violation("I2", what)], "two servers")
+    for fault, following in zip(faults, [*(fault.began.at for fault in faults[1:]), None], strict=True):
+        every = [run for of_task in runs.values() for run in of_task]
+        tally.figures[f"{fault.name}_in_flight_tasks"] = sum(run.is_under_way(fault.began.at) for run in every)
+        tally.figures[f"{fault.name}_tasks_run_twice"] = doubled[fault.name]
+        recovered_seconds = _late_until((run.lease for run in every), fault.repaired.at, following)
+        tally.figures[f"{fault.name}_waits_short_after_seconds"] = recovered_seconds
+        if recovered_seconds > RECOVERY_SECONDS:
+            what = f"waits were beyond {SLO_SECONDS} s until {recovered_seconds:.1f} s after the repair"
+            tally.found([Violation("I7", what)], fault.name)
+
+
+def _runs(calls: Sequence[Call]) -> dict[str, list[_Run]]:
+    """The runs of each task, in order, as the workers noted them."""
+    ended: dict[str, int] = {}
+    for call in calls:
+        if call.asked.verb == "delete":
+            ended.update({end.token: call.invoked.at for end in call.asked.ends})
+    leases: dict[str, list[SeenLease]] = {}
+    for call in calls:
+        for lease in call.answer.leases:
+            leases.setdefault(lease.uid, []).append(lease)
+    runs: dict[str, list[_Run]] = {}
+    for uid, of_task in leases.items():
+        of_task.sort(key=lambda lease: lease.leased_at)
+        following = [*(lease.leased_at for lease in of_task[1:]), FOREVER]
+        runs[uid] = [
+            _Run(lease, ended.get(lease.token, again)) for lease, again in zip(of_task, following, strict=True)
+        ]
+    return runs
+
+
+def _late_until(leases: Iterable[SeenLease], repaired_at: int, until: int | None) -> float:
+    """Seconds from the repair to the last lease, before the next fault, that came later than it should."""
+    late = [
+        lease.leased_at
+        for lease in leases
+        if lease.leased_at > repaired_at
+        and (until is None or lease.leased_at < until)
+        and lease.leased_at - lease.ready_at > SLO_SECONDS * 1e6
+    ]
+    return (max(late) - repaired_at) / 1e6 if late else 0.0

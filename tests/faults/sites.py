@@ -1,0 +1,66 @@
+"""The stores under fault: the engine that is killed and started again, and the wire to it that is cut."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from tests.support import engines
+from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
+from tests.support.engines import Engine
+from tests.support.shared_engines import new_database
+
+StoreName = Literal["sqlite", "postgresql", "redis"]
+STORES: tuple[StoreName, ...] = get_args(StoreName)
+CLOCK_ERROR_MICROSECONDS = 50_000
+"""What the checker grants to a caller's estimate of an engine's clock. Half of the best round trip is what it should
+be off, a fraction of a millisecond here, but for the first calls of a process that was not given the processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One new, empty store: its URL, and the one that leads over the wire (the same where there is none)."""
+
+    url: str
+    wired_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where new stores are made. SQLite has no engine, no wire, and this host's own clock."""
+
+    name: StoreName
+    home: Path
+    engine: Engine | None = None
+    wire: CuttingWire | None = None
+
+    @property
+    def clock_error(self) -> int:
+        """Microseconds; see `Contents.clock_error`."""
+        return 0 if self.engine is None else CLOCK_ERROR_MICROSECONDS
+
+    def new_place(self, number: int) -> Place:
+        """The `number`-th store, from 1."""
+        if self.engine is None or self.wire is None:
+            url = f"sqlite:///{self.home / f'queue-{number}.db'}"
+            return Place(url, url)
+        url = new_database(self.engine, number)
+        return Place(url, url.replace(f":{self.engine.port}/", f":{self.wire.port}/"))
+
+
+@contextmanager
+def a_site(name: StoreName, *, choose: Callable[[], WireFate] = lambda: "pass") -> Iterator[Site]:
+    """A durable engine of its own, with its data in memory where there is room: SIGKILL does not lose what was written.
+
+    Raises `EngineUnavailableError` where it can't be had.
+    """
+    with ExitStack() as stack:
+        home = stack.enter_context(engines.memory_home("towline-faults-"))
+        if name == "sqlite":
+            yield Site(name, home)
+            return
+        starting = engines.postgresql(home) if name == "postgresql" else engines.redis(home, durable=True)
+        engine = stack.enter_context(starting)
+        wire = stack.enter_context(a_wire(engine.host, engine.port, choose=choose))
+        yield Site(name, home, engine, wire)

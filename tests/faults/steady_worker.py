@@ -1,0 +1,23 @@
+"""The app of workers whose servers and links fail: a handler works for as long as it was told, and writes that down."""
+
+import os
+import time
+from pathlib import Path
+
+from queue_core.worker.app import App
+from queue_core.worker.held import HeldTask
+from tests.faults.handlers import noted
+from tests.faults.history import FileHistory
+from tests.faults.settings import FaultSettings
+
+_TOLD = FaultSettings.from_environment()
+_NOTES = noted(FileHistory(Path(_TOLD.history) / f"{os.environ['TOWLINE_WORKER']}.jsonl"), os.environ["TOWLINE_WORKER"])
+
+app = App()
+
+
+@app.task(queue=_TOLD.queue)
+def work(task: HeldTask) -> None:
+    """Hold the lease for a while."""
+    with _NOTES(task):
+        time.sleep(_TOLD.work_seconds)

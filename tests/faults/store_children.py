@@ -1,0 +1,84 @@
+"""What the processes of `kill_store` do until they are killed: call verbs, or serve them."""
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import structlog
+
+from queue_core.api import QueuesApi
+from queue_core.client import HttpQueues
+from queue_core.errors import StoreUnavailableError
+from queue_core.http_api.caller import Retries
+from queue_core.pull_queue import PullQueues
+from queue_core.server.options import ServeOptions
+from queue_core.server.run import serve
+from queue_core.service import QueueService
+from queue_core.store import Store
+from queue_core.stores import Durability, open_store
+from tests.faults.doubts import Doubts
+from tests.faults.history import FileHistory
+from tests.faults.skewed_clock import skew_wall_clock
+from tests.faults.workload import Caller
+
+UNREACHABLE_PAUSE_SECONDS = 0.02
+
+
+def call_until_killed(
+    home: Path, name: str, role: str, seed: float, url: str, skew_seconds: float, durability: Durability
+) -> None:
+    """Verbs without end, on the store itself or through a server; one that can't be reached is tried again."""
+    with _last_words(home, name), FileHistory(home / f"{name}.jsonl") as history:
+        skew_wall_clock(skew_seconds)
+        random = Random(seed)
+        if url.startswith("http:"):
+            # One that never sends a call twice knows what became of each; the usual one finds out more by itself.
+            retries = Retries(tries=1) if random.random() < 0.5 else Retries()
+            http = HttpQueues(url, retries=retries)
+            caller = Caller(http, history, name=name, random=random, role=role, doubts=Doubts(http))
+        else:
+            caller = Caller(_opened(url, durability), history, name=name, random=random, role=role)
+        while True:
+            try:
+                caller.turn()
+            except StoreUnavailableError:
+                time.sleep(UNREACHABLE_PAUSE_SECONDS)
+
+
+def serve_until_killed(home: Path, name: str, url: str, port: int, skew_seconds: float, durability: Durability) -> None:
+    """A server over the store."""
+    with _last_words(home, name):
+        skew_wall_clock(skew_seconds)
+        serve(_store(url, durability), ServeOptions(port=port, lifecycle="off"))
+
+
+def _opened(url: str, durability: Durability) -> QueuesApi:
+    return PullQueues(QueueService(_store(url, durability)))
+
+
+def _store(url: str, durability: Durability) -> Store:
+    """The store, as soon as its engine can be reached."""
+    while True:
+        with suppress(StoreUnavailableError):
+            return open_store(url, durability=durability)
+        time.sleep(UNREACHABLE_PAUSE_SECONDS)
+
+
+@contextmanager
+def _last_words(home: Path, name: str) -> Iterator[None]:
+    """Leave behind why the process ended by itself, which it should not; and say nothing else."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    try:
+        yield
+    except BaseException:
+        (home / f"{name}.died").write_text(traceback.format_exc())
+        raise
+
+
+def last_words(home: Path, name: str) -> str:
+    """The last line of what a process left behind."""
+    path = home / f"{name}.died"
+    return path.read_text().strip().splitlines()[-1] if path.exists() else "it said nothing"

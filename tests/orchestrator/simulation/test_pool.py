@@ -1,0 +1,121 @@
+"""The simulated pool: who gets a task, what a lease does, what a worker costs."""
+
+from random import Random
+
+from orchestrator.simulation.pool import NEVER, SimulatedPool
+from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload, World
+
+EXACT = World(startup_samples=(2.0,), retry_min_seconds=10.0)
+
+
+def a_pool(*, ready: list[float], service: float = 1.0, slots: int = 1, world: World = EXACT, **more) -> SimulatedPool:
+    workload = Workload("test", ready, [service] * len(ready), **more)
+    return SimulatedPool(workload, world, slots=slots, recent_first=True, rng=Random(1))
+
+
+def run_until(pool: SimulatedPool, at: float) -> None:
+    while pool.next_at <= at:
+        pool.step()
+    pool.now = at
+
+
+def test_a_task_waits_for_a_start_and_the_worker_costs_from_its_spawn() -> None:
+    pool = a_pool(ready=[1.0])
+    run_until(pool, 1.0)
+    name = pool.spawn()
+    run_until(pool, 10.0)
+    assert pool.waits == [2.0]
+    pool.leave(name)
+    assert pool.worker_seconds == 9.0
+    assert pool.is_over
+
+
+def test_the_worker_used_last_gets_the_next_task() -> None:
+    pool = a_pool(ready=[10.0, 20.0, 30.0])
+    for _ in range(3):
+        pool.spawn()
+    run_until(pool, 40.0)
+    used = [finished.lease.worker.name for finished in pool.take_news().finished]
+    assert len(used) == 3
+    assert len(set(used)) == 1
+
+
+def test_a_worker_holds_as_many_tasks_as_it_has_slots_and_no_more() -> None:
+    pool = a_pool(ready=[5.0] * 5, service=10.0, slots=2)
+    pool.spawn()
+    pool.spawn()
+    run_until(pool, 6.0)
+    assert sorted(worker.leases for worker in pool.workers.values()) == [2, 2]
+    assert len(pool.ready) == 1
+    assert [lease.at_a_time for lease in pool.leases.values()] == [1, 2, 3, 4]
+
+
+def test_a_failed_lease_comes_back_after_its_back_off_and_is_delayed_until_then() -> None:
+    pool = a_pool(ready=[5.0], failures=[2])
+    pool.spawn()
+    run_until(pool, 7.0)
+    assert (pool.delayed, len(pool.ready)) == (1, 0)
+    run_until(pool, 100.0)
+    news = pool.take_news()
+    assert [(f.outcome, f.ended_at) for f in news.finished] == [
+        ("released", 6.0),
+        ("released", 17.0),
+        ("deleted", 38.0),
+    ]
+    assert news.arrivals == 3
+
+
+def test_a_task_that_always_fails_is_dead_after_its_last_lease() -> None:
+    pool = a_pool(ready=[5.0], failures=[NEVER_SUCCEEDS], world=World(startup_samples=(1.0,), max_leases=3))
+    pool.spawn()
+    run_until(pool, 200.0)
+    assert pool.dead == 1
+    assert pool.is_over
+
+
+def test_tasks_with_an_eta_are_delayed_until_it_comes() -> None:
+    pool = a_pool(ready=[50.0, 60.0], added_at=[0.0, 0.0])
+    assert pool.delayed == 2
+    run_until(pool, 55.0)
+    assert pool.delayed == 1
+
+
+def test_a_worker_that_is_asked_to_leave_finishes_what_it_holds() -> None:
+    pool = a_pool(ready=[5.0, 6.0], service=10.0)
+    name = pool.spawn()
+    run_until(pool, 7.0)
+    pool.leave(name)
+    assert (pool.staying, len(pool.workers)) == (0, 1)
+    run_until(pool, 20.0)
+    assert not pool.workers
+    assert len(pool.ready) == 1
+    assert pool.killed == 0
+
+
+def test_a_worker_past_its_grace_is_ended_and_its_task_is_first_again() -> None:
+    pool = a_pool(ready=[5.0, 6.0], service=100.0)
+    name = pool.spawn()
+    run_until(pool, 7.0)
+    pool.leave(name, grace_seconds=30.0)
+    run_until(pool, 40.0)
+    assert not pool.workers
+    assert list(pool.ready) == [0, 1]
+    assert pool.killed == 1
+    assert pool.next_at == NEVER or pool.next_at > 40.0
+
+
+def test_workers_that_die_at_their_start_lease_nothing() -> None:
+    pool = a_pool(ready=[1.0], world=World(startup_samples=(2.0,), no_start_until=60.0))
+    pool.spawn()
+    run_until(pool, 10.0)
+    assert not pool.workers
+    assert [gone.code for gone in pool.take_news().gone] == [1]
+
+
+def test_contention_lengthens_leases_that_begin_among_many() -> None:
+    world = World(startup_samples=(1.0,), contention=(0.5, 0.0))
+    pool = a_pool(ready=[5.0, 5.0], world=world)
+    pool.spawn()
+    pool.spawn()
+    run_until(pool, 100.0)
+    assert [f.ended_at for f in pool.take_news().finished] == [6.0, 6.5]

@@ -1,0 +1,146 @@
+"""Scenarios in virtual time, with the pool's own decisions."""
+
+import math
+from random import Random
+
+import pytest
+
+from orchestrator.config import PoolSpec
+from orchestrator.simulation.results import Result
+from orchestrator.simulation.rules import RULES, RuleScaler, Told, told_of
+from orchestrator.simulation.run import COOL_DOWN_SECONDS, simulate
+from orchestrator.simulation.scaler import PolicyScaler
+from orchestrator.simulation.workload import Workload, World, workload_of
+from tests.support.fleet_builders import a_pool
+
+CORES = 64
+
+
+def tasks_of(ready: list[float], *, service: float = 2.0, **more) -> Workload:
+    return workload_of("test", [(at, service) for at in ready], **more)
+
+
+def poisson(*, rate: float, seconds: float, service: float, seed: int = 5) -> Workload:
+    rng, at, tasks = Random(seed), 0.0, []
+    while (at := at + rng.expovariate(rate)) < seconds:
+        tasks.append((at, rng.expovariate(1.0 / service)))
+    return workload_of("poisson", tasks)
+
+
+def run(workload: Workload, spec: PoolSpec, *, world: World | None = None, seed: int = 1) -> Result:
+    return simulate(
+        workload,
+        world or World(cores=CORES),
+        PolicyScaler(spec, cores=CORES),
+        slo_seconds=spec.slo,
+        slots=spec.concurrency,
+        seed=seed,
+    )
+
+
+def test_a_fixed_fleet_waits_as_erlang_says() -> None:
+    workload = poisson(rate=2.0, seconds=40_000.0, service=3.0)
+    told = Told(1.0, least=8, most=8, mean_service_seconds=3.0, mean_load=6.0)
+    result = simulate(workload, World(startup_seconds=0.01), RuleScaler("fixed", told), slo_seconds=1.0)
+    assert result.late_share == pytest.approx(0.183, abs=0.02)
+    assert result.wait_p95 == pytest.approx(2.95, abs=0.4)
+
+
+def test_a_burst_is_leased_in_time_and_the_pool_goes_back_to_nothing() -> None:
+    result = run(tasks_of([100.0] * 200), a_pool(most=60))
+    assert result.late_share == 0.0
+    assert result.peak <= 60
+    assert result.sizes[-1][1] == 0
+    assert result.ended_at < 100.0 + COOL_DOWN_SECONDS
+
+
+def test_an_idle_pool_costs_nothing_and_a_month_of_it_is_simulated_at_once() -> None:
+    month = 30 * 86_400.0
+    result = run(tasks_of([0.0, month]), a_pool())
+    assert result.worker_seconds < 120.0
+    assert result.starts == 2
+
+
+def test_a_task_that_meets_an_empty_pool_waits_for_one_start_only() -> None:
+    world = World(startup_samples=(3.0,), cores=CORES)
+    result = run(tasks_of([1_000.3]), a_pool(), world=world)
+    assert result.wait_max == pytest.approx(3.0, abs=0.01)
+
+
+def test_workers_of_the_lower_bound_stay_until_the_time_is_over() -> None:
+    result = run(tasks_of([0.0]), a_pool(least=2))
+    assert result.sizes[-1][1] == 2
+    assert result.worker_seconds == pytest.approx(2 * COOL_DOWN_SECONDS, rel=0.02)
+
+
+def test_a_crash_loop_backs_off_and_ends_by_itself() -> None:
+    world = World(startup_seconds=2.0, no_start_until=600.0, cores=CORES)
+    result = run(tasks_of([float(at) for at in range(0, 600, 2)]), a_pool(most=40), world=world)
+    assert result.unfinished == 0
+    assert result.starts < 60
+
+
+def test_a_pool_never_exceeds_its_bounds_and_never_kills_by_itself() -> None:
+    result = run(tasks_of([float(at) / 5 for at in range(3_000)], service=10.0), a_pool(most=7))
+    assert result.peak == 7
+    assert result.killed == 0
+    assert result.unfinished == 0
+
+
+def test_a_worker_of_several_slots_replaces_several_workers() -> None:
+    workload = poisson(rate=2.0, seconds=1_200.0, service=4.0)
+    narrow, wide = run(workload, a_pool(most=60)), run(workload, a_pool(most=60, concurrency=4))
+    assert wide.late_share <= 0.01
+    assert wide.worker_seconds < narrow.worker_seconds / 2.5
+
+
+def test_tasks_that_fail_come_back_and_are_done() -> None:
+    workload = tasks_of([float(at) for at in range(200)], failures=[index % 2 for index in range(200)])
+    result = run(workload, a_pool(most=20))
+    assert (result.unfinished, result.dead) == (0, 0)
+
+
+def test_tasks_with_an_eta_start_nobody_before_it() -> None:
+    workload = tasks_of([3_600.0] * 50, added_at=[0.0] * 50)
+    result = run(workload, a_pool(most=20))
+    assert result.sizes[1][0] >= 3_590.0
+    assert result.late_share == 0.0
+
+
+def test_windows_of_the_schedule_open_and_close_by_the_simulated_hour() -> None:
+    window = {"cron": "0 1 * * *", "for": "1h", "workers": {"min": 3}}
+    result = run(tasks_of([0.0, 5 * 3_600.0]), a_pool(schedule=[window]))
+    at_noon = {hour: [size for at, size in result.sizes if at <= hour * 3_600.0][-1] for hour in (0.5, 1.5, 3.5)}
+    assert at_noon == {0.5: 0, 1.5: 3, 3.5: 0}
+
+
+def test_a_pool_that_has_used_its_budget_is_held_to_what_comes_in() -> None:
+    workload = poisson(rate=2.0, seconds=6 * 3_600.0, service=4.0)
+    free, held = run(workload, a_pool(most=20)), run(workload, a_pool(most=20, budget="24h/day"))
+    assert free.late_share <= 0.01
+    assert held.worker_seconds < free.worker_seconds
+
+
+def test_work_that_is_to_be_done_by_a_time_of_day_is_done_by_then_with_a_small_fleet() -> None:
+    workload = tasks_of([60.0] * 900, service=8.0)
+    result = run(workload, a_pool(most=60, slo="1d", finish_by="01:00"))
+    assert result.wait_max < 3_540.0
+    assert result.peak <= 6
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    workload = poisson(rate=1.0, seconds=1_000.0, service=2.0)
+    first, second, other = (run(workload, a_pool(), seed=seed) for seed in (3, 3, 4))
+    assert first == second
+    assert first.worker_seconds != other.worker_seconds
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_does_all_the_work_within_the_bounds(name: str) -> None:
+    workload = poisson(rate=1.0, seconds=2_000.0, service=3.0)
+    told = told_of(workload, slo_seconds=30.0, least=0, most=12, slots=1)
+    result = simulate(workload, World(), RuleScaler(name, told), slo_seconds=30.0)
+    assert result.unfinished == 0
+    assert 1 <= result.peak <= 12
+    assert result.worker_seconds > workload.work_seconds
+    assert math.isfinite(result.wait_p99)

@@ -1,0 +1,327 @@
+"""What bears on a pool's size beside its work, as a supervisor finds it: over turns, orders, hours and restarts."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from orchestrator import events
+from orchestrator.circumstances import Circumstances
+from orchestrator.clock import ManualClock, Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.host import HostMeter
+from orchestrator.launch import Launch
+from orchestrator.orders import Expiry, FinishOrder, Moment, Orders, ScaleOrder
+from orchestrator.reconcile import Reconciler
+from orchestrator.replay import replayed
+from orchestrator.room import Host
+from orchestrator.runtimes.procfs import boot
+from orchestrator.state import StateDir
+from tests.support.fakes import FakeRuntime, FakeSource
+from tests.support.fleet_builders import a_pool
+
+MIB = 2**20
+AMPLE = Host(64 * 2**30, 60 * 2**30, 1_000.0, 1_000.0)
+
+
+class StillHost(HostMeter):
+    """A host that is as a test says."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def look(self, *, now: Monotonic) -> Host:
+        return self.host
+
+
+@dataclass
+class Stage:
+    """A reconciler between fakes; `restart` begins anew with what was kept."""
+
+    files: StateDir
+    logs: list[EventDict]
+    source: FakeSource = field(default_factory=FakeSource)
+    runtime: FakeRuntime = field(default_factory=FakeRuntime)
+    clock: ManualClock = field(default_factory=ManualClock)
+    host: StillHost = field(default_factory=lambda: StillHost(AMPLE))
+    names: int = 0
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self, *pools: PoolSpec) -> None:
+        self.reconciler = Reconciler(
+            source=self.source,
+            runtime=self.runtime,
+            clock=self.clock,
+            files=self.files,
+            launch=Launch("memory:", str(self.files.path), "lock", 60.0),
+            identify=self._identify,
+            circumstances=Circumstances(self.files, clock=self.clock, host=self.host),
+        )
+        self.runtime.left_running = list(self.runtime.live.values())
+        self.set_pools(*pools)
+        self.reconciler.adopt([])
+
+    def _identify(self, pool: str) -> str:
+        self.names += 1
+        return f"{pool}-{self.names}"
+
+    def set_pools(self, *pools: PoolSpec) -> None:
+        self.reconciler.set_pools({pool.name: pool for pool in pools})
+
+    def turn(self, *, after: float = 5.0) -> None:
+        self.clock.advance(after)
+        for worker in [worker for verb, worker in self.runtime.asked if verb == "drain"]:
+            if worker in self.runtime.live:
+                self.runtime.end(worker, now=self.clock.monotonic(), code=0)
+        self.source.seen.update(self.runtime.live)
+        self.reconciler.reap()
+        self.reconciler.turns()
+
+    def size(self, name: str = "resize") -> int:
+        return len(self.reconciler.pools[name].fleet.alive)
+
+    def order(self, orders: Orders, name: str = "resize") -> None:
+        self.files.change_orders(name, lambda _: orders)
+
+    def until(self, seconds: float) -> Expiry:
+        return Expiry.after(seconds, Moment(self.clock.wall_seconds(), self.clock.monotonic(), boot()))
+
+    def told(self) -> list[EventDict]:
+        return [entry for entry in self.logs if entry["event"] == events.POOL_DECIDED]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with capture_logs() as logs:
+        yield Stage(StateDir(tmp_path), logs)
+
+
+def test_a_pool_scaled_by_hand_has_that_size_until_the_time_is_over(stage: Stage) -> None:
+    stage.set_pools(a_pool(most=3, churn=0))
+    stage.turn()
+    stage.order(Orders(ScaleOrder(5, stage.until(60))))
+    stage.turn(after=0.5)
+    stage.turn()
+    assert stage.size() == 5
+    assert stage.told()[0]["why"] == "at least min 5 (scaled to 5 by hand)"
+    assert stage.told()[0]["notes"] == ["scaled to 5 by hand, for 60 s more"]
+    for _ in range(5):
+        stage.turn()
+    assert stage.size() == 5
+    for _ in range(20):
+        stage.turn()
+    assert stage.size() == 0
+
+
+def test_a_pool_scaled_to_nothing_stays_empty_though_work_waits(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    stage.order(Orders(ScaleOrder(0, stage.until(3_600))))
+    stage.source.ready, stage.source.age_seconds = 50, 20.0
+    for _ in range(3):
+        stage.turn()
+    assert stage.runtime.asked == []
+    assert stage.told()[0]["limits"] == ["max 0 (scaled to 0 by hand)"]
+
+
+def test_busy_workers_beyond_the_size_by_hand_finish_first(stage: Stage) -> None:
+    stage.set_pools(a_pool(least=3))
+    stage.turn()
+    stage.turn()
+    stage.source.held = {worker: ["t"] for worker in stage.runtime.live}
+    stage.turn()
+    stage.order(Orders(ScaleOrder(1, stage.until(600))))
+    stage.turn()
+    assert [verb for verb, _ in stage.runtime.asked if verb != "spawn"] == ["drain", "drain"]
+    assert "kill" not in {verb for verb, _ in stage.runtime.asked}
+
+
+def test_an_order_survives_a_restart(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    stage.order(Orders(ScaleOrder(2, stage.until(600))))
+    stage.turn()
+    assert stage.size() == 2
+    stage.restart(a_pool())
+    stage.turn()
+    assert stage.size() == 2
+    stage.clock.advance(600)
+    stage.turn()
+    stage.turn(after=60)
+    assert stage.size() == 0
+
+
+def test_a_pause_by_hand_holds_and_says_so(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    stage.order(Orders(paused="up"))
+    stage.source.ready = 5
+    stage.turn()
+    assert stage.size() == 0
+    assert stage.told()[0]["limited_by"] == ["paused"]
+    stage.order(Orders())
+    stage.turn()
+    assert stage.size() == 1
+
+
+def test_what_was_asked_is_told_once(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    stage.order(Orders(paused="both"))
+    for _ in range(3):
+        stage.turn()
+    asked = [entry for entry in stage.logs if entry["event"] == events.POOL_ORDERED]
+    assert [(entry["pool"], entry["orders"]) for entry in asked] == [("resize", {"paused": "both"})]
+
+
+def test_orders_that_cant_be_read_change_nothing(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    (stage.files.path / "orders.json").write_text("{")
+    stage.turn()
+    assert [entry["event"] for entry in stage.logs] == [events.STATE_DISCARDED]
+
+
+def test_a_schedule_opens_and_closes_while_turns_go_on(stage: Stage) -> None:
+    # The clock begins at 2023-11-14 22:13:20 UTC.
+    window = {"cron": "15 22 * * *", "for": "2m", "workers": {"min": 2}}
+    stage.set_pools(a_pool(schedule=[window], churn=0))
+    sizes = []
+    for _ in range(30):
+        stage.turn(after=10)
+        sizes.append(stage.size())
+    assert sizes[:9] == [0] * 9
+    assert sizes[10:21] == [2] * 11
+    assert sizes[-1] == 0
+    assert stage.told()[0]["why"] == "at least min 2 (schedule 15 22 * * *)"
+
+
+def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_asked(stage: Stage) -> None:
+    stage.set_pools(a_pool(most=100, slo="6h"))
+    stage.source.ready = 8
+    stage.turn()
+    assert stage.size() == 1
+    stage.order(Orders(finish_by=FinishOrder(stage.until(20))))
+    stage.turn()
+    assert stage.told()[-1]["rule"] == "finish_by"
+    assert stage.size() > 1
+
+
+def test_a_dry_run_decides_and_records_but_never_acts(stage: Stage) -> None:
+    stage.set_pools(a_pool(dry_run=True))
+    stage.source.ready, stage.source.age_seconds = 5, 20.0
+    for _ in range(4):
+        stage.turn()
+    assert stage.runtime.asked == []
+    (told,) = stage.told()
+    assert told["target"] == stage.reconciler.pools["resize"].decision.target  # type: ignore[union-attr]
+    assert "dry run: nobody is started or stopped" in told["notes"]
+
+
+def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> None:
+    stage.host.host = Host(1024 * MIB, 160 * MIB, 8.0, 8.0)
+    stage.set_pools(a_pool(least=6))
+    stage.turn()
+    assert stage.size() == 2  # of 64 MiB each, as nothing is known of them
+    assert stage.told()[0]["limited_by"] == ["host_headroom"]
+    assert stage.told()[0]["limits"] == ["room for 2 more: 160 of 1,024 MiB are free, and one worker takes 64 MiB"]
+    assert stage.told()[0]["would_be_without_guards"] == 6
+
+
+def test_pools_of_one_host_share_its_room(stage: Stage) -> None:
+    stage.host.host = Host(4096 * MIB, 640 * MIB, 8.0, 8.0)
+    stage.runtime.memory_bytes = 0
+    stage.set_pools(a_pool("a", least=8, spawn_parallelism=8), a_pool("b", least=8, spawn_parallelism=8))
+    stage.turn()
+    assert (stage.size("a"), stage.size("b")) == (4, 4)
+    stage.turn()
+    assert (stage.size("a"), stage.size("b")) == (4, 4)
+
+
+def test_room_goes_to_the_higher_priority_first(stage: Stage) -> None:
+    stage.host.host = Host(4096 * MIB, 640 * MIB, 8.0, 8.0)
+    first, second = (a_pool(name, least=6, spawn_parallelism=8, priority=n) for n, name in enumerate("ab"))
+    stage.set_pools(first, second)
+    stage.turn()
+    assert (stage.size("a"), stage.size("b")) == (2, 6)
+
+
+def test_under_memory_pressure_one_idle_worker_goes_per_turn(stage: Stage) -> None:
+    stage.set_pools(a_pool(least=4, churn="1h"))
+    stage.turn()
+    stage.turn()
+    stage.set_pools(a_pool(least=0, churn="1h"))
+    stage.host.host = Host(1024 * MIB, 30 * MIB, 8.0, 8.0)
+    sizes = []
+    for _ in range(3):
+        stage.turn()
+        sizes.append(stage.size())
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] <= 1
+
+
+def test_a_budget_is_spent_and_kept_across_a_restart(stage: Stage) -> None:
+    pool = a_pool(least=4, budget="24h/day")
+    stage.set_pools(pool)
+    stage.turn()
+    stage.reconciler.keep_usage()
+    kept = stage.files.read_usage()["budgets"]
+    assert kept["pools"]["resize"]["worker_seconds"] == 86_400  # type: ignore[index]
+    stage.clock.advance(3_600)  # nobody looks; the workers are there all the time
+    stage.restart(pool)
+    stage.turn(after=0)
+    stage.reconciler.keep_usage()
+    kept = stage.files.read_usage()["budgets"]
+    assert kept["pools"]["resize"]["worker_seconds"] == pytest.approx(86_400 - 3 * 3_600, abs=60)  # type: ignore[index]
+
+
+def test_with_its_budget_spent_a_pool_grows_no_further(stage: Stage) -> None:
+    pool = a_pool(most=8, budget="24h/day")
+    stage.set_pools(pool)
+    stage.turn()
+    usage = {"at": stage.clock.wall_seconds(), "pools": {"resize": {"worker_seconds": -1.0, "state": "spent"}}}
+    stage.files.write_usage({"budgets": usage, "appetites": {}})
+    stage.restart(pool)
+    stage.source.ready, stage.source.age_seconds = 50, 20.0
+    stage.turn(after=0)
+    assert "budget" in stage.told()[-1]["limited_by"]
+
+
+def test_a_usage_file_that_cant_be_read_is_told_and_passed_over(stage: Stage) -> None:
+    stage.files.write_usage({"budgets": [], "appetites": {}})
+    stage.restart(a_pool())
+    stage.turn()
+    stage.turn()
+    assert [entry["event"] for entry in stage.logs] == [events.STATE_DISCARDED]
+
+
+def test_every_change_has_a_record_that_makes_the_same_decision_again(stage: Stage) -> None:
+    stage.set_pools(a_pool(most=6))
+    for ready, age in ((1, 0.0), (40, 9.0), (90, 25.0), (0, 0.0), (0, 0.0)):
+        stage.source.ready, stage.source.age_seconds = ready, age
+        stage.turn()
+        stage.turn(after=30)
+    decisions, replays = stage.files.read_decisions(limit=100), stage.files.read_replays(limit=100)
+    assert len(decisions) == len(replays) == len(stage.told()) >= 3
+    for decision, record in zip(decisions, replays, strict=True):
+        assert (decision["at"], decision["target"]) == (record["at"], record["target"])
+        again = replayed(record["inputs"])
+        assert again.target == decision["target"]
+        assert json.loads(json.dumps(again.record())) == {k: v for k, v in decision.items() if k != "at"}
+
+
+def test_an_idle_pool_leaves_no_record(stage: Stage) -> None:
+    stage.set_pools(a_pool(), replace_name(a_pool(least=1)))
+    for _ in range(10):
+        stage.turn()
+    assert len(stage.told()) == 1
+
+
+def replace_name(pool: PoolSpec) -> PoolSpec:
+    return pool.model_copy(update={"name": "other"})
+
+
+def test_instants_are_not_mixed_up() -> None:
+    until = Expiry.after(60, Moment(1_000.0, 50.0, "a"))
+    assert replace(until, boot="b").left_seconds(Moment(1_030.0, 9_999.0, "a")) == 30.0

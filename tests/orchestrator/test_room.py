@@ -1,0 +1,186 @@
+"""What a host has room for, and who gets it; a budget of worker-hours; what workers take."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.appetite import Appetites
+from orchestrator.budget import Budget, full
+from orchestrator.clock import Monotonic
+from orchestrator.room import MOST_AT_A_TIME, Appetite, Claim, Host, shared
+from orchestrator.runtime import Usage
+from tests.support.fleet_builders import NOW, a_fleet, a_worker
+
+GIB = 2**30
+MIB = 2**20
+
+
+def a_host(*, free: float = 8 * GIB, free_cores: float = 8.0) -> Host:
+    return Host(16 * GIB, free, 8.0, free_cores)
+
+
+def a_claim(pool: str = "a", *, alive: int = 0, more: int = 10, cores: float | None = None, **given: object) -> Claim:
+    memory = given.pop("memory", 100 * MIB)
+    return Claim(pool, alive, alive + more, Appetite(memory, cores), **given)  # type: ignore[arg-type]
+
+
+def granted(host: Host, *claims: Claim) -> dict[str, int]:
+    return {name: room.workers for name, room in shared(host, claims).items()}
+
+
+# Of 1 GiB that is free 870 MiB are given away: 8 workers of 100 MiB.
+def test_memory_that_is_free_bounds_the_workers_more() -> None:
+    room = shared(a_host(free=GIB), [a_claim(alive=3)])["a"]
+    assert (room.workers, room.scarce) == (8, "memory")
+    assert room.why == "1,024 of 16,384 MiB are free, and one worker takes 100 MiB"
+
+
+def test_what_starting_workers_will_still_take_is_promised() -> None:
+    assert granted(a_host(free=GIB), a_claim(alive=3, starting=3, promised_bytes=300 * MIB)) == {"a": 5}
+
+
+# Of 2 cores that are free 1.8 are given away.
+def test_cores_that_are_free_bound_the_workers_more() -> None:
+    room = shared(a_host(free_cores=2.0), [a_claim(alive=1, cores=0.5)])["a"]
+    assert (room.workers, room.scarce) == (3, "cpu")
+    assert room.why == "2.0 of 8 cores are free, and one worker takes 0.5"
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        pytest.param(a_claim(alive=1, cores=1.0), 0, id="one-more-has-no-core"),
+        pytest.param(a_claim(alive=0, cores=1.0), 1, id="but-a-pool-is-not-denied-its-first"),
+        pytest.param(a_claim(alive=1, cores=0.09), 10, id="workers-that-wait-for-something-else"),
+        pytest.param(a_claim(alive=1), 10, id="nothing-is-known-yet"),
+    ],
+)
+def test_a_host_without_a_free_core(claim: Claim, expected: int) -> None:
+    assert granted(a_host(free_cores=0.0), claim) == {"a": expected}
+
+
+def test_a_host_without_memory_denies_even_the_first() -> None:
+    assert granted(a_host(free=GIB / 16), a_claim()) == {"a": 0}
+
+
+def test_equals_share_equally_counting_what_they_have() -> None:
+    assert granted(a_host(free=GIB), a_claim("a"), a_claim("b")) == {"a": 4, "b": 4}
+    assert granted(a_host(free=GIB), a_claim("a", alive=6), a_claim("b")) == {"a": 1, "b": 7}
+    assert granted(a_host(free=GIB), a_claim("a", memory=200 * MIB), a_claim("b")) == {"a": 2, "b": 4}
+
+
+def test_what_one_does_not_want_is_left_to_the_others() -> None:
+    assert granted(a_host(free=GIB), a_claim("a", more=1), a_claim("b"), a_claim("c", more=0)) == {
+        "a": 1,
+        "b": 7,
+        "c": 0,
+    }
+
+
+def test_a_higher_priority_is_served_first() -> None:
+    first, second = a_claim("a", more=6), a_claim("b", more=6, priority=1)
+    assert granted(a_host(free=GIB), first, second) == {"a": 2, "b": 6}
+
+
+def test_under_pressure_one_pool_yields_and_nobody_grows() -> None:
+    pressed = a_host(free=GIB / 2)
+    rooms = shared(pressed, [a_claim("a", alive=9, idle=2), a_claim("b", alive=9, idle=4, priority=-1), a_claim("c")])
+    assert [name for name, room in rooms.items() if room.is_to_yield] == ["b"]
+    assert {room.workers for room in rooms.values()} == {0}
+
+
+claims = st.builds(
+    lambda pool, alive, more, memory, cores, priority: Claim(
+        pool, alive, alive + more, Appetite(memory * MIB, cores), priority=priority
+    ),
+    st.sampled_from("abcdef"),
+    st.integers(0, 20),
+    st.integers(0, 2 * MOST_AT_A_TIME),
+    st.integers(1, 4096),
+    st.one_of(st.none(), st.floats(0, 4)),
+    st.integers(-2, 2),
+)
+
+
+@given(st.lists(claims, unique_by=lambda claim: claim.pool), st.floats(0, 16), st.floats(0, 8))
+def test_no_more_is_given_away_than_is_free_and_nobody_gets_more_than_wanted(
+    wanted: list[Claim], free_gib: float, free_cores: float
+) -> None:
+    host = a_host(free=free_gib * GIB, free_cores=free_cores)
+    rooms = shared(host, wanted)
+    memory = sum(rooms[c.pool].workers * c.appetite.memory_bytes for c in wanted)
+    beyond_first = [c for c in wanted if c.alive and (c.appetite.cores or 0) >= 0.1]
+    assert memory <= 0.85 * host.free_memory_bytes + 1
+    assert sum(rooms[c.pool].workers * (c.appetite.cores or 0) for c in beyond_first) <= 0.9 * free_cores + 1e-6
+    for claim in wanted:
+        room = rooms[claim.pool]
+        assert 0 <= room.workers <= claim.wanted - claim.alive
+        assert room.scarce or room.workers == min(MOST_AT_A_TIME, claim.wanted - claim.alive)
+
+
+class TestBudget:
+    """24 worker-hours a day are one worker, always."""
+
+    def test_it_fills_with_time_up_to_a_day_and_no_further(self) -> None:
+        assert full(24).worker_seconds == 86_400
+        assert full(24).after(0, elapsed_seconds=1e9, hours_per_day=24) == full(24)
+        assert full(24).after(3, elapsed_seconds=100, hours_per_day=24).worker_seconds == 86_400 - 200
+
+    def test_it_is_spent_then_overdrawn_and_needs_time_to_recover(self) -> None:
+        budget = Budget(100.0)
+        seen = []
+        for workers, seconds in ((3, 49), (3, 1), (0, 60), (0, 900), (101, 50), (0, 3600), (0, 900)):
+            budget = budget.after(workers, elapsed_seconds=seconds, hours_per_day=24)
+            seen.append(budget.state)
+        assert seen == ["left", "spent", "spent", "left", "overdrawn", "overdrawn", "left"]
+
+    def test_a_debt_has_a_bottom(self) -> None:
+        deep = Budget(0.0).after(1_000, elapsed_seconds=1e6, hours_per_day=24)
+        assert deep == Budget(-3600, "overdrawn")
+
+    @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 10_000)), max_size=50), st.floats(0.1, 1e4))
+    def test_it_stays_within_its_bounds_whatever_happens(self, steps: list[tuple[int, float]], hours: float) -> None:
+        budget = full(hours)
+        for workers, seconds in steps:
+            budget = budget.after(workers, elapsed_seconds=seconds, hours_per_day=hours)
+            assert -150 * hours - 1e-6 <= budget.worker_seconds <= 3600 * hours + 1e-6
+        assert Budget.from_json(json.loads(json.dumps(budget.to_json()))).state == budget.state
+
+
+class TestAppetites:
+    def learned(self, *looks: dict[str, tuple[float, float]], state: str = "busy") -> Appetite:
+        appetites = Appetites()
+        fleet = a_fleet(*(a_worker(name, state) for name in looks[0]), pool="a")  # type: ignore[arg-type]
+        for turn, look in enumerate(looks):
+            usage = {name: Usage(int(memory * MIB), cpu) for name, (memory, cpu) in look.items()}
+            appetites.learn([fleet], usage, now=Monotonic(NOW + 5 * turn))
+        return appetites.of("a")
+
+    def test_nearly_all_workers_need_no_more(self) -> None:
+        look = {f"w{n}": (10.0 * n, 0.0) for n in range(1, 21)}
+        assert self.learned(look).memory_bytes == 190 * MIB
+
+    def test_memory_is_quick_to_rise_and_slow_to_fall(self) -> None:
+        assert self.learned({"w": (100, 0)}, {"w": (300, 0)}).memory_bytes == 300 * MIB
+        assert self.learned({"w": (300, 0)}, {"w": (100, 0)}).memory_bytes == 280 * MIB
+
+    def test_cores_are_what_busy_workers_take(self) -> None:
+        assert self.learned({"w": (1, 10)}, {"w": (1, 12.5)}).cores == pytest.approx(0.5)
+        assert self.learned({"w": (1, 10)}).cores is None
+        assert self.learned({"w": (1, 10)}, {"w": (1, 12.5)}, state="idle").cores is None
+
+    def test_workers_that_start_tell_nothing(self) -> None:
+        assert self.learned({"w": (900, 0)}, state="starting") == Appetite()
+
+    def test_a_new_pool_is_like_the_others(self) -> None:
+        appetites = Appetites({"a": Appetite(100.0, 1.0), "b": Appetite(300.0)})
+        assert appetites.of("new") == Appetite(200.0)
+
+    def test_it_survives_a_restart(self) -> None:
+        appetites = Appetites({"a": Appetite(100.0, 0.25), "b": Appetite(300.0)})
+        again = Appetites.from_json(json.loads(json.dumps(appetites.to_json())))
+        assert (again.of("a"), again.of("b")) == (Appetite(100.0, 0.25), Appetite(300.0))
+        with pytest.raises(ValueError, match="appetite"):
+            Appetites.from_json({"a": {"memory_bytes": "much"}})

@@ -1,0 +1,340 @@
+"""A queue that is spread over shards: one queue to whoever uses it, several to Redis."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from redis.crc import key_slot
+
+from queue_core.clock import START
+from queue_core.errors import InvalidSettingError, QueueMovedError, UnknownQueueError, WorkerRetiredError
+from queue_core.pull_queue import PullQueues
+from queue_core.service import QueueService
+from queue_core.store import ClientCall, Deletion, HeldName, LeaseRequest, Release, Renewal, Store
+from queue_core.stores import open_store
+from queue_core.stores.redis.keys import key_of
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from tests.support.eventually import eventually
+from tests.support.redis_cluster import a_cluster
+from tests.support.redis_stores import operator_of
+from tests.support.stores import new_url
+from tests.support.task_builders import QUEUE, a_queue, add, at, delete, grant, lease, names, samples, stats
+
+SHARDS = 3
+SPREAD = f"?spread={QUEUE}:{SHARDS}"
+LONG = 30.0
+
+
+@pytest.fixture
+def url() -> str:
+    return new_url("redis")
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = open_store(url + SPREAD)
+    a_queue(opened)
+    yield opened
+    assert opened.check().problems == ()
+    opened.close()
+
+
+def take_all(store: Store, *, count: int = 4, tags: TagFilter = ANY) -> list[Lease]:
+    """Lease until nothing is left."""
+    taken: list[Lease] = []
+    while some := lease(store, count, tags=tags):
+        taken += some
+    return taken
+
+
+def indexes(tokens: Sequence[str]) -> set[int]:
+    return {int(token.partition(".")[0]) % SHARDS for token in tokens}
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_task_is_leased_once_wherever_it_went(store: Store) -> None:
+    for number in range(30):
+        add(store, NewTask(b"%d" % number))
+    taken = take_all(store)
+    assert Counter(held.payload for held in taken) == Counter({b"%d" % number: 1 for number in range(30)})
+    assert indexes([held.token for held in taken]) == set(range(SHARDS))
+    assert len({held.name for held in taken}) == 30
+    assert {held.queue for held in taken} == {QUEUE}
+
+
+def test_a_lease_takes_from_all_shards_what_it_asks_for(store: Store) -> None:
+    for _ in range(6):
+        add(store, NewTask())
+    assert len(lease(store, 5)) == 5
+    assert len(lease(store, 5)) == 1
+
+
+def test_a_batch_without_names_stays_in_order(store: Store) -> None:
+    added = add(store, *[NewTask(b"%d" % number) for number in range(5)])
+    assert [each.status for each in added] == ["added"] * 5
+    assert [held.payload for held in lease(store, 5)] == [b"%d" % number for number in range(5)]
+
+
+def test_tokens_hold_for_every_verb_of_a_holder(store: Store) -> None:
+    for _ in range(9):
+        add(store, NewTask())
+    taken = take_all(store)
+    tokens = [held.token for held in taken]
+    with store.begin() as transaction:
+        renewed = transaction.renew(QUEUE, [Renewal(token, 90) for token in tokens], now=at(1))
+        released = transaction.release(QUEUE, [Release(token, 0) for token in tokens[:3]], now=at(2))
+        deleted = transaction.delete(QUEUE, [Deletion(token) for token in tokens], now=at(3))
+    assert [(each.token, each.name) for each in renewed if each] == [(held.token, held.name) for held in taken]
+    assert [each.name for each in released if each] == names(taken[:3])
+    assert [each and each.finished.name for each in deleted] == [None] * 3 + names(taken[3:])
+    assert {each.finished.queue for each in deleted if each} == {QUEUE}
+    assert stats(store, now=at(3)).ready == 3
+
+
+def test_an_exchange_deletes_on_all_shards_and_leases_the_next(store: Store) -> None:
+    for _ in range(12):
+        add(store, NewTask())
+    held = lease(store, 6)
+    with store.begin() as transaction:
+        outcomes, granted = transaction.exchange(
+            QUEUE, [Deletion(each.token) for each in held], LeaseRequest(6, None, ANY, "w1"), now=START
+        )
+    assert [outcome and outcome.finished.name for outcome in outcomes] == names(held)
+    assert len(granted.leases) == 6
+    assert stats(store).deleted_total == 6
+
+
+def test_names_are_taken_wherever_they_are(store: Store) -> None:
+    first = add(store, *[NewTask(name=f"n{number}") for number in range(8)], NewTask())
+    again = add(store, *[NewTask(name=f"n{number}") for number in range(8)])
+    assert [each.status for each in (*first, *again)] == ["added"] * 9 + ["exists"] * 8
+    with store.begin() as transaction:
+        outcomes = transaction.delete_by_name(QUEUE, ["n1", "n5", first[-1].name, "_999", "n1"], now=START)
+    assert outcomes == ["deleted", "deleted", "deleted", "unknown", "tombstoned"]
+    assert add(store, NewTask(name="n5"))[0].status == "tombstoned"
+
+
+def test_what_follows_a_deletion_is_added_with_it(store: Store) -> None:
+    a_queue(store, "plain")
+    add(store, NewTask(b"raw"))
+    add(store, NewTask(b"raw"), queue="plain")
+    (held,), (other,) = lease(store), lease(store, queue="plain")
+    then = (NewTask(b"a"), NewTask(b"b", name="named"), NewTask(b"c", queue="plain"))
+    with store.begin() as transaction:
+        (deleted,) = transaction.delete(QUEUE, [Deletion(held.token, then)], now=START)
+        follow = Deletion(other.token, (NewTask(b"d", queue=QUEUE),))
+        (handed,), _ = transaction.exchange("plain", [follow], LeaseRequest(1, None, ANY, ""), now=START)
+    assert deleted is not None
+    assert handed is not None
+    assert [each.status for each in (*deleted.then, *handed.then)] == ["added"] * 4
+    taken = take_all(store)
+    assert sorted(each.payload for each in taken) == [b"a", b"b", b"d"]
+    assert {each.name for each in taken} == {deleted.then[0].name, "named", handed.then[0].name}
+    with store.read() as transaction:
+        assert transaction.stats("plain", ANY, now=START).added_total == 2
+
+
+def test_a_mixed_batch_goes_to_both_kinds_of_queue(store: Store) -> None:
+    a_queue(store, "plain")
+    added = add(store, NewTask(b"1", queue=QUEUE), NewTask(b"2"), NewTask(b"3", queue=QUEUE), queue="plain")
+    assert [each.status for each in added] == ["added"] * 3
+    assert [held.payload for held in lease(store, 5, queue="plain")] == [b"2"]
+    assert sorted(held.payload for held in take_all(store)) == [b"1", b"3"]
+
+
+def test_an_add_that_comes_again_takes_effect_once(store: Store) -> None:
+    tasks = [NewTask(name=None), NewTask(name="n1"), NewTask(name="n2")]
+    with store.begin() as transaction:
+        first = transaction.add_once(QUEUE, tasks, ClientCall("session", 1), now=START)
+    assert [each.status for each in first] == ["added"] * 3
+    assert stats(store).added_total == 3
+
+
+# -- administrators and supervisors -----------------------------------------------------------------------------------
+
+
+def test_dead_tasks_are_redriven_and_purged_on_all_shards(store: Store) -> None:
+    for number in range(6):
+        add(store, NewTask(b"%d" % number, name=f"n{number}" if number < 3 else None))
+    with store.begin() as transaction:
+        for held in take_all(store):
+            transaction.release(QUEUE, [Release(held.token, dead_reason="broken")], now=START)
+        assert transaction.stats(QUEUE, ANY, now=START).dead == 6
+        named = transaction.redrive(QUEUE, ["n0", "n2", "n9"], ANY, limit=9, now=START)
+        assert sorted(task.payload for task in named) == [b"0", b"2"]
+        assert len(transaction.redrive(QUEUE, None, ANY, limit=2, now=START)) == 2
+        assert transaction.purge_dead(QUEUE, ANY, limit=1, now=START) == 1
+        assert transaction.purge_dead(QUEUE, ANY, limit=9, now=START) == 1
+        assert transaction.purge(QUEUE, ANY, limit=9, now=START) == 4
+    assert take_all(store) == []
+
+
+def test_pausing_and_fencing_are_for_all_shards(store: Store) -> None:
+    for _ in range(4):
+        add(store, NewTask())
+    with store.begin() as transaction:
+        assert transaction.set_paused(QUEUE, "paused")
+        assert take_all(store) == []
+        assert transaction.set_paused(QUEUE, "running")
+        transaction.set_moved(QUEUE, "elsewhere")
+        assert transaction.queue(QUEUE).moved_to == "elsewhere"
+        with pytest.raises(QueueMovedError):
+            add(store, NewTask())
+        transaction.set_moved(QUEUE, "")
+
+
+def test_statistics_and_pages_are_those_of_one_queue(store: Store) -> None:
+    for number in range(20):
+        add(store, NewTask(b"x", tag="ab"[number % 2] if number % 5 else None), now=at(number))
+    lease(store, 2, tags=TagFilter.of("a"), seconds=50, now=at(20))
+    found = stats(store, now=at(20))
+    assert (found.queue, found.ready, found.in_flight, found.added_total) == (QUEUE, 18, 2, 20)
+    with store.read() as transaction:
+        tags = transaction.tag_stats(QUEUE, after=None, limit=2, now=at(20))
+        rest = transaction.tag_stats(QUEUE, after="a", limit=2, now=at(20))
+        waiting = transaction.waiting(QUEUE, ANY, now=at(20))
+        live = transaction.live_leases(QUEUE, limit=9, now=at(20))
+        assert transaction.next_eta(QUEUE, now=at(20)) == at(70)
+        shown, after = [], 0
+        while True:
+            page = transaction.peek(QUEUE, ANY, frozenset(TaskState), after=after, limit=3, payload_bytes=1, now=at(20))
+            shown += page.tasks
+            if page.next_after is None:
+                break
+            after = page.next_after
+        named = transaction.peek(
+            QUEUE, ANY, frozenset(TaskState), names=[shown[4].shown_name], limit=3, payload_bytes=1, now=at(20)
+        )
+    assert [(each.tag, each.stats.ready + each.stats.in_flight) for each in (*tags, *rest)] == [
+        (None, 4),
+        ("a", 8),
+        ("b", 8),
+    ]
+    assert [each.position for each in waiting] == [3, 5, 7, 9, 12, 14, 16, 18]
+    assert waiting[-1].ready_at == at(19)
+    assert {each.name for each in live} == {task.shown_name for task in shown if task.state is TaskState.LEASED}
+    assert len({task.id for task in shown}) == 20
+    assert [task.id for task in shown] == sorted(task.id for task in shown)
+    assert named.tasks == (shown[4],)
+
+
+def test_samples_go_on_where_the_cursor_stands(store: Store) -> None:
+    for _ in range(9):
+        add(store, NewTask())
+    taken = take_all(store)
+    delete(store, *taken[:5])
+    first = samples(store)
+    assert samples(store, after=first.cursor).finished == ()
+    delete(store, *taken[5:])
+    rest = samples(store, after=first.cursor)
+    assert sorted(each.name for each in (*first.finished, *rest.finished)) == sorted(names(taken))
+    assert not rest.missed
+    assert samples(store, after=12345).missed
+
+
+def test_a_worker_is_known_retired_and_released_on_all_shards(store: Store) -> None:
+    for _ in range(6):
+        add(store, NewTask())
+    held = lease(store, 6, worker="w1")
+    with store.begin() as transaction:
+        assert set(transaction.workers_seen(["w1", "w2"])) == {"w1"}
+        assert not transaction.retire_worker("w1", now=START)
+        finished = transaction.release_worker("w1", now=START)
+    assert sorted(each.name for each in finished) == sorted(names(held))
+    assert {each.queue for each in finished} == {QUEUE}
+    with pytest.raises(WorkerRetiredError):
+        grant(store, worker="w1")
+    assert len(take_all(store)) == 6
+
+
+def test_names_that_are_held_are_listed_in_order_and_held_anew(store: Store) -> None:
+    add(store, *[NewTask(name=f"n{number}") for number in range(6)])
+    delete(store, *take_all(store))
+    with store.begin() as transaction:
+        first = transaction.held_names(QUEUE, after=None, limit=4, now=at(1))
+        rest = transaction.held_names(QUEUE, after=first[-1].name, limit=4, now=at(1))
+        transaction.hold_names(QUEUE, [HeldName("m1", at(50)), HeldName("m2", at(50))], now=at(1))
+    assert [held.name for held in (*first, *rest)] == [f"n{number}" for number in range(6)]
+    assert {each.status for each in add(store, NewTask(name="m1"), NewTask(name="m2"), now=at(2))} == {"tombstoned"}
+
+
+def test_tasks_of_another_store_are_taken_up(store: Store) -> None:
+    add(store, *[NewTask(b"%d" % number, name=f"n{number}" if number % 2 else None) for number in range(6)])
+    with store.begin() as transaction:
+        page = transaction.peek(QUEUE, ANY, frozenset(TaskState), limit=9, payload_bytes=9, now=START)
+        transaction.delete_queue(QUEUE)
+        transaction.put_queue(QueueSpec(QUEUE), now=START)
+        added = transaction.restore(QUEUE, page.tasks, now=START)
+    assert [each.status for each in added] == ["added"] * 6
+    assert sorted(held.payload for held in take_all(store)) == [b"%d" % number for number in range(6)]
+
+
+# -- which queue is spread --------------------------------------------------------------------------------------------
+
+
+def test_whoever_opens_the_store_finds_the_queue_spread(store: Store, url: str) -> None:
+    other = open_store(url)
+    add(other, NewTask())
+    assert len(take_all(store)) == 1
+    with store.begin() as transaction:
+        assert [spec.name for spec in transaction.queues()] == [QUEUE]
+        transaction.delete_queue(QUEUE)
+    with pytest.raises(UnknownQueueError, match=f"no queue '{QUEUE}'"):
+        add(other, NewTask())
+    a_queue(other)
+    add(other, NewTask())
+    with operator_of(store) as client:
+        assert client.exists(key_of(QUEUE))
+    other.close()
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_the_number_of_shards_stays_as_it_was(store: Store, url: str, size: int) -> None:
+    with pytest.raises(InvalidSettingError, match=f"{SHARDS} shards"):
+        open_store(f"{url}?spread={QUEUE}:{size}")
+
+
+def test_a_queue_that_is_there_is_not_spread_afterwards(url: str) -> None:
+    plain = open_store(url)
+    a_queue(plain)
+    with pytest.raises(InvalidSettingError, match="not spread"):
+        open_store(url + SPREAD)
+    plain.close()
+
+
+def test_a_waiter_is_woken_by_a_task_on_any_shard(store: Store, url: str) -> None:
+    other = open_store(url)
+    queues, waiting = PullQueues(QueueService(store)), PullQueues(QueueService(other))
+    with ThreadPoolExecutor(1) as threads, operator_of(store) as client:
+        for number in range(SHARDS):
+            taken = threads.submit(waiting.queue(QUEUE).lease, wait_seconds=LONG)
+            eventually(lambda: client.exists(f"{key_of(QUEUE)}:e"))
+            queues.queue(QUEUE).add(b"%d" % number)
+            assert [held.payload for held in taken.result(LONG)] == [b"%d" % number]
+    other.close()
+
+
+def test_shards_are_on_several_nodes_of_a_cluster(tmp_path: Path) -> None:
+    with a_cluster(tmp_path, durable=True) as cluster:
+        spread = open_store(f"{cluster.url}?spread={QUEUE}:8")
+        a_queue(spread)
+        assert len({key_slot(key_of(f"{QUEUE}:{index}").encode()) * 3 // 16384 for index in range(8)}) == 3
+        tasks = [NewTask(b"%d" % number, name=f"n{number}" if number % 2 else None) for number in range(20)]
+        added = add(spread, *tasks)
+        for number in range(20, 40):
+            add(spread, NewTask(b"%d" % number))
+        taken = take_all(spread, count=7)
+        assert sorted(int(held.payload) for held in taken) == list(range(40))
+        assert {each.name for each in added} <= set(names(taken))
+        with spread.begin() as transaction:
+            deletions = [Deletion(held.token, (NewTask(b"next"),)) for held in taken]
+            outcomes, granted = transaction.exchange(QUEUE, deletions, LeaseRequest(40, None, ANY, "w1"), now=at(1))
+        assert all(outcomes)
+        assert [held.payload for held in granted.leases] == [b"next"] * 40
+        assert delete(spread, *granted.leases, now=at(2)).count(None) == 0
+        assert spread.check().problems == ()
+        spread.close()

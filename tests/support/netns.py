@@ -1,0 +1,84 @@
+"""Hosts on one machine: network namespaces on a bridge of their own, whose links are cut and mended. Needs root.
+
+Our own network is not touched: the bridge lies in a namespace, too.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+PREFIX = "tl"
+NETWORK = "10.77.0"
+
+
+class NamespacesUnavailableError(Exception):
+    """Network namespaces can't be made here; the message says why, fit for a skip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host: the namespace it is, and its address on the common network."""
+
+    namespace: str
+    address: str
+    _hub: str
+    _port: str
+
+    def cut(self) -> None:
+        """From now on nothing arrives, and nobody is told."""
+        _ip("-n", self._hub, "link", "set", self._port, "down")
+
+    def mend(self) -> None:
+        """As before the cut."""
+        _ip("-n", self._hub, "link", "set", self._port, "up")
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """The command as it is run on this host."""
+        return ["ip", "netns", "exec", self.namespace, *command]
+
+
+@contextmanager
+def hosts(*names: str) -> Iterator[list[Host]]:
+    """Hosts that reach each other; they are gone in the end, and what still runs on them has no network.
+
+    Raises `NamespacesUnavailableError`.
+    """
+    if os.geteuid() != 0:
+        raise NamespacesUnavailableError("network namespaces need root")
+    if shutil.which("ip") is None:
+        raise NamespacesUnavailableError("ip: not installed (Debian: apt-get install iproute2)")
+    prefix = f"{PREFIX}{os.getpid()}"
+    hub = f"{prefix}-hub"
+    made: list[str] = []
+    try:
+        _make(hub, made)
+        _ip("-n", hub, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", hub, "link", "set", "bridge", "up")
+        found = []
+        for number, name in enumerate(names, start=1):
+            host = Host(f"{prefix}-{name}", f"{NETWORK}.{number}", hub, f"port{number}")
+            _make(host.namespace, made)
+            _ip("-n", hub, "link", "add", host._port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+            _ip("-n", hub, "link", "set", host._port, "master", "bridge", "up")
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "eth0")
+            _ip("-n", host.namespace, "link", "set", "eth0", "up")
+            found.append(host)
+        yield found
+    finally:
+        for namespace in made:
+            _ip("netns", "delete", namespace)
+
+
+def _make(namespace: str, made: list[str]) -> None:
+    _ip("netns", "add", namespace)
+    made.append(namespace)
+    _ip("-n", namespace, "link", "set", "lo", "up")
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NamespacesUnavailableError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

@@ -1,0 +1,47 @@
+"""Redis stores for tests that look inside: every call sent twice, and the raw commands of an operator."""
+
+from collections.abc import Sequence
+from itertools import count
+
+import redis
+
+from queue_core.store import Store
+from queue_core.stores.redis.keys import key_of
+from queue_core.stores.redis.line import Answer, Cell
+from queue_core.stores.redis.store import RedisStore
+from queue_core.stores.redis.topology import Key
+from tests.support.stores import new_url
+
+
+def a_redis_store() -> RedisStore:
+    """An empty one, on the engine that the tests share."""
+    return RedisStore(new_url("redis"))
+
+
+def with_every_call_sent_twice(store: RedisStore) -> RedisStore:
+    """As if each answer were lost: every changing call is sent again, and must be answered the same."""
+    link = store._calls.link
+    send, numbers = link.call, count(1)
+
+    def call(
+        function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, once: tuple[Cell, int] | None = None
+    ) -> Answer:
+        numbered = once or ("twice", next(numbers))
+        first = send(function, keys, args, once=numbered)
+        again = send(function, keys, args, once=numbered)
+        assert again == first, f"{function} was answered otherwise the second time"
+        return again
+
+    link.call = call  # type: ignore[method-assign]
+    return store
+
+
+def operator_of(store: Store) -> "redis.Redis[bytes]":
+    """What an operator types, on the same database."""
+    return redis.Redis.from_url(store.url.partition("?")[0])
+
+
+def hash_of(store: RedisStore, queue: str) -> dict[bytes, bytes]:
+    """All fields of a queue's hash."""
+    with operator_of(store) as client:
+        return client.hgetall(key_of(queue))

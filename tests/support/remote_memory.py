@@ -1,0 +1,120 @@
+"""A memory store behind a network that a test can slow down, cut and mend: one per server, any number over one memory.
+
+It counts as remote, so that a server must not call it in its loop; it notes in which threads it was called.
+"""
+
+import copy
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from typing import Literal
+
+from queue_core.clock import Clock
+from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
+from queue_core.store import Check, Signals, Ticket, Transaction
+from queue_core.stores.memory import MemoryStore
+
+STALL_SECONDS = 30.0
+_STATE = ("_queues", "_last_id", "_seen", "_retired", "_leads", "_answers")
+
+
+class RemoteMemory:
+    """A `Store`. `unit` tells what an exception rolls back, and it does."""
+
+    url = "remote-memory:"
+    durability: Literal["strict", "relaxed"] = "relaxed"
+    is_remote = True
+
+    def __init__(
+        self, memory: MemoryStore | None = None, *, unit: Literal["transaction", "verb"] = "transaction"
+    ) -> None:
+        self.memory = memory or MemoryStore()
+        self.unit: Literal["transaction", "verb"] = unit
+        self.clock: Clock = self.memory.clock
+        self.is_down = False
+        self.answers_to_lose = 0
+        self.transactions = 0
+        self.reads = 0
+        self.refusals = 0
+        self.threads: set[int] = set()
+        self._flowing = threading.Event()
+        self._flowing.set()
+
+    def stall(self) -> None:
+        """From now on calls get no answer, and have no effect until `flow`."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """Answer again, those that stalled first of all."""
+        self._flowing.set()
+
+    @property
+    def signals(self) -> Signals:
+        """The memory's."""
+        return self.memory.signals
+
+    @contextmanager
+    def begin(self) -> Iterator[Transaction]:
+        """See `Store.begin`."""
+        self._arrive()
+        self.transactions += 1
+        with self.memory.begin() as transaction:
+            before = _state_of(self.memory)
+            try:
+                yield transaction
+            except BaseException:
+                if self.unit == "transaction":
+                    for name, value in before.items():
+                        setattr(self.memory, name, value)
+                raise
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise OutcomeUnknownError("the fake's answer was lost")
+
+    def within(self, connection: object) -> AbstractContextManager[Transaction]:
+        """See `Store.within`."""
+        return self.memory.within(connection)
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """See `Store.read`."""
+        self._arrive()
+        self.reads += 1
+        with self.memory.read() as transaction:
+            yield transaction
+
+    def ticket(self) -> Ticket:
+        """See `Store.ticket`."""
+        return self.memory.ticket()
+
+    def sync(self, ticket: Ticket) -> None:
+        """See `Store.sync`."""
+        self.memory.sync(ticket)
+
+    def check(self) -> Check:
+        """See `Store.check`."""
+        return self.memory.check()
+
+    def close(self) -> None:
+        """Let nobody stall any longer."""
+        self.flow()
+
+    def _arrive(self) -> None:
+        self.threads.add(threading.get_ident())
+        if not self._flowing.wait(STALL_SECONDS):
+            raise StoreUnavailableError("the fake was left stalled")
+        if self.is_down:
+            self.refusals += 1
+            raise StoreUnavailableError("the fake is down")
+
+
+def _state_of(memory: MemoryStore) -> dict[str, object]:
+    """What a rollback sets back. The values are frozen, so that copies of what holds them are enough."""
+    state = {name: copy.copy(getattr(memory, name)) for name in _STATE}
+    queues = {name: copy.copy(queue) for name, queue in state["_queues"].items()}
+    for queue in queues.values():
+        for field in fields(queue):
+            setattr(queue, field.name, copy.copy(getattr(queue, field.name)))
+        queue.totals = {tag: dict(totals) for tag, totals in queue.totals.items()}
+    return state | {"_queues": queues}

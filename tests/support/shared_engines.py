@@ -1,0 +1,88 @@
+"""The engines that the tests of one session share: started when first asked for, a new database for every asker.
+
+A test that kills or freezes an engine starts one of its own (`tests.support.engines`).
+"""
+
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from tests.support import engines
+from tests.support.engines import REDIS_DATABASES, Engine, EngineUnavailableError
+
+EngineName = Literal["postgresql", "redis"]
+
+
+class SharedEngines:
+    """PostgreSQL, and Redis that syncs its log at every write; closing it ends them and removes their data."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._started: dict[str, Engine | EngineUnavailableError] = {}
+        self._numbers = itertools.count(1)
+        self._directory: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def postgresql(self) -> Engine:
+        """The one PostgreSQL. Raises `EngineUnavailableError`."""
+        return self._engine("postgresql", lambda: engines.postgresql(self._home()))
+
+    def redis(self) -> Engine:
+        """The one durable Redis. Raises `EngineUnavailableError`."""
+        return self._engine("redis", lambda: engines.redis(self._home(), durable=True))
+
+    def new_url(self, name: EngineName) -> str:
+        """A URL of a database that nobody has used. Raises `EngineUnavailableError`."""
+        return new_database(self.engine(name), next(self._numbers))
+
+    def engine(self, name: EngineName) -> Engine:
+        """One of the two. Raises `EngineUnavailableError`."""
+        return self.postgresql() if name == "postgresql" else self.redis()
+
+    def _engine(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> Engine:
+        """Start it at the first call; one that could not be started is not tried again."""
+        if name not in self._started:
+            try:
+                self._started[name] = self._stack.enter_context(start())
+            except EngineUnavailableError as error:
+                self._started[name] = error
+        found = self._started[name]
+        if isinstance(found, EngineUnavailableError):
+            raise found
+        return found
+
+    def _home(self) -> Path:
+        """In memory where there is room: a sync is asked for as ever, and costs nothing."""
+        if self._directory is None:
+            self._directory = self._stack.enter_context(engines.memory_home("towline-"))
+        return self._directory
+
+
+def new_database(engine: Engine, number: int) -> str:
+    """The URL of an empty database of the engine, by a number that was not used before.
+
+    Redis has 1,023 of them beside the first; beyond that the oldest is emptied and used again.
+    """
+    if engine.name == "postgresql":
+        import psycopg
+
+        with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE towline_{number}")  # type: ignore[call-overload]
+        return f"{engine.tcp_url.rpartition('/')[0]}/towline_{number}"
+    import redis
+
+    number = 1 + (number - 1) % (REDIS_DATABASES - 1)
+    url = f"{engine.tcp_url.rpartition('/')[0]}/{number}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url

@@ -1,0 +1,74 @@
+"""Every verb as one call on a queue that was prepared for it, and what the queue looks like before and after."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queue_core.api import ALL_STATES, QueueApi, QueuesApi
+from queue_core.errors import UnknownQueueError
+from queue_core.store import Deletion
+from queue_core.task import Lease, NewTask, QueueSpec
+
+PREPARED = (NewTask(b"one", name="one"), NewTask(b"two"), NewTask(b"three", tag="x"), NewTask(b"dead", name="dead"))
+MOVED_LEASE_SECONDS = 77.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A queue with a leased task called "one", a dead one, and two that are ready; and who holds the lease."""
+
+    queues: QueuesApi
+    queue: QueueApi
+    lease: Lease
+    worker: str
+
+
+Act = Callable[[Prepared], object]
+
+VERBS: dict[str, Act] = {
+    "add": lambda on: on.queue.add([NewTask(b"four"), NewTask(b"five", tag="x")]),
+    "add by name": lambda on: on.queue.add([NewTask(b"", name="four")]),
+    "lease": lambda on: on.queue.lease(1, seconds=60.0, worker=f"another than {on.worker}"),
+    "exchange": lambda on: on.queue.exchange([Deletion(on.lease.token)], seconds=60.0, worker=on.worker),
+    "renew": lambda on: on.queue.renew(on.lease, seconds=90.0),
+    "release": lambda on: on.queue.release(on.lease, delay_seconds=0.0),
+    "release as dead": lambda on: on.queue.release(on.lease, dead_reason="broken"),
+    "delete": lambda on: on.queue.delete(on.lease),
+    "delete, then add": lambda on: on.queue.delete(on.lease, then=[NewTask(b"next")]),
+    "delete by name": lambda on: on.queue.delete_by_name(["one"]),
+    "redrive": lambda on: on.queue.redrive(["dead"]),
+    "pause": lambda on: on.queue.pause(),
+    "put queue": lambda on: on.queues.put_queue(QueueSpec(on.queue.name, lease_seconds=MOVED_LEASE_SECONDS)),
+    "delete queue": lambda on: on.queues.delete_queue(on.queue.name),
+    "release worker": lambda on: on.queues.release_worker(on.worker),
+    "retire worker": lambda on: on.queues.retire_worker(f"retired on {on.queue.name}"),
+    "lead": lambda on: on.queues.lead(on.queue.name, "me", seconds=60.0),
+    "stats": lambda on: on.queue.stats(),
+    "observe": lambda on: on.queues.observe(on.queue.name),
+}
+
+
+def prepare(queues: QueuesApi, name: str, *, act_on: QueuesApi) -> Prepared:
+    """Make the queue by one way to the store, to be acted on by another."""
+    queues.put_queue(QueueSpec(name))
+    queue = queues.queue(name)
+    worker = f"worker of {name}"
+    queue.add(PREPARED[3:])
+    queue.release(queue.lease(1, seconds=60.0), dead_reason="made dead")
+    queue.add(PREPARED[:3])
+    (lease,) = queue.lease(1, seconds=60.0, worker=worker)
+    return Prepared(act_on, act_on.queue(name), lease, worker)
+
+
+def look(queues: QueuesApi, name: str) -> object:
+    """All that a verb may change, without what differs between two queues that were treated alike."""
+    queue = queues.queue(name)
+    try:
+        tasks = queue.peek(states=ALL_STATES, limit=100, payload_bytes=100).tasks
+        stats = queue.stats()
+    except UnknownQueueError:
+        return "no such queue"
+    (spec,) = [spec for spec in queues.queues() if spec.name == name]
+    totals = (stats.added_total, stats.leased_total, stats.deleted_total, stats.released_total, stats.expired_total)
+    counts = (stats.ready, stats.delayed, stats.in_flight, stats.dead)
+    kept = sorted((task.payload, task.name or "", task.tag or "", task.state.name, task.leases) for task in tasks)
+    return kept, counts, totals, spec.paused, spec.lease_seconds
