@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -23,9 +25,17 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".towline-installed"
 OLDEST_PYTHON = (3, 11)
 
-# Programs that the tests use when they are there: what apt calls each, and what it is for.
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+POSTGRESQL = Path("/usr/lib/postgresql")  # Debian keeps the server's programs out of PATH, one directory a version
+CLUSTER_SETTINGS = Path("/etc/postgresql-common/createcluster.conf")
+START_POLICY = Path("/usr/sbin/policy-rc.d")
+
+# Programs that the tests start, each as a private instance: what apt calls them, and what they are for.
 SERVICES = {
     "strace": ("strace", "crash tests at a chosen write or fsync"),
+    "initdb": ("postgresql", "the PostgreSQL store"),
+    "redis-server": ("redis-server", "the Redis store"),
+    "ip": ("iproute2", "servers in network namespaces"),
 }
 
 CHECKS = (
@@ -153,21 +163,62 @@ def run_tests(options: list[str]) -> int:
         started = time.monotonic()
         code = run([str(PYTHON), *arguments])
         results.append((name, code, time.monotonic() - started))
+    absent = [program for program in SERVICES if not is_installed(program)]
+    if absent and can_apt():
+        results.append(("services", 1, 0.0))  # they could be had here, so what they are for is not skipped in silence
     print()
     for name, code, seconds in results:
         print(f"{'ok    ' if code == 0 else 'FAILED'}  {name:<14} {seconds:6.1f} s")
-    for program, (_, purpose) in SERVICES.items():
-        if shutil.which(program) is None:
-            print(f"absent  {program}: skipped {purpose}")
+    for program in absent:
+        package, purpose = SERVICES[program]
+        print(f"absent  {program} (Debian: {package}): skipped {purpose}")
     return max((1 for _, code, _ in results if code), default=0)
 
 
+def is_installed(program: str) -> bool:
+    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+    return shutil.which(program, path=path) is not None or any(POSTGRESQL.glob(f"*/bin/{program}"))
+
+
 def install_services() -> None:
-    """Install what the tests use and this machine lacks, where that is ours to do."""
-    missing = [package for program, (package, _) in SERVICES.items() if shutil.which(program) is None]
-    if missing and can_apt():
-        say(f"installing {', '.join(missing)}")
+    """Install what the tests use and this machine lacks, where that is ours to do; no service of the system starts."""
+    missing = [package for program, (package, _) in SERVICES.items() if not is_installed(program)]
+    if not missing or not can_apt():
+        return
+    say(f"installing {', '.join(missing)}")
+    with ExitStack() as stack:
+        stack.enter_context(no_service_started())
+        if "postgresql" in missing and apt_install(["postgresql-common"]):
+            stack.enter_context(no_cluster_made())
         apt_install(missing)
+    if "redis-server" in missing and shutil.which("systemctl"):
+        run(["systemctl", "--quiet", "disable", "redis-server"], quiet=True)  # nor at the next boot
+
+
+@contextmanager
+def no_service_started() -> Iterator[None]:
+    """Tell Debian's packages not to start what they bring, unless the machine has a policy of its own."""
+    if START_POLICY.exists():
+        yield
+        return
+    START_POLICY.write_text("#!/bin/sh\nexit 101\n")
+    START_POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        START_POLICY.unlink()
+
+
+@contextmanager
+def no_cluster_made() -> Iterator[None]:
+    """Tell Debian's PostgreSQL not to make a database of the system, for this once."""
+    before = CLUSTER_SETTINGS.read_text()
+    kept = [line for line in before.splitlines() if not line.strip().startswith("create_main_cluster")]
+    CLUSTER_SETTINGS.write_text("\n".join([*kept, "create_main_cluster = false", ""]))
+    try:
+        yield
+    finally:
+        CLUSTER_SETTINGS.write_text(before)
 
 
 def can_apt() -> bool:
