@@ -1,6 +1,7 @@
 """Who may call what: bearer tokens with roles, and a guard against pages that make a browser call this machine."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from types import MappingProxyType
@@ -48,17 +49,37 @@ NEEDED: Mapping[str, Role] = MappingProxyType(
 """Any one of these roles allows the verb."""
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, by the token of a request. Where the server has no tokens everybody is an admin without a name."""
+
+    role: Role
+    email: str | None = None
+
+
+NOBODY_IN_PARTICULAR = Caller(Role.ADMIN)
+
+
 class Gate:
     """Lets requests in by their headers, or raises what they are refused with."""
 
     def __init__(self, options: ServeOptions) -> None:
-        self._tokens = tuple((sha256(token.secret.encode()).digest(), token.role) for token in options.tokens)
+        self._tokens = tuple(
+            (sha256(token.secret.encode()).digest(), Caller(token.role, token.email)) for token in options.tokens
+        )
         self._guards_names = options.socket_path is None and is_loopback(options.host)
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
         self._known: dict[bytes, None] = {}
 
     def check(self, headers: Headers, verb: str) -> None:
         """Raise `Problem` for a foreign `Host` or `Origin`, `PermissionDeniedError` for a token that does not do."""
+        check_role(self.caller(headers), verb)
+
+    def caller(self, headers: Headers) -> Caller:
+        """Who calls, for doors that ask more than the role: `acl.check_access`.
+
+        Raises `Problem` for a foreign `Host` or `Origin`, `UnauthenticatedError` for no token or an unknown one.
+        """
         host = authorization = origin = None
         for name, value in headers:
             if name == b"host":
@@ -71,8 +92,7 @@ class Gate:
             self._check_host(host)
         if origin is not None:
             self._check_origin(origin, host)
-        if self._tokens:
-            self._check_token(authorization, verb)
+        return self._bearer(authorization) if self._tokens else NOBODY_IN_PARTICULAR
 
     def _check_host(self, host: bytes | None) -> None:
         """A page that made its own name resolve to 127.0.0.1 still sends that name (DNS rebinding)."""
@@ -97,26 +117,26 @@ class Gate:
         if not ours:
             raise refusal(403, "foreign-origin", f"requests from pages of {text[:100]} are not taken")
 
-    def _check_token(self, authorization: bytes | None, verb: str) -> None:
-        role = self._role(authorization)
-        if role is None:
-            raise UnauthenticatedError("this server wants `Authorization: Bearer TOKEN`, with a token that it knows")
-        needed = NEEDED[verb]
-        if not role & needed:
-            roles = ", ".join(str(one.name).lower() for one in Role if one & needed)
-            raise PermissionDeniedError(
-                f"{verb} needs a token of one of these roles: {roles}; this one is of role {str(role.name).lower()}"
-            )
-
-    def _role(self, authorization: bytes | None) -> Role | None:
-        if authorization is None or authorization[:7].lower() != b"bearer ":
-            return None
-        digest = sha256(authorization[7:].strip()).digest()
+    def _bearer(self, authorization: bytes | None) -> Caller:
         found = None
-        for known, role in self._tokens:
-            if compare_digest(known, digest):
-                found = role
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            digest = sha256(authorization[7:].strip()).digest()
+            for known, caller in self._tokens:
+                if compare_digest(known, digest):
+                    found = caller
+        if found is None:
+            raise UnauthenticatedError("this server wants `Authorization: Bearer TOKEN`, with a token that it knows")
         return found
+
+
+def check_role(caller: Caller, verb: str) -> None:
+    """Raise `PermissionDeniedError` unless the caller's role allows the verb."""
+    needed = NEEDED[verb]
+    if not caller.role & needed:
+        roles = ", ".join(str(one.name).lower() for one in Role if one & needed)
+        raise PermissionDeniedError(
+            f"{verb} needs a token of one of these roles: {roles}; this one is of role {str(caller.role.name).lower()}"
+        )
 
 
 def _hostname(host: bytes) -> str | None:

@@ -13,8 +13,10 @@ DEFAULT_PORT = 7878
 MAX_BODY_BYTES = 64 << 20
 MAX_WAITING = 10_000
 MIN_SECRET_CHARACTERS = 16
+MAX_EMAIL_CHARACTERS = 320  # RFC 3696: 64 before the @, 255 after
 
 _SECRET = re.compile(r"[\x21-\x7e]+")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 class Role(IntFlag):
@@ -28,13 +30,14 @@ class Role(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """A bearer token and its role."""
+    """A bearer token, its role, and who bears it, as the acl of a queue names people (None: nobody it could name)."""
 
     role: Role
     secret: str
+    email: str | None = None
 
     def __repr__(self) -> str:
-        return f"AccessToken({self.role.name})"
+        return f"AccessToken({self.role.name}{f', {self.email}' if self.email else ''})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_email(text: str) -> bool:
+    """Whether a text has the form of an email; that somebody reads it is not asked."""
+    return len(text) <= MAX_EMAIL_CHARACTERS and _EMAIL.fullmatch(text) is not None
+
+
 def check_options(options: ServeOptions) -> None:
     """Raise `InvalidSettingError` for a server that the network could use without a token, or that can't listen."""
     if not 0 <= options.port <= 65_535:
@@ -101,7 +109,7 @@ def options_of(listen: str, *, tokens: tuple[AccessToken, ...] = ()) -> ServeOpt
 
 
 def parse_tokens(text: str, *, source: str) -> tuple[AccessToken, ...]:
-    """Tokens from lines `role secret`; blank lines and `#` comments are skipped.
+    """Tokens from lines `role secret` or `role secret email`; blank lines and `#` comments are skipped.
 
     Raises `InvalidSettingError` that names `source` and the line, never the secret.
     """
@@ -110,14 +118,21 @@ def parse_tokens(text: str, *, source: str) -> tuple[AccessToken, ...]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 2 or words[0].upper() not in Role.__members__:
+        if len(words) not in (2, 3) or words[0].upper() not in Role.__members__:
             raise InvalidSettingError(
-                f"{source}:{number}: a line is `role secret`, with role one of viewer, producer, worker, admin"
+                f"{source}:{number}: a line is `role secret` or `role secret email`, with role one of viewer, "
+                "producer, worker, admin"
             )
         if len(words[1]) < MIN_SECRET_CHARACTERS or not _SECRET.fullmatch(words[1]):
             raise InvalidSettingError(
                 f"{source}:{number}: a secret must have at least {MIN_SECRET_CHARACTERS} printable ASCII characters: "
                 f"{len(words[1])} given"
             )
-        tokens.append(AccessToken(Role[words[0].upper()], words[1]))
+        email = words[2] if len(words) == 3 else None
+        if email is not None and not is_email(email):
+            raise InvalidSettingError(
+                f"{source}:{number}: the third word is an email, `name@host`, of at most {MAX_EMAIL_CHARACTERS} "
+                f"characters: {len(email)} given"
+            )
+        tokens.append(AccessToken(Role[words[0].upper()], words[1], email))
     return tuple(tokens)

@@ -1,0 +1,99 @@
+"""Who may do what: the roles of tokens, and the acl of queues that name their people."""
+
+import pytest
+
+from queue_core.errors import InvalidSettingError, PermissionDeniedError, UnauthenticatedError
+from queue_core.server.acl import VERBS, Access, check_access, is_listed
+from queue_core.server.auth import NEEDED, Caller, Gate
+from queue_core.server.options import AccessToken, Role, ServeOptions, parse_tokens
+from queue_core.task import QueueSpec
+
+OPEN = QueueSpec("work")
+NAMED = QueueSpec("work", user_emails=("user@x.org", "Both@X.org"), writer_emails=("writer@x.org", "both@x.org"))
+ONLY_WRITERS = QueueSpec("work", writer_emails=("writer@x.org",))
+USING: tuple[Access, ...] = ("list", "get", "lease", "delete", "update")
+ALL: tuple[Access, ...] = (*USING, "insert", "look")
+SECRET = "0123456789abcdef"
+OTHER_SECRET = "fedcba9876543210"
+
+
+@pytest.mark.parametrize(
+    ("spec", "email", "role", "allowed"),
+    [
+        pytest.param(OPEN, None, Role.WORKER, ALL, id="no acl: a worker without a name"),
+        pytest.param(OPEN, "user@x.org", Role.WORKER, ALL, id="no acl: a worker with a name"),
+        pytest.param(OPEN, None, Role.PRODUCER, ("insert", "look"), id="no acl: a producer"),
+        pytest.param(OPEN, None, Role.VIEWER, ("list", "get", "look"), id="no acl: a viewer"),
+        pytest.param(NAMED, None, Role.ADMIN, ALL, id="an admin may do everything"),
+        pytest.param(NAMED, "else@x.org", Role.ADMIN, ALL, id="an admin who is not listed, too"),
+        pytest.param(NAMED, None, Role.WORKER, (), id="a token without an email"),
+        pytest.param(NAMED, "else@x.org", Role.WORKER, (), id="an email that is not listed"),
+        pytest.param(NAMED, "user@x.org", Role.WORKER, (*USING, "look"), id="a user"),
+        pytest.param(NAMED, "USER@x.ORG", Role.WORKER, (*USING, "look"), id="a user, written in capitals"),
+        pytest.param(NAMED, "writer@x.org", Role.WORKER, ("insert", "look"), id="a writer"),
+        pytest.param(NAMED, "both@x.org", Role.WORKER, ALL, id="one who is listed under both"),
+        pytest.param(NAMED, "user@x.org", Role.VIEWER, ("list", "get", "look"), id="the role is the ceiling of a user"),
+        pytest.param(NAMED, "both@x.org", Role.PRODUCER, ("insert", "look"), id="and of one under both"),
+        pytest.param(NAMED, "user@x.org", Role.PRODUCER, ("look",), id="a producer who is only a user"),
+        pytest.param(ONLY_WRITERS, "user@x.org", Role.WORKER, (), id="an acl of writers has no users"),
+        pytest.param(ONLY_WRITERS, "writer@x.org", Role.WORKER, ("insert", "look"), id="an acl of writers only"),
+    ],
+)
+def test_role_and_acl_must_both_allow(
+    spec: QueueSpec, email: str | None, role: Role, allowed: tuple[Access, ...]
+) -> None:
+    caller = Caller(role, email)
+    for access in ALL:
+        if access in allowed:
+            check_access(caller, spec, access)
+            assert is_listed(caller, spec, access)
+        else:
+            with pytest.raises(PermissionDeniedError):
+                check_access(caller, spec, access)
+
+
+def test_every_access_has_a_verb_that_roles_are_known_for() -> None:
+    assert set(VERBS) == set(ALL)
+    assert set(VERBS.values()) <= set(NEEDED)
+
+
+def test_a_refusal_says_who_and_for_what() -> None:
+    with pytest.raises(PermissionDeniedError, match=r"work.*lease.*user_email.*else@x\.org"):
+        check_access(Caller(Role.WORKER, "else@x.org"), NAMED, "lease")
+    with pytest.raises(PermissionDeniedError, match=r"insert.*writer_email.*without an email"):
+        check_access(Caller(Role.WORKER), NAMED, "insert")
+
+
+def headers(secret: str) -> list[tuple[bytes, bytes]]:
+    return [(b"host", b"localhost"), (b"authorization", f"Bearer {secret}".encode())]
+
+
+def test_the_gate_tells_who_calls() -> None:
+    tokens = (AccessToken(Role.WORKER, SECRET, "a@x.org"), AccessToken(Role.ADMIN, OTHER_SECRET))
+    gate = Gate(ServeOptions(tokens=tokens))
+    assert gate.caller(headers(SECRET)) == Caller(Role.WORKER, "a@x.org")
+    assert gate.caller(headers(OTHER_SECRET)) == Caller(Role.ADMIN)
+    for wrong in (
+        headers("wrong"),
+        [(b"host", b"localhost")],
+        [(b"host", b"localhost"), (b"authorization", b"Basic x")],
+    ):
+        with pytest.raises(UnauthenticatedError):
+            gate.caller(wrong)
+
+
+def test_without_tokens_everybody_is_an_admin_without_a_name() -> None:
+    assert Gate(ServeOptions()).caller([(b"host", b"localhost")]) == Caller(Role.ADMIN)
+
+
+def test_token_lines_may_name_who_bears_them() -> None:
+    tokens = parse_tokens(f"worker {SECRET} a@x.org\nadmin {OTHER_SECRET}\n", source="tokens")
+    assert [token.email for token in tokens] == ["a@x.org", None]
+    assert SECRET not in repr(tokens)
+
+
+@pytest.mark.parametrize("email", ["nobody", "@x.org", "a@", "a@b@c", f"a@{'b' * 320}"])
+def test_an_email_out_of_form_is_named_without_the_secret(email: str) -> None:
+    with pytest.raises(InvalidSettingError, match=r"^tokens:1: .*email") as raised:
+        parse_tokens(f"worker {SECRET} {email}", source="tokens")
+    assert SECRET not in str(raised.value)
