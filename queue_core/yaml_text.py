@@ -87,23 +87,31 @@ def read_document(text: str, *, name: str) -> Document:
     Raises `DocumentError` for broken syntax (the first place), and for duplicate keys, tags of other types, aliases
     that expand too far and the like (all of them).
     """
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > MAX_TEXT_BYTES:
-        raise DocumentError((f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {size}; is this the right file?",))
-    try:
-        root = _Composer(text).get_single_node()
-    except yaml.MarkedYAMLError as error:
-        raise DocumentError((_syntax_line(name, error),)) from None
-    except yaml.reader.ReaderError as error:
-        place = _place_of_offset(text, error.position)
-        found = f"a control character (U+{ord(text[error.position]):04X}) is not allowed"
-        raise DocumentError((f"{name}:{place.line}:{place.column}: {found}",)) from None
+    root = read_tree(text, name=name)
     reading = _Reading()
     data = reading.value(root, ()) if root is not None else None
     if reading.mistakes:
         told = sorted(set(reading.mistakes), key=lambda mistake: mistake[0])
         raise DocumentError(tuple(f"{name}:{place.line}:{place.column}: {message}" for place, message in told))
     return Document(name, data, reading.places)
+
+
+def read_tree(text: str, *, name: str) -> yaml.Node | None:
+    """The nodes of `text`, nested at most 40 deep, for who must know how a value was written; `None` for no text.
+
+    An alias is its anchor's own node: whoever walks the tree bounds the walk. Raises `DocumentError` for broken syntax.
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_TEXT_BYTES:
+        raise DocumentError((f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {size}; is this the right file?",))
+    try:
+        return _Composer(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise DocumentError((_syntax_line(name, error),)) from None
+    except yaml.reader.ReaderError as error:
+        place = _place_of_offset(text, error.position)
+        found = f"a control character (U+{ord(text[error.position]):04X}) is not allowed"
+        raise DocumentError((f"{name}:{place.line}:{place.column}: {found}",)) from None
 
 
 class _Composer(yaml.SafeLoader):
@@ -153,7 +161,7 @@ class _Reading:
         return self._mapping(node, path) if isinstance(node, yaml.MappingNode) else None
 
     def _item(self, node: yaml.Node, path: Path) -> object:
-        self.places[path] = _place_of(node)
+        self.places[path] = place_of(node)
         return self.value(node, path)
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
@@ -164,7 +172,7 @@ class _Reading:
                 first = self.places[inner]
                 self._mistake(key, inner, f"is given twice; first in line {first.line}: keep one of them")
                 continue
-            self.places[inner] = _place_of(key)
+            self.places[inner] = place_of(key)
             values[key.value] = self.value(value, inner)
         return values
 
@@ -191,7 +199,7 @@ class _Reading:
         self._mistake(node, path, f"a value of type {_shown_tag(node)} is not allowed: use text, lists and mappings")
 
     def _mistake(self, node: yaml.Node, path: Path, message: str) -> None:
-        self.mistakes.append((_place_of(node), f"{shown_path(path)}: {message}" if path else message))
+        self.mistakes.append((place_of(node), f"{shown_path(path)}: {message}" if path else message))
 
 
 def _int(text: str) -> int:
@@ -213,7 +221,8 @@ _SCALARS: Final[Mapping[str, Callable[[str], object]]] = {
 }
 
 
-def _place_of(node: yaml.Node) -> Place:
+def place_of(node: yaml.Node) -> Place:
+    """Where a node begins."""
     return Place(node.start_mark.line + 1, node.start_mark.column + 1)
 
 

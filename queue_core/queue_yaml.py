@@ -1,0 +1,72 @@
+"""A queue.yaml's text to its queues. Pure: opens no file.
+
+Scalars are kept as they were written: App Engine reads YAML 1.1, where `010` and `yes` mean other things than in 1.2.
+"""
+
+import yaml
+
+from queue_core.queue_file import Group, Items, Member, Node, Nothing, QueueFileEntries, Text, Told
+from queue_core.queue_file_rules import entries_of
+from queue_core.yaml_text import DocumentError, Place, place_of, read_tree
+
+_STANDARD_TAG = "tag:yaml.org,2002:"
+_SCALAR_TAGS = frozenset(f"{_STANDARD_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str"))
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+def read_queue_yaml(text: str, *, name: str = "queue.yaml") -> QueueFileEntries:
+    """The queues of `text`, a file called `name`.
+
+    Raises `DocumentError` with a line per mistake, `queue.yaml:12:9: queue[2].rate: ...`: the first place of broken
+    syntax, or everything else that is wrong.
+    """
+    root = read_tree(text, name=name)
+    if root is None:
+        raise DocumentError((f"{name}:1:1: the file is empty; `queue:` with nothing under it means no queues",))
+    walk = _Walk()
+    tree = walk.node(root)
+    return entries_of(tree, also=walk.mistakes, name=name, spelling="yaml")
+
+
+class _Walk:
+    """One walk over YAML's nodes, each of them once."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[tuple[Place, str]] = []
+        self._seen: set[int] = set()
+
+    def node(self, node: yaml.Node) -> Node:
+        place = place_of(node)
+        if id(node) in self._seen:
+            self.mistakes.append((place, "is used again through an alias: App Engine takes no anchors, write it out"))
+            return Told(place)
+        self._seen.add(id(node))
+        if not _is_plain_value(node):
+            told = node.tag.replace(_STANDARD_TAG, "!!")[:60]
+            self.mistakes.append((place, f"a value of type {told} is not allowed: use text, lists and mappings"))
+            return Told(place)
+        if isinstance(node, yaml.ScalarNode):
+            if node.style is None and node.value in _NULLS and node.tag != f"{_STANDARD_TAG}str":
+                return Nothing(place)
+            return Text(node.value, place, "plain" if node.style is None else "quoted")
+        if isinstance(node, yaml.SequenceNode):
+            return Items(tuple(self.node(item) for item in node.value), place)
+        if isinstance(node, yaml.MappingNode):
+            return Group(tuple(self._members(node)), place)
+        return Nothing(place)
+
+    def _members(self, node: yaml.MappingNode) -> list[Member]:
+        members = []
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                members.append(Member(key.value, place_of(key), self.node(value)))
+            else:
+                self.mistakes.append((place_of(key), "a key must be text, not a list or a mapping"))
+        return members
+
+
+def _is_plain_value(node: yaml.Node) -> bool:
+    """Whether it has the tag that it would have without one being written, or that of another scalar."""
+    if isinstance(node, yaml.ScalarNode):
+        return node.tag in _SCALAR_TAGS
+    return bool(node.tag == f"{_STANDARD_TAG}{'seq' if isinstance(node, yaml.SequenceNode) else 'map'}")
