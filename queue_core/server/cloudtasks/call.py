@@ -1,0 +1,37 @@
+"""A call of one method: its fields, and who makes it."""
+
+from dataclasses import dataclass
+
+from queue_core.errors import PermissionDeniedError
+from queue_core.server.acl import Access, check_access
+from queue_core.server.auth import Caller, check_role
+from queue_core.server.cloudtasks.fields import Fields
+from queue_core.server.lease_rate import LeaseRate
+from queue_core.task import QueueSpec
+from queue_core.verbs import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a method is given. `rate`: that of the lease calls of all queues."""
+
+    fields: Fields
+    caller: Caller
+    rate: LeaseRate
+
+    def enter(self, turn: Turn, queue: str, access: Access) -> QueueSpec:
+        """The queue's settings, for a caller whom its acl lets in.
+
+        Raises `UnknownQueueError`, `PermissionDeniedError`.
+        """
+        spec = turn.transaction.queue(queue)
+        check_access(self.caller, spec, access)
+        return spec
+
+    def may(self, verb: str) -> bool:
+        """Whether the caller's role allows a verb."""
+        try:
+            check_role(self.caller, verb)
+        except PermissionDeniedError:
+            return False
+        return True

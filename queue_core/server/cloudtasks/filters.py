@@ -1,0 +1,115 @@
+"""The filters of LeaseTasks and ListQueues. Pure."""
+
+import re
+from collections.abc import Mapping
+
+from queue_core import limits
+from queue_core.server.cloudtasks.failures import ApiError, invalid
+from queue_core.server.cloudtasks.messages import ENUMS, STATE
+from queue_core.task import ANY, TagFilter
+
+OLDEST_TAG = "oldest_tag()"
+_LEASE = re.compile(r"\s*(tag|tag_function)\s*=(.*)", re.DOTALL)
+_QUOTED = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*', re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_TERM = re.compile(
+    r"\s*(?P<not>NOT\s+|-)?(?P<field>[A-Za-z_.]+)\s*(?P<operator><=|>=|!=|=|<|>|:)\s*"
+    r'(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[^\s"()]+))\s*(?P<and>AND\b\s*)?'
+)
+_TARGETS = ("app_engine_http_target", "http_target")
+_FIELDS = ("name", "state", "pull_target", "retry_config.max_attempts", *_TARGETS)
+
+
+def lease_filter(text: str) -> TagFilter:
+    """`tag=x`, `tag="x"` or `tag_function=oldest_tag()`; empty: any task. Raises `ApiError`."""
+    if not text.strip():
+        return ANY
+    match = _LEASE.fullmatch(text)
+    if match is None:
+        raise invalid(f'filter must be tag=TAG, tag="TAG" or tag_function={OLDEST_TAG}: {text[:100]!r}')
+    if match[1] == "tag_function":
+        if match[2].strip() != OLDEST_TAG:
+            raise invalid(f"the only tag_function is {OLDEST_TAG}: {text[:100]!r}")
+        return TagFilter.oldest()
+    tag = _tag(match[2])
+    if not tag:
+        raise invalid("tag= needs a tag: tasks without one can't be filtered for; leave the filter out for any task")
+    limits.check_tag(tag)
+    return TagFilter.of(tag)
+
+
+def _tag(text: str) -> str:
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is not None:
+        return _ESCAPE.sub(r"\1", quoted[1])
+    if text.lstrip().startswith('"'):
+        raise invalid(f'a tag in quotes ends with one, and one in it is written \\": {text[:100]!r}')
+    return text.strip()
+
+
+class QueueFilter:
+    """The terms of a ListQueues filter; all must hold."""
+
+    def __init__(self, text: str) -> None:
+        """Raises `ApiError` for what is not `FIELD OPERATOR VALUE [AND ...]`."""
+        self._terms: list[tuple[str, str, str, bool]] = []
+        at = 0
+        while text[at:].strip():
+            match = _TERM.match(text, at)
+            if match is None:
+                raise _bad_filter(text[at:])
+            field = re.sub(r"([A-Z])", lambda letter: f"_{letter[1].lower()}", match["field"])
+            if field not in _FIELDS:
+                raise _bad_filter(text[at:])
+            value = _ESCAPE.sub(r"\1", match["quoted"]) if match["quoted"] is not None else match["word"]
+            self._terms.append((field, match["operator"], value, bool(match["not"])))
+            at = match.end()
+            if match["and"] and not text[at:].strip():
+                raise _bad_filter(match["and"])
+
+    def accepts(self, queue: Mapping[str, object]) -> bool:
+        """Whether a queue, as a message's values, is among those asked for. Raises `ApiError`."""
+        return all(_holds(queue, field, operator, value) != negated for field, operator, value, negated in self._terms)
+
+
+def _holds(queue: Mapping[str, object], field: str, operator: str, value: str) -> bool:
+    if field in _TARGETS or field == "pull_target":
+        if operator not in (":", "=") or value != "*":
+            raise _bad_filter(f"{field}{operator}{value}")
+        return field == "pull_target"
+    if field == "retry_config.max_attempts":
+        config = queue.get("retryConfig")
+        assert isinstance(config, dict)
+        if value == "*" and operator == ":":
+            return "maxAttempts" in config
+        if not re.fullmatch(r"[0-9]{1,9}", value):
+            raise _bad_filter(f"{field}{operator}{value}")
+        return _compares(int(config.get("maxAttempts", 0)), operator, int(value))
+    if field == "state":
+        number = queue["state"]
+        assert isinstance(number, int)
+        return _matches(ENUMS[STATE][number], operator, value)
+    return _matches(str(queue["name"]), operator, value)
+
+
+def _matches(text: str, operator: str, value: str) -> bool:
+    if operator == ":":
+        return value == "*" or value.rstrip("*").lower() in text.lower()
+    return _compares(text, operator, value)
+
+
+def _compares(left: int | str, operator: str, right: int | str) -> bool:
+    if operator in ("=", ":"):
+        return left == right
+    if operator == "!=":
+        return left != right
+    assert type(left) is type(right)
+    below = left < right  # type: ignore[operator]
+    return {"<": below, "<=": below or left == right, ">": not below and left != right, ">=": not below}[operator]
+
+
+def _bad_filter(text: str) -> ApiError:
+    return invalid(
+        f"filter must be terms FIELD OPERATOR VALUE, joined by AND, with a field of {', '.join(_FIELDS)}: "
+        f"{text[:100]!r}"
+    )

@@ -1,0 +1,182 @@
+"""JSON to a message's values and back, as protobuf maps them; strict about names, kinds and ranges. Pure."""
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Mapping
+
+from queue_core.clock import Instant
+from queue_core.server.cloudtasks.failures import ApiError, invalid
+from queue_core.server.cloudtasks.fields import Values
+from queue_core.server.cloudtasks.messages import ENUMS, MESSAGES, Field, camel, snake
+from queue_core.server.cloudtasks.times import format_duration, format_timestamp, parse_duration, parse_timestamp
+
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_BITS = {"int32": 31, "int64": 63}
+
+
+def values_of(message: str, data: object, *, place: str = "") -> Values:
+    """A JSON object as the values of a message; what is null is unset.
+
+    Raises `ApiError` for the first field that is unknown, of another kind or out of range, naming it and what leads
+    to it (`place`).
+    """
+    if not isinstance(data, Mapping):
+        raise invalid(f"{place.rstrip('.') or 'the body'} must be a JSON object, not {_shown(data)}")
+    fields = MESSAGES[message]
+    values: Values = {}
+    for name, value in data.items():
+        known = name if name in fields else camel(name)
+        field = fields.get(known)
+        if field is None or (known != name and snake(known) != name):
+            raise unknown_name(name, place=place)
+        if known in values:
+            raise invalid(f"{place}{known} is given twice: as {known} and as {snake(known)}")
+        if value is not None:
+            values[known] = _value(field, value, f"{place}{known}")
+    return values
+
+
+def unknown_name(name: str, *, place: str = "") -> ApiError:
+    """The refusal of a field nobody knows."""
+    at = f" at '{place.rstrip('.')}'" if place else ""
+    return invalid(f'Invalid JSON payload received. Unknown name "{name[:100]}"{at}: Cannot find field.')
+
+
+def from_text(field: Field, text: str, *, place: str) -> object:
+    """A value that came in a query string. Raises `ApiError`."""
+    if field.kind == "bool":
+        if text not in ("true", "false"):
+            raise invalid(f"{place} must be true or false: {_shown(text)}")
+        return text == "true"
+    return _one(field, text, place)
+
+
+def json_of(message: str, values: Mapping[str, object], *, enums: str) -> dict[str, object]:
+    """A message's values as JSON; `enums`: as `names` or as `numbers`."""
+    fields = MESSAGES[message]
+    return {name: _json(fields[name], value, enums) for name, value in values.items()}
+
+
+def _value(field: Field, value: object, place: str) -> object:
+    if not field.is_repeated:
+        return _one(field, value, place)
+    if not isinstance(value, list):
+        raise invalid(f"{place} must be an array, not {_shown(value)}")
+    return tuple(_one(field, one, f"{place}[{index}]") for index, one in enumerate(value))
+
+
+def _one(field: Field, value: object, place: str) -> object:  # noqa: C901 - a table in code: a kind a line
+    match field.kind:
+        case "message":
+            return values_of(field.of, value, place=f"{place}.")
+        case "opaque":
+            return {}
+        case "int32" | "int64":
+            return _whole(value, place, bits=_BITS[field.kind])
+        case "enum":
+            return _enum(field.of, value, place)
+        case "bool":
+            if not isinstance(value, bool):
+                raise invalid(f"{place} must be true or false: {_shown(value)}")
+            return value
+        case "double":
+            return _double(value, place)
+    if not isinstance(value, str):
+        raise invalid(f"{place} must be a string: {_shown(value)}")
+    match field.kind:
+        case "bytes":
+            return _bytes(value, place)
+        case "timestamp":
+            return _timed(parse_timestamp, value, place)
+        case "duration":
+            return _timed(parse_duration, value, place)
+        case "mask":
+            return tuple(mask_path(path) for path in value.split(",") if path.strip())
+    return value
+
+
+def mask_path(path: str) -> str:
+    """A path of a mask in protobuf's own spelling: `retryConfig.maxAttempts` as `retry_config.max_attempts`."""
+    return ".".join(snake(part) for part in path.strip().split("."))
+
+
+def _whole(value: object, place: str, *, bits: int) -> int:
+    number: int | None = None
+    if (isinstance(value, str) and _WHOLE.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
+        number = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    if number is None or not -(1 << bits) <= number < 1 << bits:
+        raise invalid(f"{place} must be a whole number of {bits + 1} bits: {_shown(value)}")
+    return number
+
+
+def _double(value: object, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise invalid(f"{place} must be a number: {_shown(value)}")
+    return float(value)
+
+
+def _enum(enum: str, value: object, place: str) -> int:
+    names = ENUMS[enum]
+    if isinstance(value, str) and value in names:
+        return names.index(value)
+    number = int(value) if isinstance(value, str) and re.fullmatch("[0-9]", value) else value
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < len(names):
+        return number
+    raise invalid(f"{place} must be one of {', '.join(names)} (or its number): {_shown(value)}")
+
+
+def _bytes(value: str, place: str) -> bytes:
+    """Base64 of either alphabet, padded or not."""
+    text = value.translate(_STANDARD).rstrip("=")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise invalid(f"{place} must be base64, standard or URL-safe: {error}") from error
+
+
+_STANDARD = str.maketrans("-_", "+/")
+
+
+def _timed(parse: object, value: str, place: str) -> int:
+    assert callable(parse)
+    try:
+        moment = parse(value)
+    except ValueError as error:
+        raise invalid(f"{place} {_shown(value)}: {error}") from error
+    assert isinstance(moment, int)
+    return moment
+
+
+def _json(field: Field, value: object, enums: str) -> object:
+    if field.is_repeated:
+        assert isinstance(value, list | tuple)
+        return [_json_one(field, one, enums) for one in value]
+    return _json_one(field, value, enums)
+
+
+def _json_one(field: Field, value: object, enums: str) -> object:
+    if isinstance(value, dict):
+        return json_of(field.of, value, enums=enums)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if not isinstance(value, int):
+        return value
+    match field.kind:
+        case "timestamp":
+            return format_timestamp(Instant(value))
+        case "duration":
+            return format_duration(value)
+        case "int64":
+            return str(value)
+        case "enum" if enums == "names":
+            return ENUMS[field.of][value]
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,181 @@
+"""The methods of leases: LeaseTasks, and what whoever holds a lease may do with it, which its end proves."""
+
+from dataclasses import dataclass, replace
+
+from queue_core import limits
+from queue_core.clock import Instant
+from queue_core.errors import StoreUnavailableError
+from queue_core.server.acl import Access
+from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.failures import ApiError, Code, invalid, refused
+from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.filters import lease_filter
+from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
+from queue_core.server.cloudtasks.task_values import (
+    MAX_RESPONSE_BYTES,
+    TASK_OVERHEAD_BYTES,
+    find_task,
+    payload_bytes_of,
+    task_values,
+    tasks_values,
+    view_of,
+)
+from queue_core.server.core import ServerCore
+from queue_core.store import Deletion, Release
+from queue_core.task import UNTAGGED, Lease, TagFilter, Task, TaskState
+from queue_core.verbs import Turn
+
+MAX_SETTLING_TURNS = 10_000
+"""Each settles hundreds of tasks; no queue has more that are due at once."""
+MAX_LATE_LEASES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Leased:
+    """What one turn leased; `unsettled`: nothing, as other tasks were due first."""
+
+    leases: tuple[Lease, ...]
+    unsettled: bool
+
+
+class _LeaseStep:
+    """Leases up to a number of tasks and of bytes. Bears to be run again: the call counts once against the rate."""
+
+    def __init__(self, call: Call, parent: QueueName) -> None:
+        fields = call.fields
+        self._call = call
+        self._queue = parent.queue
+        self._count = fields.number("maxTasks")
+        if not 1 <= self._count <= limits.MAX_TASKS_PER_LEASE:
+            raise invalid(f"max_tasks must be in [1, {limits.MAX_TASKS_PER_LEASE}]: {self._count}")
+        self._seconds = _lease_seconds(fields)
+        self._tags = lease_filter(fields.text("filter"))
+        self._may = False
+
+    def __call__(self, turn: Turn) -> _Leased:
+        spec = self._call.enter(turn, self._queue, "lease")
+        if spec.paused:
+            raise refused(f"queue {self._queue} is paused: resume it to lease its tasks")
+        per_second = spec.lease_calls_per_second
+        if not self._may and not self._call.rate.allows(self._queue, per_second, turn.now):
+            raise ApiError(
+                Code.RESOURCE_EXHAUSTED,
+                f"queue {self._queue} grants {per_second} lease calls a second (lease_calls_per_second): "
+                "lease more tasks at a time, or wait longer between calls",
+            )
+        self._may = True
+        leases: list[Lease] = []
+        room = MAX_RESPONSE_BYTES
+        tags = self._tags
+        while True:
+            count = min(self._count - len(leases), room // (limits.MAX_PAYLOAD_BYTES + TASK_OVERHEAD_BYTES))
+            if count < 1:
+                return _Leased(tuple(leases), unsettled=False)
+            granted = turn.lease(self._queue, count=count, seconds=self._seconds, tags=tags)
+            leases += granted.leases
+            if len(granted.leases) < count or self._seconds == 0:  # a lease of 0 s is over: its task would come again
+                return _Leased(tuple(leases), unsettled=granted.unsettled and not leases)
+            room -= sum(len(lease.payload) + TASK_OVERHEAD_BYTES for lease in granted.leases)
+            tags = _same(tags, leases[0])
+
+
+def _same(tags: TagFilter, lease: Lease) -> TagFilter:
+    """What goes on with the tag that a lease of the oldest tag began with."""
+    if tags.kind != "oldest":
+        return tags
+    return UNTAGGED if lease.tag is None else TagFilter.of(lease.tag)
+
+
+async def lease_tasks(core: ServerCore, call: Call) -> Values:
+    parent = parse_queue(call.fields.text("parent"), field="parent")
+    view = view_of(call.fields)
+    step = _LeaseStep(call, parent)
+    late = 0
+    for _ in range(MAX_SETTLING_TURNS):
+        leased = await core.turns.run(step)
+        if core.service.is_late(leased.leases):
+            core.waiting.give_back(parent.queue, leased.leases)
+            late += 1
+            if late == MAX_LATE_LEASES:
+                raise StoreUnavailableError("the store answers too late for a lease to be of use; try again")
+        elif leased.leases or not leased.unsettled:
+            return tasks_values([task_values(_leased_task(lease), parent, view=view) for lease in leased.leases])
+    raise StoreUnavailableError("too many tasks are due at once; try again")
+
+
+def _leased_task(lease: Lease) -> Task:
+    return Task(
+        0,
+        lease.queue,
+        lease.payload,
+        lease.expires_at,
+        lease.added_at,
+        lease.name,
+        lease.tag,
+        leases=lease.lease_number,
+    )
+
+
+async def acknowledge_task(core: ServerCore, call: Call) -> Values:
+    name, _ = _lease_named(call)
+
+    def step(turn: Turn) -> None:
+        task = _held(turn, call, "delete", payload_bytes=0)
+        turn.delete(name.parent.queue, [Deletion(task.token)])
+
+    await core.turns.run(step)
+    return {}
+
+
+async def renew_lease(core: ServerCore, call: Call) -> Values:
+    name, _ = _lease_named(call)
+    seconds, view = _lease_seconds(call.fields), view_of(call.fields)
+
+    def step(turn: Turn) -> Task:
+        task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
+        renewed = turn.renew(name.parent.queue, [task.token], seconds=seconds)[0]
+        if renewed is None:
+            raise _not_held(name)
+        return replace(task, eta=renewed.expires_at)
+
+    return task_values(await core.turns.run(step), name.parent, view=view)
+
+
+async def cancel_lease(core: ServerCore, call: Call) -> Values:
+    name, _ = _lease_named(call)
+    view = view_of(call.fields)
+
+    def step(turn: Turn) -> Task:
+        task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
+        turn.release(name.parent.queue, [Release(task.token, delay_seconds=0.0)])
+        return replace(task, eta=turn.now)
+
+    return task_values(await core.turns.run(step), name.parent, view=view)
+
+
+def _lease_named(call: Call) -> tuple[TaskName, Instant]:
+    return parse_task(call.fields.text("name"), field="name"), call.fields.instant("scheduleTime")
+
+
+def _held(turn: Turn, call: Call, access: Access, *, payload_bytes: int) -> Task:
+    """The task, when the lease that the call names is the one it is under. Raises `ApiError`."""
+    name, held_until = _lease_named(call)
+    call.enter(turn, name.parent.queue, access)
+    task = find_task(turn, name, payload_bytes=payload_bytes)
+    if task.state is not TaskState.LEASED or task.eta != held_until:
+        raise _not_held(name)
+    return task
+
+
+def _not_held(name: TaskName) -> ApiError:
+    return refused(
+        f"the lease of {name} is no longer held: it expired, was renewed or cancelled, or scheduleTime is not the one "
+        "that the last LeaseTasks or RenewLease returned"
+    )
+
+
+def _lease_seconds(fields: Fields) -> float:
+    seconds = fields.duration_seconds("leaseDuration")
+    if not 0 <= seconds <= limits.MAX_LEASE_SECONDS:
+        raise invalid(f"lease_duration must be in [0, {limits.MAX_LEASE_SECONDS:.0f}] s (1 week): {seconds}")
+    return float(seconds)

@@ -1,0 +1,185 @@
+"""The messages of Cloud Tasks v2beta2, field by field: what both wires (JSON, protobuf) are read and written by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Kind = Literal[
+    "text", "bytes", "int32", "int64", "double", "bool", "enum", "timestamp", "duration", "mask", "message", "opaque"
+]
+
+VIEW = "View"
+STATE = "State"
+ENUMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        VIEW: ("VIEW_UNSPECIFIED", "BASIC", "FULL"),
+        STATE: ("STATE_UNSPECIFIED", "RUNNING", "PAUSED", "DISABLED"),
+    }
+)
+"""Names of an enum's values; the place is the number."""
+BASIC, FULL = 1, 2
+RUNNING, PAUSED = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: its kind, and of messages and enums which. `opaque` is taken whatever is in it, and not looked at."""
+
+    kind: Kind
+    of: str = ""
+    is_repeated: bool = False
+
+
+Fields = Mapping[str, Field]
+
+_TEXT, _BYTES, _INT32, _INT64 = Field("text"), Field("bytes"), Field("int32"), Field("int64")
+_DOUBLE, _BOOL, _OPAQUE, _MASK = Field("double"), Field("bool"), Field("opaque"), Field("mask")
+_TIMESTAMP, _DURATION = Field("timestamp"), Field("duration")
+_VIEW = Field("enum", VIEW)
+_TEXTS = Field("text", is_repeated=True)
+_OPAQUES = Field("opaque", is_repeated=True)
+_NAMED: Fields = {"name": _TEXT}
+
+
+def _of(message: str) -> Field:
+    return Field("message", message)
+
+
+def _some(message: str) -> Field:
+    return Field("message", message, is_repeated=True)
+
+
+MESSAGES: Mapping[str, Fields] = MappingProxyType(
+    {
+        "Empty": {},
+        "PullTarget": {},
+        "PullMessage": {"payload": _BYTES, "tag": _TEXT},
+        "AttemptStatus": {
+            "scheduleTime": _TIMESTAMP,
+            "dispatchTime": _TIMESTAMP,
+            "responseTime": _TIMESTAMP,
+            "responseStatus": _OPAQUE,
+        },
+        "TaskStatus": {
+            "attemptDispatchCount": _INT32,
+            "attemptResponseCount": _INT32,
+            "firstAttemptStatus": _of("AttemptStatus"),
+            "lastAttemptStatus": _of("AttemptStatus"),
+        },
+        "RetryConfig": {
+            "maxAttempts": _INT32,
+            "unlimitedAttempts": _BOOL,
+            "maxRetryDuration": _DURATION,
+            "minBackoff": _DURATION,
+            "maxBackoff": _DURATION,
+            "maxDoublings": _INT32,
+        },
+        "Task": {
+            "name": _TEXT,
+            "appEngineHttpRequest": _OPAQUE,
+            "pullMessage": _of("PullMessage"),
+            "httpRequest": _OPAQUE,
+            "scheduleTime": _TIMESTAMP,
+            "createTime": _TIMESTAMP,
+            "status": _of("TaskStatus"),
+            "view": _VIEW,
+            "retryConfig": _of("RetryConfig"),
+        },
+        "RateLimits": {"maxTasksDispatchedPerSecond": _DOUBLE, "maxBurstSize": _INT32, "maxConcurrentTasks": _INT32},
+        "QueueStats": {
+            "tasksCount": _INT64,
+            "oldestEstimatedArrivalTime": _TIMESTAMP,
+            "executedLastMinuteCount": _INT64,
+            "concurrentDispatchesCount": _INT64,
+            "effectiveExecutionRate": _DOUBLE,
+        },
+        "Queue": {
+            "name": _TEXT,
+            "appEngineHttpTarget": _OPAQUE,
+            "pullTarget": _of("PullTarget"),
+            "httpTarget": _OPAQUE,
+            "rateLimits": _of("RateLimits"),
+            "retryConfig": _of("RetryConfig"),
+            "state": Field("enum", STATE),
+            "purgeTime": _TIMESTAMP,
+            "taskTtl": _DURATION,
+            "tombstoneTtl": _DURATION,
+            "stats": _of("QueueStats"),
+        },
+        # -- requests and their answers
+        "CreateTaskRequest": {"parent": _TEXT, "task": _of("Task"), "responseView": _VIEW},
+        "LeaseTasksRequest": {
+            "parent": _TEXT,
+            "maxTasks": _INT32,
+            "leaseDuration": _DURATION,
+            "responseView": _VIEW,
+            "filter": _TEXT,
+        },
+        "LeaseTasksResponse": {"tasks": _some("Task")},
+        "AcknowledgeTaskRequest": {"name": _TEXT, "scheduleTime": _TIMESTAMP},
+        "RenewLeaseRequest": {
+            "name": _TEXT,
+            "scheduleTime": _TIMESTAMP,
+            "leaseDuration": _DURATION,
+            "responseView": _VIEW,
+        },
+        "CancelLeaseRequest": {"name": _TEXT, "scheduleTime": _TIMESTAMP, "responseView": _VIEW},
+        "GetTaskRequest": {"name": _TEXT, "responseView": _VIEW},
+        "ListTasksRequest": {"parent": _TEXT, "responseView": _VIEW, "pageSize": _INT32, "pageToken": _TEXT},
+        "ListTasksResponse": {"tasks": _some("Task"), "nextPageToken": _TEXT},
+        "DeleteTaskRequest": _NAMED,
+        "RunTaskRequest": {"name": _TEXT, "responseView": _VIEW},
+        "BufferTaskRequest": {"queue": _TEXT, "taskId": _TEXT, "body": _OPAQUE},
+        "BatchCreateTasksRequest": {"parent": _TEXT, "requestId": _TEXT, "requests": _OPAQUES},
+        "BatchDeleteTasksRequest": {"parent": _TEXT, "requestId": _TEXT, "names": _TEXTS},
+        "GetQueueRequest": {"name": _TEXT, "readMask": _MASK},
+        "ListQueuesRequest": {
+            "parent": _TEXT,
+            "filter": _TEXT,
+            "pageSize": _INT32,
+            "pageToken": _TEXT,
+            "readMask": _MASK,
+        },
+        "ListQueuesResponse": {"queues": _some("Queue"), "nextPageToken": _TEXT},
+        "CreateQueueRequest": {"parent": _TEXT, "queue": _of("Queue")},
+        "UpdateQueueRequest": {"name": _TEXT, "queue": _of("Queue"), "updateMask": _MASK},
+        "DeleteQueueRequest": _NAMED,
+        "PauseQueueRequest": _NAMED,
+        "ResumeQueueRequest": _NAMED,
+        "PurgeQueueRequest": _NAMED,
+        "UploadQueueYamlRequest": {"appId": _TEXT, "httpBody": _of("HttpBody")},
+        "HttpBody": {"contentType": _TEXT, "data": _BYTES, "extensions": _OPAQUES},
+        # -- who may do what, and where
+        "Binding": {"role": _TEXT, "members": _TEXTS, "condition": _OPAQUE},
+        "Policy": {"version": _INT32, "bindings": _some("Binding"), "etag": _BYTES},
+        "GetIamPolicyRequest": {"resource": _TEXT, "options": _OPAQUE},
+        "SetIamPolicyRequest": {"resource": _TEXT, "policy": _OPAQUE, "updateMask": _MASK},
+        "TestIamPermissionsRequest": {"resource": _TEXT, "permissions": _TEXTS},
+        "TestIamPermissionsResponse": {"permissions": _TEXTS},
+        "Location": {"name": _TEXT, "locationId": _TEXT, "displayName": _TEXT},
+        "GetLocationRequest": _NAMED,
+        "ListLocationsRequest": {
+            "name": _TEXT,
+            "filter": _TEXT,
+            "pageSize": _INT32,
+            "pageToken": _TEXT,
+            "extraLocationTypes": _TEXTS,
+        },
+        "ListLocationsResponse": {"locations": _some("Location"), "nextPageToken": _TEXT},
+        "CmekConfig": {"name": _TEXT, "kmsKey": _TEXT},
+        "UpdateCmekConfigRequest": {"name": _TEXT, "cmekConfig": _OPAQUE, "updateMask": _MASK},
+    }
+)
+"""Fields of a message by the name they have in JSON; in the order in which they are answered."""
+
+
+def snake(name: str) -> str:
+    """`scheduleTime` as protobuf spells it: `schedule_time`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def camel(name: str) -> str:
+    """`schedule_time` as JSON spells it; what is so spelled already stays."""
+    head, *tail = name.split("_")
+    return head + "".join(word[:1].upper() + word[1:] for word in tail)

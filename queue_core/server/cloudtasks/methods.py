@@ -1,0 +1,76 @@
+"""Every method of the API in one table: its messages, the verb whose right it needs, and what it does."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from queue_core.server.auth import Caller
+from queue_core.server.cloudtasks import absent, leasing, policies, queues, tasks
+from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.core import ServerCore
+from queue_core.server.lease_rate import LeaseRate
+
+Handler = Callable[[ServerCore, Call], Awaitable[Values]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method.
+
+    Args:
+        takes, gives: names of messages.
+        verb: of `auth.NEEDED`.
+    """
+
+    takes: str
+    gives: str
+    verb: str
+    handler: Handler
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "CreateTask": Method("CreateTaskRequest", "Task", "add", tasks.create_task),
+        "LeaseTasks": Method("LeaseTasksRequest", "LeaseTasksResponse", "lease", leasing.lease_tasks),
+        "AcknowledgeTask": Method("AcknowledgeTaskRequest", "Empty", "delete", leasing.acknowledge_task),
+        "RenewLease": Method("RenewLeaseRequest", "Task", "renew", leasing.renew_lease),
+        "CancelLease": Method("CancelLeaseRequest", "Task", "release", leasing.cancel_lease),
+        "GetTask": Method("GetTaskRequest", "Task", "peek", tasks.get_task),
+        "ListTasks": Method("ListTasksRequest", "ListTasksResponse", "peek", tasks.list_tasks),
+        "DeleteTask": Method("DeleteTaskRequest", "Empty", "delete", tasks.delete_task),
+        "RunTask": Method("RunTaskRequest", "Task", "lease", absent.run_task),
+        "BufferTask": Method("BufferTaskRequest", "Task", "add", absent.buffer_task),
+        "BatchCreateTasks": Method("BatchCreateTasksRequest", "Empty", "add", absent.batch),
+        "BatchDeleteTasks": Method("BatchDeleteTasksRequest", "Empty", "delete", absent.batch),
+        "GetQueue": Method("GetQueueRequest", "Queue", "queues", queues.get_queue),
+        "ListQueues": Method("ListQueuesRequest", "ListQueuesResponse", "queues", queues.list_queues),
+        "CreateQueue": Method("CreateQueueRequest", "Queue", "set-queue", queues.create_queue),
+        "UpdateQueue": Method("UpdateQueueRequest", "Queue", "set-queue", queues.update_queue),
+        "DeleteQueue": Method("DeleteQueueRequest", "Empty", "set-queue", queues.delete_queue),
+        "PauseQueue": Method("PauseQueueRequest", "Queue", "pause", queues.pause_queue),
+        "ResumeQueue": Method("ResumeQueueRequest", "Queue", "resume", queues.resume_queue),
+        "PurgeQueue": Method("PurgeQueueRequest", "Queue", "purge", queues.purge_queue),
+        "GetIamPolicy": Method("GetIamPolicyRequest", "Policy", "queues", policies.get_iam_policy),
+        "SetIamPolicy": Method("SetIamPolicyRequest", "Policy", "set-queue", absent.set_iam_policy),
+        "TestIamPermissions": Method(
+            "TestIamPermissionsRequest", "TestIamPermissionsResponse", "stats", policies.test_iam_permissions
+        ),
+        "GetLocation": Method("GetLocationRequest", "Location", "queues", policies.get_location),
+        "ListLocations": Method("ListLocationsRequest", "ListLocationsResponse", "queues", policies.list_locations),
+        "GetCmekConfig": Method("GetLocationRequest", "CmekConfig", "queues", absent.customer_keys),
+        "UpdateCmekConfig": Method("UpdateCmekConfigRequest", "CmekConfig", "set-queue", absent.customer_keys),
+    }
+)
+
+
+class CloudTasks:
+    """The API over the queues of one server; lives in its loop."""
+
+    def __init__(self, core: ServerCore) -> None:
+        self.core = core
+        self._rate = LeaseRate()
+
+    async def run(self, method: Method, values: Values, caller: Caller) -> Values:
+        """Call a method for somebody who was let in. Raises `ApiError` or an error of the queue."""
+        return await method.handler(self.core, Call(Fields(values), caller, self._rate))

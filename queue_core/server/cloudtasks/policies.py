@@ -1,0 +1,84 @@
+"""Who may do what with a queue, and where queues are: what the real service asks of its IAM and of its regions."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from queue_core.errors import UnknownQueueError
+from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.fields import Values
+from queue_core.server.cloudtasks.names import parse_place, parse_project, parse_queue
+from queue_core.server.core import ServerCore
+from queue_core.task import QueueSpec
+from queue_core.verbs import Turn
+
+LOCATION = "local"
+"""The one place told of; every other name is as good."""
+
+PERMISSIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "cloudtasks.tasks.create": "add",
+        "cloudtasks.tasks.lease": "lease",
+        "cloudtasks.tasks.consume": "lease",
+        "cloudtasks.tasks.get": "peek",
+        "cloudtasks.tasks.list": "peek",
+        "cloudtasks.tasks.fullView": "peek",
+        "cloudtasks.tasks.delete": "delete",
+        "cloudtasks.queues.get": "queues",
+        "cloudtasks.queues.list": "queues",
+        "cloudtasks.queues.getIamPolicy": "queues",
+        "cloudtasks.queues.create": "set-queue",
+        "cloudtasks.queues.update": "set-queue",
+        "cloudtasks.queues.delete": "set-queue",
+        "cloudtasks.queues.pause": "pause",
+        "cloudtasks.queues.resume": "resume",
+        "cloudtasks.queues.purge": "purge",
+    }
+)
+"""The verb whose right is what a permission is called here."""
+
+
+async def get_iam_policy(core: ServerCore, call: Call) -> Values:
+    """The queue's acl as bindings; none when it has no acl."""
+    name = parse_queue(call.fields.text("resource"), field="resource")
+    spec = await core.look(lambda turn: turn.transaction.queue(name.queue))
+    policy: Values = {"version": 1, "etag": b"\x00"}
+    if bindings := _bindings(spec):
+        policy["bindings"] = bindings
+    return policy
+
+
+def _bindings(spec: QueueSpec) -> list[Values]:
+    roles = {"roles/cloudtasks.taskRunner": spec.user_emails, "roles/cloudtasks.enqueuer": spec.writer_emails}
+    return [
+        {"role": role, "members": tuple(f"user:{email}" for email in emails)}
+        for role, emails in roles.items()
+        if emails
+    ]
+
+
+async def test_iam_permissions(core: ServerCore, call: Call) -> Values:
+    """Those of the permissions asked for that the caller's token has; none for a queue that is not there."""
+    name = parse_queue(call.fields.text("resource"), field="resource")
+
+    def exists(turn: Turn) -> bool:
+        try:
+            turn.transaction.queue(name.queue)
+        except UnknownQueueError:
+            return False
+        return True
+
+    if not await core.look(exists):
+        return {}
+    wanted = call.fields.texts("permissions")
+    held = tuple(one for one in wanted if one in PERMISSIONS and call.may(PERMISSIONS[one]))
+    return {"permissions": held} if held else {}
+
+
+async def get_location(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+    name = parse_place(call.fields.text("name"), field="name")
+    return {"name": name, "locationId": name.rpartition("/")[2]}
+
+
+async def list_locations(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+    name = parse_project(call.fields.text("name"), field="name")
+    return {"locations": [{"name": f"{name}/locations/{LOCATION}", "locationId": LOCATION}]}

@@ -1,0 +1,169 @@
+"""From a path, a query and a body to a method and its fields, as the service's HTTP rules bind them. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic_core import from_json
+
+from queue_core.server.cloudtasks.failures import ApiError, Code, invalid
+from queue_core.server.cloudtasks.fields import Values
+from queue_core.server.cloudtasks.json_codec import from_text, unknown_name, values_of
+from queue_core.server.cloudtasks.masks import Wanted, parse_fields
+from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake
+from queue_core.server.cloudtasks.methods import METHODS, Method
+
+PREFIX = "/v2beta2/"
+_LOCATION = r"projects/[^/]+/locations/[^/]+"
+_QUEUE = rf"{_LOCATION}/queues/[^/:]+"
+_TASK = rf"{_QUEUE}/tasks/[^/:]+"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a method is reached: the group of `path` is bound to `field`, and the body to `body` ("": there is none)."""
+
+    verb: str
+    path: re.Pattern[str]
+    method: str
+    field: str
+    body: str = ""
+
+
+def _rule(verb: str, path: str, method: str, field: str, body: str = "") -> Rule:
+    return Rule(verb, re.compile(path), method, field, body)
+
+
+RULES = (
+    _rule("POST", rf"({_QUEUE})/tasks", "CreateTask", "parent", "*"),
+    _rule("POST", rf"({_QUEUE})/tasks:lease", "LeaseTasks", "parent", "*"),
+    _rule("POST", rf"({_TASK}):acknowledge", "AcknowledgeTask", "name", "*"),
+    _rule("POST", rf"({_TASK}):renewLease", "RenewLease", "name", "*"),
+    _rule("POST", rf"({_TASK}):cancelLease", "CancelLease", "name", "*"),
+    _rule("GET", rf"({_TASK})", "GetTask", "name"),
+    _rule("GET", rf"({_QUEUE})/tasks", "ListTasks", "parent"),
+    _rule("DELETE", rf"({_TASK})", "DeleteTask", "name"),
+    _rule("POST", rf"({_TASK}):run", "RunTask", "name", "*"),
+    _rule("POST", rf"({_QUEUE})/tasks(?:/[^/:]+)?:buffer", "BufferTask", "queue", "*"),
+    _rule("POST", rf"({_QUEUE})/tasks:batchCreate", "BatchCreateTasks", "parent", "*"),
+    _rule("POST", rf"({_QUEUE})/tasks:batchDelete", "BatchDeleteTasks", "parent", "*"),
+    _rule("GET", rf"({_QUEUE})", "GetQueue", "name"),
+    _rule("GET", rf"({_LOCATION})/queues", "ListQueues", "parent"),
+    _rule("POST", rf"({_LOCATION})/queues", "CreateQueue", "parent", "queue"),
+    _rule("PATCH", rf"({_QUEUE})", "UpdateQueue", "name", "queue"),
+    _rule("DELETE", rf"({_QUEUE})", "DeleteQueue", "name"),
+    _rule("POST", rf"({_QUEUE}):pause", "PauseQueue", "name", "*"),
+    _rule("POST", rf"({_QUEUE}):resume", "ResumeQueue", "name", "*"),
+    _rule("POST", rf"({_QUEUE}):purge", "PurgeQueue", "name", "*"),
+    _rule("POST", rf"({_QUEUE}):getIamPolicy", "GetIamPolicy", "resource", "*"),
+    _rule("POST", rf"({_QUEUE}):setIamPolicy", "SetIamPolicy", "resource", "*"),
+    _rule("POST", rf"({_QUEUE}):testIamPermissions", "TestIamPermissions", "resource", "*"),
+    _rule("GET", rf"({_LOCATION})", "GetLocation", "name"),
+    _rule("GET", r"(projects/[^/]+)/locations", "ListLocations", "name"),
+    _rule("GET", rf"({_LOCATION})/cmekConfig", "GetCmekConfig", "name"),
+    _rule("PATCH", rf"({_LOCATION})/cmekConfig", "UpdateCmekConfig", "name", "cmekConfig"),
+)
+
+_SYSTEM = frozenset(
+    {"key", "quotaUser", "userProject", "access_token", "oauth_token", "callback"}
+    | {".xgafv", "uploadType", "upload_protocol", "apiVersion"}
+)
+"""Parameters of the service's front end, which mean nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the answer is wanted. `fields`: the parts of it, {} for all."""
+
+    enums: str
+    fields: Wanted
+    is_pretty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A method and what its path bound; the rest of the request is read after its caller was let in."""
+
+    rule: Rule
+    method: Method
+    resource: str
+
+
+def bind(verb: str, path: str) -> Bound:
+    """The method that a request is for. Raises `ApiError` when there is none."""
+    for rule in RULES:
+        match = rule.path.fullmatch(path) if rule.verb == verb else None
+        if match is not None:
+            return Bound(rule, METHODS[rule.method], match[1])
+    fitting = [rule.verb for rule in RULES if rule.path.fullmatch(path)]
+    told = f"use {' or '.join(fitting)}" if fitting else "see the API's reference for the paths there are"
+    raise ApiError(Code.NOT_FOUND, f"no method is at {verb} {PREFIX}{path[:300]}: {told}")
+
+
+def request_of(bound: Bound, query: Sequence[tuple[str, str]], body: bytes) -> Values:
+    """The fields of a request. Raises `ApiError`."""
+    rule, takes = bound.rule, bound.method.takes
+    values: Values = {}
+    if rule.body == "*":
+        values = values_of(takes, _json(body))
+    elif rule.body:
+        field = MESSAGES[takes][rule.body]
+        content = _json(body)
+        values = {rule.body: values_of(field.of, content, place=f"{rule.body}.") if field.of else {}}
+    values.update(_from_query(takes, query, given=values))
+    if values.get(rule.field, bound.resource) != bound.resource:
+        raise invalid(f"{rule.field} in the body must be that of the path, {bound.resource}: {values[rule.field]!r}")
+    values[rule.field] = bound.resource
+    return values
+
+
+def _json(body: bytes) -> object:
+    if not body.strip():
+        return {}
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"Invalid JSON payload received. {error}") from error
+
+
+def _from_query(takes: str, query: Sequence[tuple[str, str]], *, given: Mapping[str, object]) -> Values:
+    fields = MESSAGES[takes]
+    values: Values = {}
+    for name, text in query:
+        if is_system(name):
+            continue
+        known = name if name in fields else camel(name)
+        field = fields.get(known)
+        if field is None or name not in (known, snake(known)):
+            raise unknown_name(name)
+        if field.kind == "message":
+            raise invalid(f"{name} is a message: give it in the body")
+        if known in given:
+            raise invalid(f"{name} is given in the body and in the query")
+        value = from_text(field, text, place=name)
+        values[known] = (*_so_far(values, known), value) if field.is_repeated else value
+    return values
+
+
+def _so_far(values: Values, name: str) -> Iterable[object]:
+    value = values.get(name, ())
+    assert isinstance(value, tuple)
+    return value
+
+
+def is_system(name: str) -> bool:
+    """Whether a parameter of the query is no field of a request."""
+    return name.startswith("$") or name in _SYSTEM or name in ("alt", "fields", "prettyPrint")
+
+
+def shape_of(query: Sequence[tuple[str, str]]) -> Shape:
+    """`alt`, `fields` and `prettyPrint`, each with `$` or without. Raises `ApiError`."""
+    system = {name.removeprefix("$"): text for name, text in query if is_system(name)}
+    media, *options = (part.strip() for part in system.get("alt", "json").split(";"))
+    if media != "json" or any(option not in ("enum-encoding=int", "enum-encoding=string") for option in options):
+        raise invalid(f"alt must be json, or json;enum-encoding=int: {system['alt'][:60]!r}")
+    pretty = system.get("prettyPrint", "false")
+    if pretty not in ("true", "false", ""):
+        raise invalid(f"prettyPrint must be true or false: {pretty[:60]!r}")
+    fields = parse_fields(system["fields"]) if system.get("fields") else {}
+    return Shape("numbers" if "enum-encoding=int" in options else "names", fields, pretty != "false")

@@ -1,0 +1,85 @@
+"""Cloud Tasks v2beta2 over HTTP: the routes, and every error in the service's own shape."""
+
+import json
+from collections.abc import Sequence
+
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from queue_core.server.auth import check_role
+from queue_core.server.cloudtasks import rest
+from queue_core.server.cloudtasks.failures import ApiError, failure_of, invalid
+from queue_core.server.cloudtasks.json_codec import json_of
+from queue_core.server.cloudtasks.masks import partial
+from queue_core.server.cloudtasks.methods import CloudTasks
+from queue_core.server.core import ServerCore
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+def routes(core: ServerCore) -> Sequence[BaseRoute]:
+    """The paths of the API."""
+    door = CloudTasks(core)
+
+    async def view(request: Request) -> Response:
+        try:
+            return await _answer(door, request)
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            return error_response(failure_of(error))
+
+    return [Route(f"{rest.PREFIX}{{path:path}}", view, methods=_METHODS)]
+
+
+async def _answer(door: CloudTasks, request: Request) -> Response:
+    core = door.core
+    caller = core.gate.caller(request.headers.raw)
+    bound = rest.bind(request.method, request.path_params["path"])
+    check_role(caller, bound.method.verb)
+    query = request.query_params.multi_items()
+    shape = rest.shape_of(query)
+    _check_json(request)
+    body = await read_body(request, limit=core.options.max_body_bytes)
+    values = await door.run(bound.method, rest.request_of(bound, query, body), caller)
+    answer = json_of(bound.method.gives, values, enums=shape.enums)
+    return json_response(partial(answer, shape.fields) if shape.fields else answer, is_pretty=shape.is_pretty)
+
+
+def _check_json(request: Request) -> None:
+    """A body is taken for JSON unless it says that it is something else."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "") and request.headers.get("content-length", "0") != "0":
+        raise invalid(f"the body must be JSON: send Content-Type: application/json, not {kind[:60]!r}")
+
+
+async def read_body(request: Request, *, limit: int) -> bytes:
+    """The whole body. Raises `ApiError` over the limit."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise invalid(f"Request payload size exceeds the limit: {limit} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def json_response(answer: dict[str, object], *, status: int = 200, is_pretty: bool = False) -> Response:
+    """An answer in JSON."""
+    body = json.dumps(answer, indent=2).encode() + b"\n" if is_pretty else to_json(answer)
+    return Response(body, status, media_type="application/json; charset=UTF-8")
+
+
+def error_response(failure: ApiError) -> Response:
+    """An error as the service tells it."""
+    status = failure.code.http_status
+    error = {"code": status, "message": failure.message, "status": failure.code.name}
+    response = json_response({"error": error}, status=status)
+    if status == 401:
+        response.headers["www-authenticate"] = 'Bearer realm="towline"'
+    elif status == 503:
+        response.headers["retry-after"] = "1"
+    return response

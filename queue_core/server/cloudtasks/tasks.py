@@ -1,0 +1,126 @@
+"""The methods of tasks: what a request means in verbs, and the answer as values."""
+
+from queue_core import limits
+from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.failures import ApiError, Code, invalid, refused
+from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.names import QueueName, parse_queue, parse_task
+from queue_core.server.cloudtasks.paging import page_size, page_token, parse_page_token
+from queue_core.server.cloudtasks.task_values import (
+    MAX_RESPONSE_BYTES,
+    SHOWN,
+    TASK_OVERHEAD_BYTES,
+    find_task,
+    not_found,
+    payload_bytes_of,
+    task_values,
+    tasks_values,
+    view_of,
+)
+from queue_core.server.core import ServerCore
+from queue_core.task import ANY, NewTask, Task
+from queue_core.verbs import Turn
+
+MAX_PAGE_TASKS = 1000
+
+
+async def create_task(core: ServerCore, call: Call) -> Values:
+    parent = parse_queue(call.fields.text("parent"), field="parent")
+    new = _new_task(call.fields.fields("task"), parent)
+
+    def step(turn: Turn) -> Task:
+        call.enter(turn, parent.queue, "insert")
+        added = turn.add(parent.queue, [new])[0]
+        if added.status != "added":
+            why = "exists" if added.status == "exists" else "existed too recently: its name is still kept"
+            raise ApiError(
+                Code.ALREADY_EXISTS, f"the task cannot be created: {parent.task(added.name)} {why}; use another name"
+            )
+        eta = max(new.eta or turn.now, turn.now)
+        return Task(0, parent.queue, new.payload, eta, turn.now, added.name, new.tag)
+
+    return task_values(await core.turns.run(step), parent, view=view_of(call.fields))
+
+
+def _new_task(task: Fields, parent: QueueName) -> NewTask:
+    for kind in ("appEngineHttpRequest", "httpRequest"):
+        if kind in task:
+            raise refused(f"{task.named(kind)} needs a push queue, and {parent} is a pull queue: give a pullMessage")
+    name = None
+    if full := task.text("name"):
+        named = parse_task(full, field=task.named("name"))
+        if named.parent != parent:
+            raise invalid(f"{task.named('name')} must be in the queue it is created in, {parent}: {full!r}")
+        name = named.task
+        limits.check_task_name(name)
+    message = task.fields("pullMessage")
+    eta = task.instant("scheduleTime") if "scheduleTime" in task else None
+    payload, tag = message.data("payload"), message.text("tag") or None
+    limits.check_payload(payload)
+    attempts = task.fields("retryConfig")
+    return NewTask(
+        payload,
+        name,
+        tag,
+        None if eta is None or eta <= 0 else eta,
+        max_leases=attempts.number("maxAttempts") if "maxAttempts" in attempts else None,
+    )
+
+
+async def get_task(core: ServerCore, call: Call) -> Values:
+    name = parse_task(call.fields.text("name"), field="name")
+    view = view_of(call.fields)
+
+    def step(turn: Turn) -> Task:
+        call.enter(turn, name.parent.queue, "get")
+        return find_task(turn, name, payload_bytes=payload_bytes_of(view))
+
+    return task_values(await core.look(step), name.parent, view=view)
+
+
+async def list_tasks(core: ServerCore, call: Call) -> Values:
+    parent = parse_queue(call.fields.text("parent"), field="parent")
+    view = view_of(call.fields)
+    size = page_size(call.fields, most=MAX_PAGE_TASKS)
+    token = parse_page_token(call.fields)
+    if token and not (token.isascii() and token.isdigit() and len(token) < 19):
+        raise invalid("page_token is not one of this method's")
+    after = int(token or 0)
+
+    def step(turn: Turn) -> tuple[list[Task], int | None]:
+        call.enter(turn, parent.queue, "list")
+        return _page(turn, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
+
+    tasks, next_after = await core.look(step)
+    answer = tasks_values([task_values(task, parent, view=view) for task in tasks])
+    if next_after is not None:
+        answer["nextPageToken"] = page_token(str(next_after))
+    return answer
+
+
+def _page(turn: Turn, queue: str, *, after: int, size: int, payload_bytes: int) -> tuple[list[Task], int | None]:
+    """Tasks up to a number and to the bytes of an answer, and after which the next page begins."""
+    tasks: list[Task] = []
+    room = MAX_RESPONSE_BYTES
+    largest = payload_bytes + TASK_OVERHEAD_BYTES
+    next_after: int | None = after
+    while next_after is not None and (limit := min(size - len(tasks), room // largest)) >= 1:
+        page = turn.peek(
+            queue, tags=ANY, states=SHOWN, names=None, after=next_after, limit=limit, payload_bytes=payload_bytes
+        )
+        tasks += page.tasks
+        room -= sum(len(task.payload) + TASK_OVERHEAD_BYTES for task in page.tasks)
+        next_after = page.next_after
+    return tasks, next_after
+
+
+async def delete_task(core: ServerCore, call: Call) -> Values:
+    name = parse_task(call.fields.text("name"), field="name")
+
+    def step(turn: Turn) -> None:
+        call.enter(turn, name.parent.queue, "delete")
+        if turn.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
+            raise not_found(name)
+
+    await core.turns.run(step)
+    return {}

@@ -1,0 +1,27 @@
+"""Google's own Cloud Tasks clients, pointed at a server here, and the names they use."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import tasks_v2beta2
+from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTasksRestTransport
+
+from tests.support.servers import QUEUE, RunningServer
+
+PLACE = "projects/shop/locations/here"
+PARENT = f"{PLACE}/queues/{QUEUE}"
+MINUTE = timedelta(seconds=60)
+FULL = tasks_v2beta2.Task.View.FULL
+
+
+@contextmanager
+def rest_client(server: RunningServer) -> Iterator[tasks_v2beta2.CloudTasksClient]:
+    """The real client over REST."""
+    client = tasks_v2beta2.CloudTasksClient(
+        credentials=AnonymousCredentials(), transport="rest", client_options={"api_endpoint": server.url}
+    )
+    assert isinstance(client.transport, CloudTasksRestTransport)
+    with client:
+        yield client
