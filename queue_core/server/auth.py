@@ -80,6 +80,11 @@ class Gate:
 
         Raises `Problem` for a foreign `Host` or `Origin`, `UnauthenticatedError` for no token or an unknown one.
         """
+        authorization = self.check_place(headers)
+        return self._bearer(authorization) if self._tokens else NOBODY_IN_PARTICULAR
+
+    def check_place(self, headers: Headers) -> bytes | None:
+        """Raise `Problem` for a foreign `Host` or `Origin`; returns the `Authorization`, which is not looked at."""
         host = authorization = origin = None
         for name, value in headers:
             if name == b"host":
@@ -92,7 +97,7 @@ class Gate:
             self._check_host(host)
         if origin is not None:
             self._check_origin(origin, host)
-        return self._bearer(authorization) if self._tokens else NOBODY_IN_PARTICULAR
+        return authorization
 
     def _check_host(self, host: bytes | None) -> None:
         """A page that made its own name resolve to 127.0.0.1 still sends that name (DNS rebinding)."""

@@ -1,0 +1,97 @@
+"""Answers of the Task Queue REST API, in the shape of Google's JSON APIs, errors included. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from pydantic_core import to_json
+
+from queue_core import errors
+from queue_core.errors import QueueError
+from queue_core.server.problems import Problem
+
+MEDIA_TYPE = "application/json; charset=UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer before it is bytes on a connection; an empty body has no media type."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    media_type: str = MEDIA_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError(Exception):
+    """An answer that tells what went wrong: `reason` is Google's word for it, `location` the parameter at fault."""
+
+    status: int
+    reason: str
+    message: str
+    location: str = ""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+REASONS: Mapping[type[QueueError], tuple[int, str]] = MappingProxyType(
+    {
+        errors.InvalidRequestError: (400, "invalid"),
+        errors.UnknownQueueError: (404, "notFound"),
+        errors.LeaseLostError: (400, "invalid"),
+        errors.WorkerRetiredError: (403, "forbidden"),
+        errors.PermissionDeniedError: (403, "forbidden"),
+        errors.UnauthenticatedError: (401, "authError"),
+        errors.StoreUnavailableError: (503, "backendError"),
+        errors.QueueError: (500, "internalError"),
+    }
+)
+"""Status and reason of an error: its own, else those of the nearest class above it."""
+
+_OF_STATUS: Mapping[int, str] = MappingProxyType({403: "forbidden", 404: "notFound", 413: "uploadTooLarge"})
+_HEADERS: Mapping[int, tuple[tuple[str, str], ...]] = MappingProxyType(
+    {401: (("www-authenticate", 'Bearer realm="towline"'),), 503: (("retry-after", "1"),)}
+)
+
+
+def json_answer(value: object) -> Answer:
+    """A value as JSON."""
+    return Answer(200, to_json(value))
+
+
+def invalid(message: str, *, location: str = "") -> ApiError:
+    """What most requests that can't be right are answered with."""
+    return ApiError(400, "invalidParameter" if location else "invalid", message, location)
+
+
+def not_found(message: str) -> ApiError:
+    """For a path, a queue or a task that is not there."""
+    return ApiError(404, "notFound", message)
+
+
+def error_answer(error: Exception) -> Answer:
+    """What an error is answered with; one that is not the queue's tells no detail, and is the caller's to log."""
+    told = _told(error)
+    item: dict[str, object] = {"domain": "global", "reason": told.reason, "message": told.message}
+    if told.location:
+        item |= {"locationType": "parameter", "location": told.location}
+    body = {"error": {"errors": [item], "code": told.status, "message": told.message}}
+    return Answer(told.status, to_json(body), _HEADERS.get(told.status, ()))
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether an error was raised on purpose, so that its message is for the caller."""
+    return isinstance(error, QueueError | Problem | ApiError)
+
+
+def _told(error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, Problem):
+        return ApiError(error.status, _OF_STATUS.get(error.status, "invalid"), error.detail)
+    if isinstance(error, QueueError):
+        status, reason = next(REASONS[above] for above in type(error).__mro__ if above in REASONS)
+        return ApiError(status, reason, str(error))
+    return ApiError(500, "internalError", "the server made a mistake; its log has the details")

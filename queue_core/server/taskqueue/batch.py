@@ -1,0 +1,93 @@
+"""Many calls in one request, as Google's clients batch them: multipart/mixed of application/http, and back. Pure."""
+
+import re
+from collections.abc import Iterable
+from email.message import Message
+from email.parser import BytesParser
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import unquote
+
+from queue_core.server.taskqueue.answer import Answer, ApiError, invalid
+from queue_core.server.taskqueue.call import Request
+
+MAX_CALLS = 1000
+"""What Google's client puts into one batch at most."""
+_LINE = re.compile(r"([A-Z]{1,10}) (\S{1,4000}) HTTP/1\.[01]")
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_OUTER = (b"host", b"origin")
+_AUTHORIZATION = b"authorization"
+
+
+def split(batch: Request) -> list[tuple[str, Request]]:
+    """The calls of a batch with their `Content-ID`s, in order. Raises `ApiError`.
+
+    A call's own `Authorization` counts before that of the batch; where it came from is always that of the batch.
+    """
+    head = b"Content-Type: " + batch.header(b"content-type").encode("latin-1") + b"\r\n\r\n"
+    message = BytesParser().parsebytes(head + batch.body)
+    parts = cast("list[Message]", message.get_payload()) if message.is_multipart() else []
+    if message.get_content_type() != "multipart/mixed" or not parts:
+        raise invalid("a batch must be multipart/mixed, with an application/http part for every call")
+    if len(parts) > MAX_CALLS:
+        raise invalid(f"at most {MAX_CALLS} calls in one batch: {len(parts)}; split it")
+    return [(_id_of(part), _request_of(part, batch, number)) for number, part in enumerate(parts, start=1)]
+
+
+def join(answers: Iterable[tuple[str, Answer]], *, boundary: str) -> Answer:
+    """The answers of a batch, each under the `Content-ID` of its call. No body may have the boundary in it."""
+    line = f"--{boundary}".encode()
+    parts = [b"\r\n".join([line, _part(content_id, answer)]) for content_id, answer in answers]
+    body = b"\r\n".join([*parts, line + b"--", b""])
+    return Answer(200, body, media_type=f"multipart/mixed; boundary={boundary}")
+
+
+def _request_of(part: Message, batch: Request, number: int) -> Request:
+    raw = part.get_payload(decode=True)
+    if part.get_content_type() != "application/http" or not isinstance(raw, bytes):
+        raise invalid(f"call {number} of the batch must be application/http: {part.get_content_type()[:60]}")
+    head, _, body = _cut(raw.lstrip(b"\r\n"))
+    line, *lines = head.decode("latin-1").splitlines() or [""]
+    match = _LINE.fullmatch(line.strip())
+    if match is None:
+        raise invalid(f"call {number} of the batch must begin with a line such as `GET /path HTTP/1.1`: {line[:60]!r}")
+    headers = [
+        (name.strip().lower().encode("latin-1"), value.strip().encode("latin-1"))
+        for name, colon, value in (one.partition(":") for one in lines)
+        if colon
+    ]
+    own = [(name, value) for name, value in headers if name not in _OUTER]
+    inherited = _OUTER if any(name == _AUTHORIZATION for name, _ in own) else (*_OUTER, _AUTHORIZATION)
+    own += [(name, value) for name, value in batch.headers if name in inherited]
+    path, _, query = match[2].partition("?")
+    return Request(match[1], unquote(path), query.encode("latin-1"), own, body.rstrip(b"\r\n"))
+
+
+def _cut(raw: bytes) -> tuple[bytes, bytes, bytes]:
+    found = _BLANK_LINE.search(raw)
+    return (raw, b"", b"") if found is None else (raw[: found.start()], found[0], raw[found.end() :])
+
+
+def _id_of(part: Message) -> str:
+    """`<response-...>` to what the call was named; a name with a line end in it is none."""
+    name = " ".join(str(part.get("Content-ID", "")).split()).strip("<>")
+    return f"<response-{name}>" if name.isprintable() and name.isascii() else ""
+
+
+def _part(content_id: str, answer: Answer) -> bytes:
+    head = ["Content-Type: application/http"]
+    head += [f"Content-ID: {content_id}"] if content_id else []
+    head += ["", f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
+    head += [f"Content-Type: {answer.media_type}"] if answer.body else []
+    head += [f"{name}: {value}" for name, value in answer.headers]
+    head += [f"Content-Length: {len(answer.body)}", "", ""]
+    return "\r\n".join(head).encode("latin-1") + answer.body
+
+
+def too_much(limit: int) -> ApiError:
+    """For a call that was not made, as the answers before it are large enough."""
+    return ApiError(
+        413,
+        "responseTooLarge",
+        f"not run: the answers before it in this batch have {limit} bytes or more; send it again in another",
+    )

@@ -1,0 +1,254 @@
+"""What the methods of the Task Queue REST API do: each takes a call that was let in and returns the answer's JSON."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from queue_core import limits
+from queue_core.api import ALL_STATES
+from queue_core.clock import Instant, after
+from queue_core.http_api.values import Json
+from queue_core.server.acl import Access, check_access
+from queue_core.server.core import ServerCore
+from queue_core.server.leased_lately import leased_lately
+from queue_core.server.options import Role
+from queue_core.server.taskqueue.answer import ApiError, invalid, not_found
+from queue_core.server.taskqueue.call import Call, Place
+from queue_core.server.taskqueue.leasing import lease_items
+from queue_core.server.taskqueue.selection import Shape
+from queue_core.server.taskqueue.task_json import (
+    QUEUE_SHAPE,
+    TASK_SHAPE,
+    TASKS_SHAPE,
+    TaskBody,
+    is_task_name,
+    listed_json,
+    new_task,
+    parse_task,
+    queue_json,
+    stats_json,
+    task_json,
+)
+from queue_core.task import ANY, QueueSpec, TagFilter, Task, TaskState
+from queue_core.verbs import Turn
+
+MAX_LISTED = 100
+_EXPIRED = "The task lease has expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method: what it needs, what its answer may be cut down to, and what it does (None: an empty answer)."""
+
+    access: Access
+    shape: Shape
+    run: Callable[[ServerCore, Call], Awaitable[Json | None]]
+
+
+async def get_queue(core: ServerCore, call: Call) -> Json:
+    """The queue's settings, with `getStats` its counts as well."""
+    with_stats = call.parameters.flag("getStats")
+
+    def step(turn: Turn) -> Json:
+        shown = queue_json(_entered(turn, call, "look"))
+        if with_stats:
+            shown["stats"] = _stats(turn, call.queue)
+        return shown
+
+    return await core.look(step)
+
+
+async def list_tasks(core: ServerCore, call: Call) -> Json:
+    """The first hundred tasks, leased ones too, without payloads."""
+
+    def step(turn: Turn) -> Json:
+        _entered(turn, call, "list")
+        page = turn.peek(
+            call.queue, tags=ANY, states=ALL_STATES, names=None, after=0, limit=MAX_LISTED, payload_bytes=0
+        )
+        return _tasks("taskqueues#tasks", [listed_json(task, now=turn.now) for task in page.tasks])
+
+    return await core.look(step)
+
+
+async def get_task(core: ServerCore, call: Call) -> Json:
+    """One task with its payload; nothing is leased."""
+
+    def step(turn: Turn) -> Json:
+        _entered(turn, call, "get")
+        return task_json(_found(turn, call.queue, call.address.task), now=turn.now)
+
+    return await core.look(step)
+
+
+async def insert(core: ServerCore, call: Call) -> Json:
+    """Add a task. A name that is taken, or was not long ago, is an error here."""
+    body = parse_task(call.body)
+    new = new_task(body)
+    _check_same_queue(body, call.queue)
+
+    def step(turn: Turn) -> Json:
+        _entered(turn, call, "insert")
+        (added,) = turn.add(call.queue, [new])
+        if added.status == "exists":
+            raise ApiError(400, "duplicate", f"Task name already taken: {added.name}")
+        if added.status == "tombstoned":
+            raise ApiError(400, "duplicate", f"Task name was taken by a task that is deleted: {added.name}")
+        eta = Instant(max(new.eta or turn.now, turn.now))
+        return task_json(
+            Task(0, call.queue, new.payload, eta, added_at=turn.now, name=added.name, tag=new.tag), now=turn.now
+        )
+
+    return await core.turns.run(step)
+
+
+async def lease(core: ServerCore, call: Call) -> Json:
+    """Lease tasks that are ready, oldest first, as many as fit into an answer."""
+    seconds = call.parameters.integer("leaseSecs", least=0, most=int(limits.MAX_LEASE_SECONDS))
+    count = call.parameters.integer("numTasks", least=1, most=limits.MAX_TASKS_PER_LEASE)
+    tags = _tags(call)
+    if not call.caller.role & Role.ADMIN:
+        await core.look(lambda turn: _entered(turn, call, "lease"))
+    items = await lease_items(
+        core,
+        call.queue,
+        count=count,
+        seconds=seconds,
+        tags=tags,
+        worker=(call.caller.email or "")[: limits.MAX_WORKER_CHARACTERS],
+        project=call.address.project,
+    )
+    return _tasks("taskqueue#tasks", items)
+
+
+async def update(core: ServerCore, call: Call) -> Json:
+    """Move a lease's end; the task is the one in the body, whatever the URL says."""
+    body = parse_task(call.body)
+    if body.leased_until is None:
+        raise ApiError(400, "required", "leaseTimestamp is required.", "leaseTimestamp")
+    if body.name is None:
+        raise ApiError(400, "required", "id is required.", "id")
+    _check_same_queue(body, call.queue)
+    return await _move_end(core, call, body.name, expected=body.leased_until)
+
+
+async def patch(core: ServerCore, call: Call) -> Json:
+    """The same for the task in the URL; without a `leaseTimestamp` whoever holds the lease may be another."""
+    body = parse_task(call.body)
+    if body.queue is None:
+        raise ApiError(400, "required", "queueName is required.", "queueName")
+    _check_same_queue(body, call.queue)
+    if body.name not in (None, call.address.task):
+        raise invalid("Task ID cannot be updated.")
+    return await _move_end(core, call, call.address.task, expected=body.leased_until)
+
+
+async def delete(core: ServerCore, call: Call) -> None:
+    """Delete a task by its name, whoever holds its lease. That it is gone already is no error."""
+
+    def step(turn: Turn) -> None:
+        _entered(turn, call, "delete")
+        if is_task_name(call.address.task):
+            turn.delete_by_name(call.queue, [call.address.task])
+
+    await core.turns.run(step)
+
+
+METHODS: Mapping[tuple[str, Place], Method] = MappingProxyType(
+    {
+        ("GET", "queue"): Method("look", QUEUE_SHAPE, get_queue),
+        ("GET", "tasks"): Method("list", TASKS_SHAPE, list_tasks),
+        ("POST", "tasks"): Method("insert", TASK_SHAPE, insert),
+        ("POST", "lease"): Method("lease", TASKS_SHAPE, lease),
+        ("GET", "task"): Method("get", TASK_SHAPE, get_task),
+        ("POST", "task"): Method("update", TASK_SHAPE, update),
+        ("PATCH", "task"): Method("update", TASK_SHAPE, patch),
+        ("DELETE", "task"): Method("delete", TASK_SHAPE, delete),
+    }
+)
+
+
+async def _move_end(core: ServerCore, call: Call, name: str, *, expected: Instant | None) -> Json:
+    seconds = call.parameters.integer("newLeaseSeconds", least=0, most=int(limits.MAX_LEASE_SECONDS))
+
+    def step(turn: Turn) -> Json:
+        spec = _entered(turn, call, "update")
+        if spec.paused:
+            raise invalid(f"queue {spec.name} is paused: its leases can't be changed")
+        task = _found(turn, call.queue, name)
+        if expected is not None and task.eta != expected:
+            raise invalid(_EXPIRED)
+        end = _moved(turn, task, seconds=seconds, is_fenced=expected is not None)
+        return task_json(replace(task, eta=end), now=turn.now)
+
+    return await core.turns.run(step)
+
+
+def _moved(turn: Turn, task: Task, *, seconds: int, is_fenced: bool) -> Instant:
+    """Renew a lease; or move the eta of a delayed task, where the client said which eta it has."""
+    if task.state is TaskState.LEASED:
+        (renewed,) = turn.renew(task.queue, [task.token], seconds=float(seconds))
+        if renewed is not None:
+            return renewed.expires_at
+    elif task.state is TaskState.DELAYED and is_fenced:
+        eta = after(turn.now, seconds)
+        if turn.postpone(task.queue, task.shown_name, expected=task.eta, eta=eta):
+            return eta
+    raise invalid(_EXPIRED)
+
+
+def _entered(turn: Turn, call: Call, access: Access) -> QueueSpec:
+    """The queue, when it exists and the caller may."""
+    limits.check_queue_name(call.queue)
+    spec = turn.transaction.queue(call.queue)
+    check_access(call.caller, spec, access)
+    return spec
+
+
+def _found(turn: Turn, queue: str, name: str) -> Task:
+    if is_task_name(name):
+        page = turn.peek(
+            queue,
+            tags=ANY,
+            states=ALL_STATES,
+            names=[name],
+            after=0,
+            limit=1,
+            payload_bytes=limits.MAX_PAYLOAD_BYTES,
+        )
+        if page.tasks:
+            return page.tasks[0]
+    raise not_found(f"Task not found: {name[:100]} in queue {queue}")
+
+
+def _stats(turn: Turn, queue: str) -> Json:
+    stats = turn.stats(queue, ANY)
+    etas = (stats.oldest_ready_at, turn.transaction.next_eta(queue, now=turn.now))
+    lately = leased_lately(turn, queue, in_flight=stats.in_flight)
+    return stats_json(
+        stats,
+        oldest=min((eta for eta in etas if eta is not None), default=None),
+        last_minute=lately.last_minute,
+        last_hour=lately.last_hour,
+    )
+
+
+def _tags(call: Call) -> TagFilter:
+    tag = call.parameters.text("tag")
+    if not call.parameters.flag("groupByTag"):
+        if tag is not None:
+            raise invalid("tag must only be specified if groupByTag is true", location="tag")
+        return ANY
+    if not tag:
+        return TagFilter.oldest()
+    limits.check_tag(tag)
+    return TagFilter.of(tag)
+
+
+def _check_same_queue(body: TaskBody, queue: str) -> None:
+    if body.queue is not None and body.queue != queue:
+        raise invalid(f"queueName cannot be updated: {body.queue[:100]!r} in a call for queue {queue[:100]!r}")
+
+
+def _tasks(kind: str, items: list[Json]) -> Json:
+    return {"kind": kind, "items": items} if items else {"kind": kind}

@@ -1,0 +1,150 @@
+"""The routes of the Task Queue REST API, its discovery document and its batches: from HTTP to `methods`, and back."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from queue_core.http_api.values import Json
+from queue_core.server import events
+from queue_core.server.acl import VERBS
+from queue_core.server.auth import check_role
+from queue_core.server.core import ServerCore
+from queue_core.server.taskqueue import batch, discovery
+from queue_core.server.taskqueue.answer import Answer, ApiError, error_answer, is_ours, json_answer, not_found
+from queue_core.server.taskqueue.call import PREFIX, Call, Request, address_of, method_of
+from queue_core.server.taskqueue.methods import METHODS
+from queue_core.server.taskqueue.parameters import parameters_of
+from queue_core.server.taskqueue.selection import parse_selection, select
+
+CALLS_AT_ONCE = 50
+MAX_BATCH_ANSWER_BYTES = 32 << 20
+"""Of a batch's answers; calls after that are not made."""
+_ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+log = structlog.get_logger()
+
+
+def routes(core: ServerCore) -> Sequence[BaseRoute]:
+    """What this door answers; everything below its paths, mistakes included."""
+
+    async def one(request: Request) -> Answer:
+        return await answer(core, request)
+
+    async def many(request: Request) -> Answer:
+        return await answer_batch(core, request)
+
+    return [
+        Route(PREFIX + "{path:path}", _view(core, one), methods=_ALL),
+        Route(f"/{discovery.BATCH_PATH}", _view(core, many), methods=_ALL),
+        Route(discovery.DIRECTORY_PATH, _page(core, discovery.directory), methods=_ALL),
+        Route(discovery.DOCUMENT_PATH, _page(core, discovery.document), methods=_ALL),
+    ]
+
+
+async def answer(core: ServerCore, request: Request) -> Answer:
+    """Answer one call, come what may."""
+    try:
+        return await _answer(core, request)
+    except Exception as error:  # noqa: BLE001 - the top of a request
+        return _failed(error)
+
+
+async def answer_batch(core: ServerCore, request: Request) -> Answer:
+    """Answer every call of a batch, some of them at a time; the order in which they take effect is not promised."""
+    if request.method != "POST":
+        raise _wrong_method(request.method, ["POST"])
+    calls = batch.split(request)
+    answers: list[tuple[str, Answer]] = []
+    size = 0
+    for begin in range(0, len(calls), CALLS_AT_ONCE):
+        some = calls[begin : begin + CALLS_AT_ONCE]
+        if size < MAX_BATCH_ANSWER_BYTES:
+            made = await asyncio.gather(*(answer(core, one) for _, one in some))
+        else:
+            made = [error_answer(batch.too_much(MAX_BATCH_ANSWER_BYTES)) for _ in some]
+        size += sum(len(one.body) for one in made)
+        answers += zip((name for name, _ in some), made, strict=True)
+    return batch.join(answers, boundary=f"batch_{secrets.token_hex(16)}")
+
+
+async def _answer(core: ServerCore, request: Request) -> Answer:
+    caller = core.gate.caller(request.headers)
+    address = address_of(request.path)
+    if address is None:
+        raise not_found(f"no such path: {request.path[:200]}; see {discovery.DOCUMENT_PATH} for what there is")
+    asked = method_of(request)
+    place = next((place for place in address.places if (asked, place) in METHODS), None)
+    if place is None:
+        raise _wrong_method(asked, [one for one, where in METHODS if where in address.places])
+    method = METHODS[asked, place]
+    check_role(caller, VERBS[method.access])
+    parameters = parameters_of(request.query, request.body, request.header(b"content-type"))
+    selection = parse_selection(parameters.text("fields"), method.shape)
+    shown = await method.run(core, Call(caller, address, parameters, request.body))
+    return Answer(204) if shown is None else json_answer(select(shown, selection))
+
+
+def _wrong_method(asked: str, allowed: Sequence[str]) -> ApiError:
+    return ApiError(405, "httpMethodNotAllowed", f"{asked} does not fit this path: use {', '.join(allowed)}")
+
+
+def _failed(error: Exception) -> Answer:
+    if not is_ours(error):
+        log.error(events.REQUEST_FAILED, exc_info=error)
+    return error_answer(error)
+
+
+def _view(
+    core: ServerCore, run: Callable[[Request], Awaitable[Answer]]
+) -> Callable[[HttpRequest], Awaitable[Response]]:
+    async def view(request: HttpRequest) -> Response:
+        try:
+            body = await _body(request, limit=core.options.max_body_bytes)
+            query: bytes = request.scope["query_string"]
+            told = await run(Request(request.method, request.scope["path"], query, request.headers.raw, body))
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            told = _failed(error)
+        return _response(told)
+
+    return view
+
+
+async def _body(request: HttpRequest, *, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise ApiError(413, "uploadTooLarge", f"a request must be at most {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _page(core: ServerCore, made: Callable[[str], Json]) -> Callable[[HttpRequest], Awaitable[Response]]:
+    """A document that needs no token, as clients fetch it before they have one; it is told where it was found."""
+
+    async def view(request: HttpRequest) -> Response:
+        try:
+            core.gate.check_place(request.headers.raw)
+            if request.method in ("GET", "HEAD"):
+                told = json_answer(made(f"{request.url.scheme}://{request.url.netloc}/"))
+            else:
+                told = error_answer(_wrong_method(request.method, ["GET"]))
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            told = _failed(error)
+        return _response(told)
+
+    return view
+
+
+def _response(told: Answer) -> Response:
+    headers = {"cache-control": "no-store", **dict(told.headers)}
+    return Response(told.body, told.status, headers, media_type=told.media_type if told.body else None)
