@@ -15,15 +15,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from queue_core.server import wire
+from queue_core.server import appengine, wire
+from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.core import ServerCore
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_ring import RecentEvents, event_json
 from queue_core.server.handlers import Call
-from queue_core.server.hot import HotVerbs, Reply, Request, check_json, json_reply, reply_of
+from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, json_reply, reply_of
 from queue_core.server.metrics import QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
+from queue_core.server.taskqueue import routes as taskqueue
 
 View = Callable[[HttpRequest], Awaitable[Response]]
 
@@ -39,15 +41,21 @@ class ServerApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(_PREFIX):
-            queue, _, verb = scope["path"][len(_PREFIX) :].partition("/")
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path: str = scope["path"]
+            queue, _, verb = path[len(_PREFIX) :].partition("/") if path.startswith(_PREFIX) else ("", "", "")
             if verb in HotVerbs.VERBS:
-                await _serve_hot(self.core, verb, queue, scope, receive, send)
+                await _serve_hot(self.core, self.core.hot, verb, queue, scope, receive, send)
+                return
+            if path == appengine.PATH:
+                await _serve_hot(self.core, self.core.appengine, "", "", scope, receive, send)
                 return
         await self._quiet(scope, receive, send)
 
 
-async def _serve_hot(core: ServerCore, verb: str, queue: str, scope: Scope, receive: Receive, send: Send) -> None:
+async def _serve_hot(
+    core: ServerCore, door: Door, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
+) -> None:
     """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
     reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     try:
@@ -55,9 +63,9 @@ async def _serve_hot(core: ServerCore, verb: str, queue: str, scope: Scope, rece
     except Exception as error:  # noqa: BLE001 - the top of a request
         if isinstance(error, ClientDisconnect):
             return
-        await _send(reply_of(error), send)
+        await _send(door.refuse(error), send)
         return
-    call = core.hot.start(
+    call = door.start(
         Request(verb, queue, scope["headers"], body, scope.get("client"), reply.set_result, lambda: False)
     )
     if call is not None and not reply.done():
@@ -106,6 +114,8 @@ def _routes(core: ServerCore) -> Sequence[BaseRoute]:
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
     routes.append(Route("/openapi.json", _openapi, methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core), methods=["GET"]))
+    routes.extend(cloudtasks.routes(core))
+    routes.extend(taskqueue.routes(core))
     return routes
 
 

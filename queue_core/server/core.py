@@ -9,10 +9,13 @@ from queue_core.clock import Clock
 from queue_core.errors import StoreUnavailableError
 from queue_core.events import EventLog
 from queue_core.http_api.values import Json
+from queue_core.notes import Wake
+from queue_core.server.appengine.door import AppEngineDoor
 from queue_core.server.auth import Gate
 from queue_core.server.event_ring import EventRing
 from queue_core.server.hands import Hands
 from queue_core.server.hot import HotVerbs
+from queue_core.server.lease_counts import LeaseCounts, LeaseNotes
 from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
@@ -24,7 +27,6 @@ from queue_core.server.watching import Watcher
 from queue_core.service import QueueService, Step
 from queue_core.store import Store
 from queue_core.task import TagFilter
-from queue_core.verbs import Wake
 
 T = TypeVar("T")
 
@@ -52,7 +54,10 @@ class ServerCore:
         self.gate = Gate(options)
         self.repeats = Repeats(self.run, kept_by_store=store.is_remote)
         self.hot = HotVerbs(self.gate, self.turns, self.waiting, self.repeats)
+        self.lease_counts = LeaseCounts()
+        self.appengine = AppEngineDoor(self.gate, self.turns, self.waiting, self.look, self.lease_counts)
         self._looks = Hands(LOOKS_AT_ONCE, name="towline-look")
+        self._lease_notes = LeaseNotes(self.lease_counts, self.service, self._looks)
 
     def health(self) -> Json:
         """What probes and clients are told of this run."""
@@ -96,11 +101,17 @@ class ServerCore:
 
     def _after_turn(self) -> None:
         self.waiting.after_turn()
+        self._lease_notes.after_turn()
+
+    def start(self) -> None:
+        """Begin to take notes; called in the loop before the first request."""
+        self._lease_notes.start()
 
     def stop(self) -> None:
         """Answer all who wait, so that a graceful stop is a quick one."""
         self.waiting.stop()
         self.ring.stop()
+        self._lease_notes.stop()
 
     def close(self) -> None:
         """End the threads."""

@@ -5,6 +5,7 @@ Both doors lead here: the ASGI application (`app.py`) and the protocol's short w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from pydantic import ValidationError
@@ -60,6 +61,16 @@ class Request:
     is_gone: Callable[[], bool]
 
 
+class Door(Protocol):
+    """Where the requests of one API become verbs without a task or a framework: it has the short way."""
+
+    def start(self, request: Request) -> LeaseCall | None:
+        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `HotVerbs.hang_up`."""
+
+    def refuse(self, error: Exception) -> Reply:
+        """What a request is answered with that could not be read."""
+
+
 class HotVerbs:
     """add, lease, exchange, renew, delete of every queue."""
 
@@ -87,6 +98,10 @@ class HotVerbs:
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))
             return None
+
+    def refuse(self, error: Exception) -> Reply:
+        """What a request is answered with that could not be read."""
+        return reply_of(error)
 
     def hang_up(self, call: LeaseCall) -> None:
         """The caller is gone."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from queue_core.errors import QueueError
 from queue_core.store import Deletion, Granted
 from queue_core.task import TagFilter
+from queue_core.verbs import Turn
 from queue_core.waiters import Waiter
 
 
@@ -47,6 +48,8 @@ class LeaseCall:
     ends_at: float | None = None
     timer: asyncio.TimerHandle | None = None
     waiter: "Waiter[LeaseCall] | None" = None
+    grant: Callable[[Turn], Granted] | None = None
+    """How leases are granted, where that is more than one `Turn.lease`."""
     news: int = 0
     """What was known of the queue when it was last looked at for this call."""
 

@@ -12,12 +12,16 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from queue_core.server.hot import HotVerbs, Reply, Request, reply_of
+from queue_core.server import appengine
+from queue_core.server.core import ServerCore
+from queue_core.server.hot import Door, HotVerbs, Reply, Request
 from queue_core.server.lease_call import LeaseCall
-from queue_core.server.problems import refusal
+from queue_core.server.problems import Problem, refusal
 from queue_core.task import Lease
 
 PREFIX = b"/v1/queues/"
+RPC_PATH = appengine.PATH.encode()
+MAX_DROPPED_BYTES = 256 << 20
 MAX_HEADER_BYTES = 64 << 10
 TCP_INFO_BYTES = 216
 BYTES_ACKED, NOTSENT_BYTES, BYTES_SENT = 120, 144, 200
@@ -28,12 +32,16 @@ GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 class HotCycle(RequestResponseCycle):
     """A request on the short way; has what uvicorn asks of a request that is under way."""
 
-    def __init__(self, verb: str, queue: str, headers: list[tuple[bytes, bytes]], *, keep_alive: bool) -> None:
+    def __init__(
+        self, door: Door, verb: str, queue: str, headers: list[tuple[bytes, bytes]], *, keep_alive: bool
+    ) -> None:
+        self.door = door
         self.verb = verb
         self.queue = queue
         self.headers = headers
         self.keep_alive = keep_alive
         self.body = bytearray()
+        self.dropped_bytes = 0
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
@@ -45,6 +53,7 @@ class HotProtocol(HttpToolsProtocol):
     """uvicorn's protocol with the short way in it."""
 
     hot: HotVerbs
+    appengine: Door
     max_body_bytes: int
     granted: tuple[Lease, ...] = ()
     """Leases in the last answer, until the caller says something: then it has read it."""
@@ -76,9 +85,8 @@ class HotProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if not isinstance(cycle, HotCycle) or cycle.response_complete:
             super().on_body(body)
-        elif len(cycle.body) + len(body) > self.max_body_bytes:
-            cycle.keep_alive = False
-            self._reply(cycle, too_large(self.max_body_bytes))
+        elif len(cycle.body) + len(body) > self.max_body_bytes or cycle.dropped_bytes:
+            self._drop(cycle, len(body))
         else:
             cycle.body += body
 
@@ -89,7 +97,10 @@ class HotProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         cycle.more_body = False
-        cycle.call = self.hot.start(
+        if cycle.dropped_bytes:
+            self._refuse_body(cycle)
+            return
+        cycle.call = cycle.door.start(
             Request(
                 cycle.verb,
                 cycle.queue,
@@ -110,19 +121,33 @@ class HotProtocol(HttpToolsProtocol):
         if isinstance(cycle, HotCycle) and cycle.call is not None and not cycle.response_complete:
             self.hot.hang_up(cycle.call)
 
+    def _drop(self, cycle: HotCycle, count: int) -> None:
+        """Refuse a body at once; but App Engine's clients read no answer before they have sent all of theirs."""
+        cycle.dropped_bytes += len(cycle.body) + count
+        cycle.body.clear()
+        if cycle.door is not self.appengine or cycle.dropped_bytes > MAX_DROPPED_BYTES:
+            cycle.keep_alive = False
+            self._refuse_body(cycle)
+
+    def _refuse_body(self, cycle: HotCycle) -> None:
+        self._reply(cycle, cycle.door.refuse(too_large(self.max_body_bytes)))
+
     def _hot_cycle(self) -> HotCycle | None:
         url = self.url
-        if not url.startswith(PREFIX) or self.parser.get_method() != b"POST":
+        is_rpc = url == RPC_PATH
+        if not (is_rpc or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
             return None
         if self.expect_100_continue or self.parser.should_upgrade():
             return None
         if self.cycle is not None and not self.cycle.response_complete:
             return None
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        if is_rpc:
+            return HotCycle(self.appengine, "", "", self.headers, keep_alive=keep_alive)
         queue, _, verb = url[len(PREFIX) :].decode("latin-1").partition("/")
         if verb not in HotVerbs.VERBS or "%" in queue or "?" in queue:
             return None
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        return HotCycle(verb, queue, self.headers, keep_alive=keep_alive)
+        return HotCycle(self.hot, verb, queue, self.headers, keep_alive=keep_alive)
 
     def _reply(self, cycle: HotCycle, reply: Reply) -> None:
         if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
@@ -167,16 +192,17 @@ def is_unheard(transport: asyncio.Transport) -> bool:
     return unsent > 0 or bool(confirmed < sent - sent_again)
 
 
-def too_large(limit: int) -> Reply:
-    """What a body over the limit is answered with."""
-    return reply_of(refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch"))
+def too_large(limit: int) -> Problem:
+    """What a body over the limit is refused with."""
+    return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
 
 
-def hot_protocol(verbs: HotVerbs, *, limit: int) -> type[HotProtocol]:
+def hot_protocol(core: ServerCore, *, limit: int) -> type[HotProtocol]:
     """The protocol class of one server, as uvicorn wants it: a class."""
 
     class ServerProtocol(HotProtocol):
-        hot = verbs
+        hot = core.hot
+        appengine = core.appengine
         max_body_bytes = limit
 
     return ServerProtocol

@@ -137,7 +137,7 @@ class Server:
         config = uvicorn.Config(
             ServerApp(self.core),
             loop="asyncio",
-            http=hot_protocol(self.core.hot, limit=self._options.max_body_bytes),
+            http=hot_protocol(self.core, limit=self._options.max_body_bytes),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -149,6 +149,7 @@ class Server:
         )
 
         def told() -> None:
+            self.core.start()
             log.info(events.SERVER_STARTED, url=self.url)
             started()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from queue_core.errors import QueueError, UnknownQueueError
+from queue_core.notes import Wake
 from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
 from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall
 from queue_core.server.listening import Listener
@@ -18,7 +19,7 @@ from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
 from queue_core.store import Granted, Release
 from queue_core.task import Lease, TagFilter
-from queue_core.verbs import Turn, Wake
+from queue_core.verbs import Turn
 from queue_core.waiters import Waiter, Waiters
 
 HEARD_SECONDS = 0.002
@@ -74,6 +75,8 @@ class WaitingLeases:
 
         def exchange(turn: Turn) -> LeaseAnswer:
             call.news = self._news.get(call.queue, 0)
+            if call.grant is not None:
+                return LeaseAnswer(call.grant(turn))
             granted, lost = turn.exchange(
                 call.queue,
                 call.deletions,
@@ -328,4 +331,6 @@ class WaitingLeases:
 
 
 def _lease(turn: Turn, call: LeaseCall) -> Granted:
+    if call.grant is not None:
+        return call.grant(turn)
     return turn.lease(call.queue, count=call.count, seconds=call.seconds, tags=call.tags, worker=call.worker)

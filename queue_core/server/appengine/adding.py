@@ -1,0 +1,208 @@
+"""Add and BulkAdd: every request is checked first, and only if all of them are right are any added."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from queue_core import limits
+from queue_core.clock import Instant
+from queue_core.errors import InvalidEtaError, UnknownQueueError
+from queue_core.server.appengine import messages
+from queue_core.server.appengine.codec import decode, encode
+from queue_core.server.appengine.codes import ApplicationError, Code
+from queue_core.server.appengine.fields import given_name, queue_of, tag_of
+from queue_core.server.appengine.schema import Record
+from queue_core.service import Step
+from queue_core.task import NewTask
+from queue_core.verbs import Turn
+
+MAX_TASKS_PER_ADD = 100
+MAX_PULL_TASK_BYTES = 1 << 20
+"""Of the whole request for one task, as App Engine's servers counted."""
+MAX_PUSH_TASK_BYTES = 100 << 10
+
+_STATUS = {"added": Code.OK, "exists": Code.TASK_ALREADY_EXISTS, "tombstoned": Code.TOMBSTONED_TASK}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One request: the task that it asks for, or why it can't be had.
+
+    Args:
+        queue: the queue's name as it came.
+        eta: checked when the present is known, before anything else.
+        refusal: what is wrong with the rest, whether or not the queue exists.
+    """
+
+    queue: bytes
+    eta: Instant
+    task: NewTask | None
+    refusal: ApplicationError | None
+    is_pull: bool
+    is_transactional: bool
+    is_named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one request; `chosen_name` when it left the choice to the queue."""
+
+    code: Code
+    chosen_name: str = ""
+    detail: str = ""
+
+
+def bulk_add(payload: bytes) -> Step[bytes]:
+    """`TaskQueueService.BulkAdd`."""
+    requests = decode(messages.BULK_ADD_REQUEST, payload).all_octets("add_request")
+    if len(requests) > MAX_TASKS_PER_ADD:
+        raise ApplicationError(
+            Code.TOO_MANY_TASKS, f"at most {MAX_TASKS_PER_ADD} tasks in one call: {len(requests)}; split the batch"
+        )
+    wanted = [wanted_of(request) for request in requests]
+    if wanted and not wanted[0].queue:
+        raise ApplicationError(Code.UNKNOWN_QUEUE, "the first task names no queue")
+
+    def step(turn: Turn) -> bytes:
+        results = add_all(turn, wanted)
+        return encode(messages.BULK_ADD_RESPONSE, {"taskresult": [_result(result) for result in results]})
+
+    return step
+
+
+def add(payload: bytes) -> Step[bytes]:
+    """`TaskQueueService.Add`: the same for one task, whose error is that of the call. Only Go calls it."""
+    wanted = [wanted_of(payload)]
+
+    def step(turn: Turn) -> bytes:
+        (result,) = add_all(turn, wanted)
+        if result.code is not Code.OK:
+            raise ApplicationError(result.code, result.detail)
+        chosen = {"chosen_task_name": result.chosen_name.encode()} if result.chosen_name else {}
+        return encode(messages.ADD_RESPONSE, chosen)
+
+    return step
+
+
+def wanted_of(request: bytes) -> Wanted:
+    """One request as a value. Raises `CodecError`."""
+    record = decode(messages.ADD_REQUEST, request)
+    is_pull = record.integer("mode", messages.PUSH) == messages.PULL
+    task = refusal = None
+    try:
+        task = _task(record, is_pull=is_pull, size_bytes=len(request))
+    except ApplicationError as error:
+        refusal = error
+    return Wanted(
+        record.octets("queue_name"),
+        Instant(record.integer("eta_usec")),
+        task,
+        refusal,
+        is_pull,
+        "transaction" in record or "datastore_transaction" in record,
+        bool(record.octets("task_name")),
+    )
+
+
+def add_all(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
+    """Add them if all may be added. Raises `ApplicationError` for what concerns the call as a whole."""
+    tasks = _all_tasks(turn, wanted)
+    if tasks is None:
+        return _refusals(turn, wanted)
+    if not tasks:
+        return []
+    try:
+        added = turn.add(tasks[0].queue or "", tasks)
+    except UnknownQueueError:
+        return _refusals(turn, wanted)
+    return [
+        Result(_STATUS[one.status], "" if request.is_named or one.status != "added" else one.name)
+        for request, one in zip(wanted, added, strict=True)
+    ]
+
+
+def _all_tasks(turn: Turn, wanted: Sequence[Wanted]) -> list[NewTask] | None:
+    """What is to be added; None when anything is wrong."""
+    tasks: list[NewTask] = []
+    for one in wanted:
+        if one.task is None or not one.is_pull or one.is_transactional or _eta_refusal(one, turn.now) is not None:
+            return None
+        tasks.append(one.task)
+    return tasks
+
+
+def _refusals(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
+    """One result per request when nothing is added: what is wrong with it, or that it was skipped for the others.
+
+    Source: `taskqueue_stub._VerifyTaskQueueAddRequest` for the order of the checks.
+    """
+    results = [_refusal(turn, one) for one in wanted]
+    if any(result.code is not Code.SKIPPED for result in results):
+        return results
+    if any(one.is_transactional for one in wanted):
+        raise ApplicationError(
+            Code.DATASTORE_BAD_REQUEST, "there is no datastore here whose transaction a task could be part of"
+        )
+    raise ApplicationError(
+        Code.INVALID_QUEUE_MODE, "every queue here is a pull queue: add tasks with method='PULL', without a url"
+    )
+
+
+def _refusal(turn: Turn, one: Wanted) -> Result:
+    refusal = _eta_refusal(one, turn.now) or _queue_refusal(turn, one) or one.refusal
+    return Result(Code.SKIPPED) if refusal is None else Result(refusal.code, detail=refusal.detail)
+
+
+def _eta_refusal(one: Wanted, now: Instant) -> ApplicationError | None:
+    try:
+        limits.check_eta(one.eta, now=now)
+    except InvalidEtaError as error:
+        return ApplicationError(Code.INVALID_ETA, str(error))
+    return None
+
+
+def _queue_refusal(turn: Turn, one: Wanted) -> ApplicationError | None:
+    try:
+        name = queue_of(one.queue)
+        moved_to = turn.transaction.queue(name).moved_to
+    except ApplicationError as error:
+        return error
+    except UnknownQueueError as error:
+        return ApplicationError(Code.UNKNOWN_QUEUE, str(error))
+    return ApplicationError(Code.UNKNOWN_QUEUE, f"queue {name} lives elsewhere: {moved_to}") if moved_to else None
+
+
+def _task(record: Record, *, is_pull: bool, size_bytes: int) -> NewTask:
+    """The task that a request asks for. Raises `ApplicationError`."""
+    if "crontimetable" in record:
+        raise ApplicationError(Code.PERMISSION_DENIED, "tasks with a timetable are for cron itself")
+    most = MAX_PULL_TASK_BYTES if is_pull else MAX_PUSH_TASK_BYTES
+    if size_bytes > most:
+        raise ApplicationError(
+            Code.TASK_TOO_LARGE,
+            f"a task's request must be at most {most} bytes: {size_bytes}; keep the data elsewhere and add its address",
+        )
+    if is_pull and "body" not in record:
+        raise ApplicationError(Code.INVALID_REQUEST, "a pull task needs a payload; an empty one will do")
+    retry = record.record("retry_parameters")
+    max_leases = None
+    if retry is not None and "retry_limit" in retry:
+        max_leases = retry.integer("retry_limit")
+        if max_leases < 1:
+            raise ApplicationError(
+                Code.INVALID_RETRY_PARAMETERS, f"retry_limit must be at least 1, the first lease: {max_leases}"
+            )
+    return NewTask(
+        record.octets("body"),
+        given_name(record.octets("task_name")),
+        tag_of(record.octets("tag")),
+        Instant(record.integer("eta_usec")),
+        queue=queue_of(record.octets("queue_name")),
+        max_leases=max_leases,
+    )
+
+
+def _result(result: Result) -> Record:
+    record = Record(result=int(result.code))
+    if result.chosen_name:
+        record["chosen_task_name"] = result.chosen_name.encode()
+    return record

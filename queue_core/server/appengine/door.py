@@ -1,0 +1,225 @@
+"""`POST /rpc_http` from a request's bytes to an answer's. Whatever happens, the answer is App Engine's own, with 200:
+its clients take anything else for a broken network, which their workers do not survive."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.errors import QueueError
+from queue_core.server import events
+from queue_core.server.appengine import adding, leasing, messages, queues
+from queue_core.server.appengine.codec import CodecError, decode, encode
+from queue_core.server.appengine.codes import ApplicationError, Code, RpcCode, RpcError, code_of
+from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
+from queue_core.server.appengine.schema import Record
+from queue_core.server.auth import Gate
+from queue_core.server.hot import Reply, Request
+from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.lease_counts import LeaseCounts
+from queue_core.server.lease_rate import LeaseRate
+from queue_core.server.problems import Problem
+from queue_core.server.turns import Turns
+from queue_core.server.waiting import WaitingLeases
+from queue_core.service import Step
+from queue_core.store import Granted
+from queue_core.task import ANY, Lease
+from queue_core.verbs import Turn
+
+MEDIA_TYPE = b"application/octet-stream"
+SERVICE = "taskqueue"
+MAX_REQUEST_BYTES = 32 << 20
+KNOWN_SECONDS = 1.0
+"""How long a queue's bound on lease calls is taken for granted."""
+
+log = structlog.get_logger()
+
+Prepare = Callable[[bytes], Step[bytes]]
+Look = Callable[[Step[bytes]], Awaitable[bytes]]
+
+
+class AppEngineDoor:
+    """The task queue service of App Engine over the queues of one server. Lives in its loop."""
+
+    def __init__(self, gate: Gate, turns: Turns, waiting: WaitingLeases, look: Look, counts: LeaseCounts) -> None:
+        self._gate = gate
+        self._turns = turns
+        self._waiting = waiting
+        self._look = look
+        self._rate = LeaseRate()
+        self._bounds: dict[str, tuple[Instant, int | None]] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._changes: Mapping[str, tuple[str, Prepare]] = {
+            "Add": ("add", adding.add),
+            "BulkAdd": ("add", adding.bulk_add),
+            "ModifyTaskLease": ("renew", leasing.modify),
+            "PauseQueue": ("pause", queues.pause),
+            "UpdateQueue": ("set-queue", queues.update),
+        }
+        self._looks: Mapping[str, tuple[str, Prepare]] = {
+            "FetchQueueStats": ("stats", queues.fetch_stats(counts)),
+            "FetchQueues": ("queues", queues.fetch_queues),
+            "QueryTasks": ("peek", queues.query_tasks),
+            "FetchTask": ("peek", queues.fetch_task),
+        }
+        self._long: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
+            "Delete": ("delete", self._delete),
+            "PurgeQueue": ("purge", self._purge),
+            "DeleteQueue": ("set-queue", self._delete_queue),
+        }
+
+    def start(self, request: Request) -> LeaseCall | None:
+        """Begin; `request.reply` is told when it is done. A lease under way is returned: see `HotVerbs.hang_up`."""
+        try:
+            return self._begin(request)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            request.reply(reply_of(error))
+            return None
+
+    def refuse(self, error: Exception) -> Reply:
+        """What a request is answered with that could not be read."""
+        if isinstance(error, Problem) and error.status == 413:
+            return _rpc_error(RpcCode.REQUEST_TOO_LARGE, error.detail)
+        return reply_of(error)
+
+    def _begin(self, request: Request) -> LeaseCall | None:
+        if len(request.body) > MAX_REQUEST_BYTES:
+            raise RpcError(RpcCode.REQUEST_TOO_LARGE, f"a request must be at most {MAX_REQUEST_BYTES} bytes")
+        call = decode(messages.REMOTE_REQUEST, request.body)
+        service, method = call.text("service_name"), call.text("method")
+        payload = call.octets("request")
+        if service != SERVICE:
+            raise RpcError(RpcCode.CALL_NOT_FOUND, f"this server is {SERVICE} alone, not {service[:100]}")
+        if method == "QueryAndOwnTasks":
+            self._let_in(request, call, "lease")
+            return self._lease(request, payload)
+        if (change := self._changes.get(method)) is not None:
+            verb, prepare = change
+            self._let_in(request, call, verb)
+            self._turns.submit(
+                prepare(payload), lambda outcome: request.reply(reply_of(outcome)), size_bytes=len(payload)
+            )
+        elif (look := self._looks.get(method)) is not None:
+            verb, prepare = look
+            self._let_in(request, call, verb)
+            self._go_on(request, self._look(prepare(payload)))
+        elif (long := self._long.get(method)) is not None:
+            verb, work = long
+            self._let_in(request, call, verb)
+            self._go_on(request, work(payload))
+        else:
+            raise RpcError(RpcCode.CALL_NOT_FOUND, f"{SERVICE} has no call {method[:100]} for pull queues")
+        return None
+
+    def _let_in(self, request: Request, call: Record, verb: str) -> None:
+        """The ticket is what others send as `Authorization: Bearer`; it is the only secret these clients can carry."""
+        headers = [header for header in request.headers if header[0] != b"authorization"]
+        self._gate.check([*headers, (b"authorization", b"Bearer " + call.text("request_id").encode())], verb)
+
+    def _go_on(self, request: Request, work: Awaitable[bytes]) -> None:
+        async def answer() -> None:
+            try:
+                request.reply(reply_of(await work))
+            except Exception as error:  # noqa: BLE001 - the top of a request
+                request.reply(reply_of(error))
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    # -- leases ---------------------------------------------------------------------------------------------------
+
+    def _lease(self, request: Request, payload: bytes) -> LeaseCall | None:
+        wish = leasing.lease_wish(payload)
+        if not isinstance(wish, leasing.LeaseWish):
+            self._turns.submit(wish, lambda outcome: request.reply(reply_of(outcome)))
+            return None
+
+        def answer(outcome: LeaseAnswer | Exception) -> None:
+            if isinstance(outcome, LeaseAnswer):
+                leases = outcome.granted.leases
+                request.reply(_reply(leasing.lease_response(leases), leases=leases))
+            else:
+                request.reply(reply_of(outcome))
+
+        def grant(turn: Turn) -> Granted:
+            if not self._rate.allows(wish.queue, self._bound(turn, wish.queue), turn.now):
+                return Granted(())
+            return leasing.grant(turn, wish, worker="")
+
+        call = LeaseCall(
+            wish.queue,
+            wish.count,
+            wish.seconds,
+            wish.tags,
+            "",
+            0.0,
+            request.caller,
+            (),
+            answer,
+            request.is_gone,
+            size_bytes=len(payload),
+            grant=grant,
+        )
+        self._waiting.start(call)
+        return call
+
+    def _bound(self, turn: Turn, queue: str) -> int | None:
+        """Lease calls of the queue in a second. Raises `UnknownQueueError`."""
+        known = self._bounds.get(queue)
+        if known is not None and 0 <= turn.now - known[0] < KNOWN_SECONDS * MICROSECONDS:
+            return known[1]
+        bound = turn.transaction.queue(queue).lease_calls_per_second
+        self._bounds[queue] = (turn.now, bound)
+        return bound
+
+    # -- what takes several turns ---------------------------------------------------------------------------------
+
+    async def _delete(self, payload: bytes) -> bytes:
+        return b"".join([await self._turns.run(step) for step in leasing.deletions(payload)])
+
+    async def _purge(self, payload: bytes) -> bytes:
+        queue = queues.request_of(payload)
+        while await self._turns.run(lambda turn: turn.purge(queue, ANY, dead="keep")):
+            pass
+        return b""
+
+    async def _delete_queue(self, payload: bytes) -> bytes:
+        queue = queues.request_of(payload)
+        answer = await self._turns.run(queues.delete(queue))
+        self._bounds.pop(queue, None)
+        self._waiting.retry_queue(queue)
+        return answer
+
+
+def reply_of(outcome: object) -> Reply:
+    """The answer that an outcome is: a message's bytes, or an error's code."""
+    if isinstance(outcome, bytes):
+        return _reply(outcome)
+    if isinstance(outcome, ApplicationError):
+        return _application_error(outcome.code, outcome.detail)
+    if isinstance(outcome, QueueError):
+        return _application_error(code_of(outcome), str(outcome))
+    if isinstance(outcome, RpcError):
+        return _rpc_error(outcome.code, outcome.detail)
+    if isinstance(outcome, CodecError):
+        return _rpc_error(RpcCode.PARSE_ERROR, str(outcome))
+    if isinstance(outcome, Problem):
+        return _rpc_error(RpcCode.SECURITY_VIOLATION, outcome.detail)
+    log.error(events.REQUEST_FAILED, exc_info=outcome)
+    return _application_error(Code.INTERNAL_ERROR, "the server made a mistake; its log has the details")
+
+
+def _reply(response: bytes, *, leases: tuple[Lease, ...] = ()) -> Reply:
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE, (), leases)
+
+
+def _application_error(code: Code, detail: str) -> Reply:
+    error = Record(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
+
+
+def _rpc_error(code: RpcCode, detail: str) -> Reply:
+    error = Record(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)

@@ -1,0 +1,80 @@
+"""What bytes in App Engine's messages mean here: names, tags, ranges, each with the code of its refusal. Pure."""
+
+import re
+from math import isnan
+
+from queue_core import limits
+from queue_core.errors import InvalidRequestError, InvalidTaskNameError
+from queue_core.server.appengine.codes import ApplicationError, Code, code_of
+
+MAX_DETAIL_CHARACTERS = 500
+
+_NAME = re.compile(rb"[a-zA-Z0-9_-]{1,500}")
+_CHOSEN_NAME = re.compile(r"_[0-9]+")
+
+
+def queue_of(name: bytes) -> str:
+    """A queue's name. Raises `ApplicationError`."""
+    text = name.decode("ascii", "replace")
+    try:
+        limits.check_queue_name(text)
+    except InvalidRequestError as error:
+        raise refused(error) from None
+    return text
+
+
+def queue_or_none(name: bytes) -> str | None:
+    """A queue's name, or None for bytes that no queue can have as its name."""
+    try:
+        return queue_of(name)
+    except ApplicationError:
+        return None
+
+
+def known_name(name: bytes) -> str | None:
+    """The name of a task that may exist, one that the queue chose included; None for bytes that no task has."""
+    return name.decode("ascii") if _NAME.fullmatch(name) else None
+
+
+def is_chosen(name: str) -> bool:
+    """Whether the queue chose it: whoever knows such a name had it from the queue, so its task did exist."""
+    return _CHOSEN_NAME.fullmatch(name) is not None
+
+
+def given_name(name: bytes) -> str | None:
+    """The name of a task to add; None when the queue is to choose it. Raises `ApplicationError`."""
+    if not name:
+        return None
+    try:
+        text = name.decode("ascii", "replace")
+        limits.check_task_name(text)
+    except InvalidTaskNameError as error:
+        raise refused(error) from None
+    return text
+
+
+def tag_of(tag: bytes) -> str | None:
+    """A tag; None for an empty one, which is none. Raises `ApplicationError`."""
+    if not tag:
+        return None
+    try:
+        text = tag.decode()
+        limits.check_tag(text)
+    except UnicodeDecodeError as error:
+        raise ApplicationError(Code.INVALID_TAG, f"tag must be UTF-8: {tag[:60]!r}: {error.reason}") from None
+    except InvalidRequestError as error:
+        raise refused(error) from None
+    return text
+
+
+def check_lease_seconds(seconds: float) -> None:
+    """Raise `ApplicationError` unless it is in [0, 604800]."""
+    if isnan(seconds) or not 0 <= seconds <= limits.MAX_LEASE_SECONDS:
+        raise ApplicationError(
+            Code.INVALID_REQUEST, f"lease_seconds must be in [0, {limits.MAX_LEASE_SECONDS:.0f}] (7 days): {seconds}"
+        )
+
+
+def refused(error: InvalidRequestError) -> ApplicationError:
+    """The refusal that a check of the queue's is here."""
+    return ApplicationError(code_of(error), str(error)[:MAX_DETAIL_CHARACTERS])

@@ -1,0 +1,231 @@
+"""QueryAndOwnTasks, ModifyTaskLease and Delete: what a worker calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from queue_core.api import ALL_STATES
+from queue_core.clock import Instant, after
+from queue_core.errors import UnknownQueueError
+from queue_core.limits import MAX_TASKS_PER_LEASE, MAX_TOKENS_PER_CALL
+from queue_core.server.appengine import messages
+from queue_core.server.appengine.codec import decode, encode
+from queue_core.server.appengine.codes import ApplicationError, Code
+from queue_core.server.appengine.fields import (
+    check_lease_seconds,
+    is_chosen,
+    known_name,
+    queue_of,
+    queue_or_none,
+    tag_of,
+)
+from queue_core.server.appengine.schema import Record
+from queue_core.service import Step
+from queue_core.store import Granted, Release
+from queue_core.task import ANY, UNTAGGED, Lease, TagFilter, TaskState
+from queue_core.verbs import Turn
+
+MAX_ANSWER_BYTES = 32 << 20
+"""Of all tasks of one lease; fewer are leased when more would come together."""
+TASK_FRAME_BYTES = 64
+"""What a task adds to an answer beside its payload, name and tag, at most."""
+SURE_TO_FIT = 30
+"""So many tasks of the largest size fit in an answer."""
+TASKS_PER_VERB = 100
+"""Further tasks are leased in portions, so that those beyond the answer's bound are few."""
+
+
+# -- QueryAndOwnTasks -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWish:
+    """What a call of `QueryAndOwnTasks` asks for."""
+
+    queue: str
+    count: int
+    seconds: float
+    tags: TagFilter
+
+
+def lease_wish(payload: bytes) -> LeaseWish | Step[None]:
+    """What is asked for; or, for a call that can't be right, a step that says why once it is known that the queue
+    exists. Raises `CodecError`, `ApplicationError`."""
+    record = decode(messages.LEASE_REQUEST, payload)
+    queue = queue_of(record.octets("queue_name"))
+    try:
+        return _wish(queue, record)
+    except ApplicationError as error:
+        refusal = error
+
+    def refuse(turn: Turn) -> None:
+        turn.transaction.queue(queue)
+        raise refusal
+
+    return refuse
+
+
+def _wish(queue: str, record: Record) -> LeaseWish:
+    seconds, count = record.real("lease_seconds"), record.integer("max_tasks")
+    check_lease_seconds(seconds)
+    if not 1 <= count <= MAX_TASKS_PER_LEASE:
+        raise ApplicationError(Code.INVALID_REQUEST, f"max_tasks must be in [1, {MAX_TASKS_PER_LEASE}]: {count}")
+    if not record.integer("group_by_tag"):
+        if "tag" in record:
+            raise ApplicationError(Code.INVALID_REQUEST, "a tag needs group_by_tag: lease by tag, or leave it out")
+        return LeaseWish(queue, count, seconds, ANY)
+    tag = tag_of(record.octets("tag"))
+    return LeaseWish(queue, count, seconds, TagFilter.oldest() if tag is None else TagFilter.of(tag))
+
+
+def grant(turn: Turn, wish: LeaseWish, *, worker: str) -> Granted:
+    """Lease what was asked for, or as much of it as fits in an answer."""
+    if wish.count <= SURE_TO_FIT:
+        return _lease(turn, wish, worker)
+    if wish.seconds == 0:  # these leases end at once: what does not fit is left as if it had been worked on
+        granted = _lease(turn, wish, worker)
+        return replace(granted, leases=granted.leases[: _fitting(granted.leases)])
+    leases: list[Lease] = []
+    asked = SURE_TO_FIT
+    while True:
+        granted = _lease(turn, replace(wish, count=asked), worker)
+        leases += granted.leases
+        fitting = _fitting(leases)
+        if fitting < len(leases):
+            too_many = [Release(lease.token, None, "uncounted") for lease in leases[fitting:]]
+            turn.release(wish.queue, too_many)
+            return Granted(tuple(leases[:fitting]))
+        if len(granted.leases) < asked and (not granted.unsettled or not granted.leases):
+            return Granted(tuple(leases), unsettled=granted.unsettled)
+        asked = min(TASKS_PER_VERB, wish.count - len(leases))
+        if not asked:
+            return Granted(tuple(leases))
+        if wish.tags.kind == "oldest":
+            tag = leases[0].tag
+            wish = replace(wish, tags=UNTAGGED if tag is None else TagFilter.of(tag))
+
+
+def lease_response(leases: Sequence[Lease]) -> bytes:
+    """The answer that hands them over."""
+    return encode(messages.LEASE_RESPONSE, {"task": [_leased(lease) for lease in leases]})
+
+
+def _lease(turn: Turn, wish: LeaseWish, worker: str) -> Granted:
+    return turn.lease(wish.queue, count=wish.count, seconds=wish.seconds, tags=wish.tags, worker=worker)
+
+
+def _fitting(leases: Sequence[Lease]) -> int:
+    """How many of them, from the first, go into one answer; one does always."""
+    size = 0
+    for number, lease in enumerate(leases):
+        size += len(lease.payload) + len(lease.name) + len((lease.tag or "").encode()) + TASK_FRAME_BYTES
+        if size > MAX_ANSWER_BYTES:
+            return max(1, number)
+    return len(leases)
+
+
+def _leased(lease: Lease) -> Record:
+    """`retry_count` always: Go's client reads it without asking. The tag only if there is one: Python's asks."""
+    record = Record(
+        task_name=lease.name.encode(),
+        eta_usec=int(lease.expires_at),
+        retry_count=lease.lease_number,
+        body=lease.payload,
+    )
+    if lease.tag is not None:
+        record["tag"] = lease.tag.encode()
+    return record
+
+
+# -- ModifyTaskLease --------------------------------------------------------------------------------------------------
+
+
+def modify(payload: bytes) -> Step[bytes]:
+    """`TaskQueueService.ModifyTaskLease`: the end of the lease, to the microsecond, is what shows who holds it."""
+    record = decode(messages.MODIFY_REQUEST, payload)
+    queue = queue_of(record.octets("queue_name"))
+    name, eta = record.octets("task_name"), Instant(record.integer("eta_usec"))
+    seconds = record.real("lease_seconds")
+
+    def step(turn: Turn) -> bytes:
+        spec = turn.transaction.queue(queue)
+        if spec.paused:
+            raise ApplicationError(Code.QUEUE_PAUSED, f"queue {queue} is paused")
+        check_lease_seconds(seconds)
+        return encode(messages.MODIFY_RESPONSE, {"updated_eta_usec": int(_moved(turn, queue, name, eta, seconds))})
+
+    return step
+
+
+def _moved(turn: Turn, queue: str, wanted: bytes, eta: Instant, seconds: float) -> Instant:
+    """Move a lease's end, or the eta of a task that was never leased, which looks the same from outside."""
+    name = known_name(wanted)
+    if name is None:
+        raise ApplicationError(Code.UNKNOWN_TASK, f"no task {wanted[:60]!r} in queue {queue}")
+    page = turn.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
+    if not page.tasks:
+        raise _missing(turn, queue, name)
+    (task,) = page.tasks
+    expired = ApplicationError(Code.TASK_LEASE_EXPIRED, f"the lease of task {name} until {eta} us is not current")
+    if task.eta != eta:
+        raise expired
+    if task.state is TaskState.LEASED:
+        (renewed,) = turn.renew(queue, [task.token], seconds=seconds)
+        if renewed is None:
+            raise expired
+        return renewed.expires_at
+    moved_to = after(turn.now, seconds)
+    if task.state is not TaskState.DELAYED or not turn.postpone(queue, name, expected=eta, eta=moved_to):
+        raise expired
+    return moved_to
+
+
+def _missing(turn: Turn, queue: str, name: str) -> ApplicationError:
+    if is_chosen(name) or _is_tombstoned(turn, queue, name):
+        return ApplicationError(Code.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
+    return ApplicationError(Code.UNKNOWN_TASK, f"no task {name} in queue {queue}")
+
+
+def _is_tombstoned(turn: Turn, queue: str, name: str) -> bool:
+    """Whether the name is held: it would be the first after all that sort before it."""
+    before = name[:-1] + chr(ord(name[-1]) - 1) + "~"
+    held = turn.transaction.held_names(queue, after=before, limit=1, now=turn.now)
+    return bool(held) and held[0].name == name
+
+
+# -- Delete -----------------------------------------------------------------------------------------------------------
+
+_OUTCOMES = {"deleted": Code.OK, "unknown": Code.UNKNOWN_TASK, "tombstoned": Code.TOMBSTONED_TASK}
+
+
+def deletions(payload: bytes) -> list[Step[bytes]]:
+    """`TaskQueueService.Delete`: whoever holds the tasks. A step per thousand; their answers make one, end to end."""
+    record = decode(messages.DELETE_REQUEST, payload)
+    queue, names = queue_or_none(record.octets("queue_name")), record.all_octets("task_name")
+    if queue is None:
+        return [lambda _turn: _results([Code.UNKNOWN_QUEUE] * len(names))]
+    return [
+        _deletion(queue, names[begin : begin + MAX_TOKENS_PER_CALL])
+        for begin in range(0, max(1, len(names)), MAX_TOKENS_PER_CALL)
+    ]
+
+
+def _deletion(queue: str, wanted: Sequence[bytes]) -> Step[bytes]:
+    names = [known_name(name) for name in wanted]
+    possible = [name for name in names if name is not None]
+
+    def step(turn: Turn) -> bytes:
+        try:
+            outcomes = iter(turn.delete_by_name(queue, possible))
+        except UnknownQueueError:
+            return _results([Code.UNKNOWN_QUEUE] * len(names))
+        return _results([Code.UNKNOWN_TASK if name is None else _deleted(name, next(outcomes)) for name in names])
+
+    return step
+
+
+def _deleted(name: str, outcome: str) -> Code:
+    return Code.TOMBSTONED_TASK if outcome == "unknown" and is_chosen(name) else _OUTCOMES[outcome]
+
+
+def _results(codes: Sequence[Code]) -> bytes:
+    return encode(messages.DELETE_RESPONSE, {"result": [int(code) for code in codes]})

@@ -1,0 +1,141 @@
+"""How proto2 messages are described, as tables, and what they hold, as records. Pure values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+VARINT, FIXED64, LENGTH, GROUP, END, FIXED32 = range(6)
+"""Wire types."""
+
+Value: TypeAlias = "int | float | bool | bytes | str | Record"
+
+
+class Kind(Enum):
+    """What a field holds, as a `.proto` file says it."""
+
+    INT32 = "int32"
+    INT64 = "int64"
+    BOOL = "bool"
+    ENUM = "enum"
+    DOUBLE = "double"
+    BYTES = "bytes"
+    STRING = "string"
+    MESSAGE = "message"
+    GROUP = "group"
+
+
+_WIRE = {
+    Kind.INT32: VARINT,
+    Kind.INT64: VARINT,
+    Kind.BOOL: VARINT,
+    Kind.ENUM: VARINT,
+    Kind.DOUBLE: FIXED64,
+    Kind.BYTES: LENGTH,
+    Kind.STRING: LENGTH,
+    Kind.MESSAGE: LENGTH,
+    Kind.GROUP: GROUP,
+}
+
+
+class Label(Enum):
+    """How often a field comes."""
+
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+    REPEATED = "repeated"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A row of a message's table.
+
+    Args:
+        values: of an enum: the numbers it knows. Another one is skipped like an unknown field.
+        message: the table of a message or a group.
+    """
+
+    number: int
+    name: str
+    kind: Kind
+    label: Label = Label.OPTIONAL
+    values: frozenset[int] = frozenset()
+    message: "Message | None" = None
+
+    @property
+    def tag(self) -> int:
+        """What it begins with on the wire."""
+        return self.number << 3 | _WIRE[self.kind]
+
+    @property
+    def is_packable(self) -> bool:
+        """Whether its values may come in one run."""
+        return self.label is Label.REPEATED and _WIRE[self.kind] == VARINT
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message's table, by wire tag and in the order of the numbers."""
+
+    name: str
+    fields: tuple[Field, ...]
+    by_tag: Mapping[int, Field] = field(init=False, repr=False, compare=False)
+    required: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    nested: "tuple[tuple[str, Message], ...]" = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_tag = {one.tag: one for one in self.fields}
+        by_tag |= {one.number << 3 | LENGTH: one for one in self.fields if one.is_packable}
+        object.__setattr__(self, "fields", tuple(sorted(self.fields, key=lambda one: one.number)))
+        object.__setattr__(self, "by_tag", by_tag)
+        object.__setattr__(self, "required", tuple(one.name for one in self.fields if one.label is Label.REQUIRED))
+        nested = tuple((one.name, one.message) for one in self.fields if one.message is not None)
+        object.__setattr__(self, "nested", nested)
+
+
+class Record(dict[str, "Value | list[Value]"]):
+    """A message's fields by name; those that are not there are not in it."""
+
+    __slots__ = ()
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """A number, a flag's included."""
+        value = self.get(name, default)
+        assert isinstance(value, int)
+        return value
+
+    def real(self, name: str, default: float = 0.0) -> float:
+        """A double."""
+        value = self.get(name, default)
+        assert isinstance(value, float)
+        return value
+
+    def octets(self, name: str, default: bytes = b"") -> bytes:
+        """Bytes."""
+        value = self.get(name, default)
+        assert isinstance(value, bytes)
+        return value
+
+    def text(self, name: str, default: str = "") -> str:
+        """A string."""
+        value = self.get(name, default)
+        assert isinstance(value, str)
+        return value
+
+    def record(self, name: str) -> "Record | None":
+        """A message or group, or None."""
+        value = self.get(name)
+        assert value is None or isinstance(value, Record)
+        return value
+
+    def all_octets(self, name: str) -> list[bytes]:
+        """Every value of a repeated field of bytes."""
+        values = self.get(name, [])
+        assert isinstance(values, list)
+        return [value for value in values if isinstance(value, bytes)]
+
+    def all_records(self, name: str) -> "list[Record]":
+        """Every message of a repeated field."""
+        values = self.get(name, [])
+        assert isinstance(values, list)
+        return [value for value in values if isinstance(value, Record)]
