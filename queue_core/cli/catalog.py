@@ -26,7 +26,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "export": Entry("queue_core.cli.export_import", MOVE, "tasks of a store to a file of JSON lines"),
     "import": Entry("queue_core.cli.export_import", MOVE, "an export into a store", "import_"),
     "migrate": Entry("queue_core.cli.migrate", MOVE, "queues from one store to another, leases and all"),
-    "queues": Entry("queue_core.cli.look", LOOK, "all queues: settings and counts"),
+    "queues": Entry("queue_core.cli.look", LOOK, "all queues: settings and counts; apply a queue.yaml"),
     "stats": Entry("queue_core.cli.look", LOOK, "counts and totals of a queue, or of each tag"),
     "events": Entry("queue_core.cli.events", LOOK, "what happened to tasks, as it happens"),
     "health": Entry("queue_core.cli.health", LOOK, "whether the server answers and is ready"),

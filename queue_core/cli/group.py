@@ -47,12 +47,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the command."""
         entry = self._entries.get(cmd_name)
-        if entry is None:
-            return None
-        command = getattr(importlib.import_module(entry.module), entry.attribute or cmd_name)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{entry.module} has no command called {cmd_name}")
-        return command
+        return None if entry is None else _imported(entry, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; click would make a closed pipe an exit code 1."""
@@ -74,11 +69,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that `args` begin with; for an unknown one a usage error that says what is close."""
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in self._entries:
-            close = difflib.get_close_matches(name, self._entries, n=2, cutoff=0.5)
-            meant = f"; did you mean {' or '.join(f'`{word}`' for word in close)}?" if close else ""
-            raise click.UsageError(f"there is no command `{name}`{meant}", ctx)
+        _check_known(ctx, args, self._entries)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -112,6 +103,35 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
 
 
+class CommandWithMore(Command, click.Group):
+    """A command that does something by itself, and more by the names of subcommands, imported on demand."""
+
+    def __init__(self, *, entries: Mapping[str, Entry], **settings: object) -> None:
+        super().__init__(invoke_without_command=True, **settings)  # type: ignore[arg-type]
+        self._entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        """All names."""
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the subcommand."""
+        entry = self._entries.get(cmd_name)
+        return None if entry is None else _imported(entry, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `LazyGroup.resolve_command`."""
+        _check_known(ctx, args, self._entries)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Subcommands, without importing a single one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
+
+
 def command(name: str, *, examples: Sequence[str], **settings: object) -> "_Maker":
     """A decorator that makes a function a `Command`."""
     return _Maker(name, examples, settings)
@@ -124,8 +144,23 @@ class _Maker:
     settings: Mapping[str, object]
 
     def __call__(self, function: object) -> Command:
-        made = click.command(self.name, cls=Command, **self.settings)(function)  # type: ignore[arg-type]
+        made = click.command(self.name, **{"cls": Command, **self.settings})(function)  # type: ignore[call-overload]
         if not isinstance(made, Command):
             raise TypeError(f"{self.name} is no command")
         made.examples = self.examples
         return made
+
+
+def _check_known(ctx: click.Context, args: Sequence[str], entries: Mapping[str, Entry]) -> None:
+    name = args[0] if args else ""
+    if name and not name.startswith("-") and name not in entries:
+        close = difflib.get_close_matches(name, entries, n=2, cutoff=0.5)
+        meant = f"; did you mean {' or '.join(f'`{word}`' for word in close)}?" if close else ""
+        raise click.UsageError(f"there is no command `{name}`{meant}", ctx)
+
+
+def _imported(entry: Entry, name: str) -> click.Command:
+    found = getattr(importlib.import_module(entry.module), entry.attribute or name)
+    if not isinstance(found, click.Command):
+        raise TypeError(f"{entry.module} has no command called {name}")
+    return found

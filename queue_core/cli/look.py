@@ -6,7 +6,8 @@ import click
 
 from queue_core.admission import FILLED_FROM
 from queue_core.cli import exits
-from queue_core.cli.group import command
+from queue_core.cli.catalog import LOOK
+from queue_core.cli.group import CommandWithMore, Entry, command
 from queue_core.cli.options import tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, print_json, print_table, shown_seconds
 from queue_core.cli.target import Where, opened, opened_queue
@@ -18,10 +19,18 @@ from queue_core.units import format_seconds
 PAGE = 1000
 
 
-@command("queues", examples=("towline queues", "towline queues --json"))
+@command(
+    "queues",
+    examples=("towline queues", "towline queues --json", "towline queues apply queue.yaml --dry-run"),
+    cls=CommandWithMore,
+    entries={"apply": Entry("queue_core.cli.queues_apply", LOOK, "make them what a queue.yaml or queue.xml says")},
+)
 @target_options
-def queues(as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+@click.pass_context
+def queues(ctx: click.Context, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
     """List all queues: how they are set, and what waits in them."""
+    if ctx.invoked_subcommand is not None:
+        return exits.OK
     with opened(**where) as (found, _):
         specs = found.queues()
         counts = [found.queue(spec.name).stats() for spec in specs]

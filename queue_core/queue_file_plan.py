@@ -1,0 +1,103 @@
+"""What applying a queue.yaml or queue.xml changes: the file is definitive, as App Engine's deployment is. Pure.
+
+A queue it lists is made, or set anew, and goes on if it was paused; a queue it does not list is paused, its tasks kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from queue_core.queue_file import QueueFileEntries
+from queue_core.task import QueueSpec
+
+ALWAYS_THERE: Final = "default"
+"""The one queue that App Engine does not pause when a file leaves it out."""
+
+Setting: TypeAlias = int | str | bool | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A setting from one value to another; None is none."""
+
+    setting: str
+    before: Setting
+    after: Setting
+
+
+_PAUSED: Final = Edit("paused", before=False, after=True)
+_RESUMED: Final = Edit("paused", before=True, after=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens to one queue.
+
+    Args:
+        spec: what the queue is to be put as; None when its settings stay.
+        pausing: whether it is paused, or goes on, after that; None when that stays.
+    """
+
+    queue: str
+    kind: Literal["create", "update", "resume", "pause"]
+    edits: tuple[Edit, ...]
+    spec: QueueSpec | None = None
+    pausing: Literal["pause", "resume"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Changes in the order in which they are made, and listed queues that were `moved` away and are left alone."""
+
+    changes: tuple[Change, ...]
+    moved: tuple[QueueSpec, ...] = ()
+
+
+def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec]) -> Plan:
+    """What makes `queues`, all there are, into what the file says. Nothing when they are that already.
+
+    What a file can't say, such as the length of a lease, stays as it is. A push queue of the file is no queue here.
+    """
+    known = {spec.name: spec for spec in queues}
+    changes: list[Change] = []
+    moved: list[QueueSpec] = []
+    for listed in entries.queues:
+        found = known.pop(listed.name, None)
+        if found is not None and found.moved_to:
+            moved.append(found)
+            continue
+        change = _listed(listed, found, resume=entries.resume_paused_queues)
+        if change is not None:
+            changes.append(change)
+    missing = [spec for spec in known.values() if spec.name != ALWAYS_THERE and not spec.is_closed]
+    changes += [Change(spec.name, "pause", (_PAUSED,), pausing="pause") for spec in missing]
+    return Plan(tuple(changes), tuple(moved))
+
+
+def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Change | None:
+    if found is None:
+        return Change(listed.name, "create", _edits(listed, None), spec=listed)
+    wanted = replace(
+        found,
+        max_leases=listed.max_leases,
+        on_exhausted=listed.on_exhausted,
+        user_emails=listed.user_emails,
+        writer_emails=listed.writer_emails,
+    )
+    edits = _edits(wanted, found)
+    pausing: Literal["resume"] | None = "resume" if found.paused and resume else None
+    resumed = (_RESUMED,) if pausing else ()
+    if edits:
+        return Change(found.name, "update", edits + resumed, spec=wanted, pausing=pausing)
+    return Change(found.name, "resume", resumed, pausing=pausing) if pausing else None
+
+
+def _edits(after: QueueSpec, before: QueueSpec | None) -> tuple[Edit, ...]:
+    """The settings a file decides that differ; of a new queue those that say something."""
+    pairs: tuple[tuple[str, Setting, Setting], ...] = (
+        ("max_leases", before.max_leases if before else None, after.max_leases),
+        ("on_exhausted", before.on_exhausted if before else None, after.on_exhausted),
+        ("user_emails", before.user_emails if before else (), after.user_emails),
+        ("writer_emails", before.writer_emails if before else (), after.writer_emails),
+    )
+    return tuple(Edit(setting, old, new) for setting, old, new in pairs if old != new)

@@ -1,0 +1,112 @@
+"""What applying a queue file changes: the file is definitive, and a second look finds nothing to do."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queue_core.queue_file import QueueFileEntries
+from queue_core.queue_file_plan import Change, Edit, Plan, plan_of
+from queue_core.task import QueueSpec
+
+THUMBS = QueueSpec("thumbs", max_leases=7, on_exhausted="delete")
+PAUSED = Edit("paused", before=False, after=True)
+RESUMED = Edit("paused", before=True, after=False)
+
+
+def kinds(plan: Plan) -> dict[str, str]:
+    return {change.queue: change.kind for change in plan.changes}
+
+
+def test_a_new_queue_is_made_as_the_file_says() -> None:
+    edits = (Edit("max_leases", None, 7), Edit("on_exhausted", None, "delete"))
+    assert plan_of(QueueFileEntries((THUMBS,)), []) == Plan((Change("thumbs", "create", edits, spec=THUMBS),))
+
+
+def test_a_known_queue_keeps_what_a_file_cannot_say() -> None:
+    found = QueueSpec("thumbs", lease_seconds=5, retry_min_seconds=9, name_retention_seconds=1, max_leases=2)
+    (change,) = plan_of(QueueFileEntries((THUMBS,)), [found]).changes
+    assert change.spec == replace(found, max_leases=7, on_exhausted="delete")
+    assert change.edits == (Edit("max_leases", 2, 7), Edit("on_exhausted", "dead", "delete"))
+
+
+def test_an_acl_that_the_file_no_longer_has_is_taken_away() -> None:
+    found = replace(THUMBS, user_emails=("a",), writer_emails=("b",))
+    (change,) = plan_of(QueueFileEntries((THUMBS,)), [found]).changes
+    assert change.edits == (Edit("user_emails", ("a",), ()), Edit("writer_emails", ("b",), ()))
+
+
+def test_a_queue_that_is_not_listed_is_paused_but_default_is_not() -> None:
+    plan = plan_of(QueueFileEntries(), [THUMBS, QueueSpec("default"), QueueSpec("still", paused=True)])
+    assert plan == Plan((Change("thumbs", "pause", (PAUSED,), pausing="pause"),))
+
+
+def test_a_listed_queue_that_was_paused_goes_on_unless_the_file_says_otherwise() -> None:
+    found = replace(THUMBS, paused=True)
+    assert plan_of(QueueFileEntries((THUMBS,)), [found]) == Plan(
+        (Change("thumbs", "resume", (RESUMED,), pausing="resume"),)
+    )
+    assert plan_of(QueueFileEntries((THUMBS,), resume_paused_queues=False), [found]) == Plan(())
+
+
+def test_a_queue_may_be_set_anew_and_go_on_in_one_change() -> None:
+    (change,) = plan_of(QueueFileEntries((THUMBS,)), [replace(THUMBS, max_leases=1, paused=True)]).changes
+    assert (change.kind, change.pausing) == ("update", "resume")
+    assert change.edits == (Edit("max_leases", 1, 7), RESUMED)
+
+
+def test_a_queue_that_became_a_push_queue_is_paused() -> None:
+    assert kinds(plan_of(QueueFileEntries(push_queues=("thumbs",)), [THUMBS])) == {"thumbs": "pause"}
+
+
+def test_a_queue_that_was_moved_away_is_left_alone_and_told() -> None:
+    moved = replace(THUMBS, moved_to="redis://there")
+    assert plan_of(QueueFileEntries((THUMBS,)), [moved]) == Plan((), (moved,))
+    assert plan_of(QueueFileEntries(), [moved]) == Plan(())
+
+
+NAMES = st.sampled_from(["a", "b", "c", "default"])
+LISTED = st.builds(
+    QueueSpec,
+    NAMES,
+    max_leases=st.none() | st.integers(1, 3),
+    on_exhausted=st.just("delete"),
+    user_emails=st.sampled_from([(), ("x",)]),
+)
+FOUND = st.builds(
+    QueueSpec,
+    NAMES,
+    lease_seconds=st.sampled_from([1.0, 60.0]),
+    max_leases=st.none() | st.integers(1, 3),
+    on_exhausted=st.sampled_from(["dead", "delete"]),
+    user_emails=st.sampled_from([(), ("x",), ("y",)]),
+    paused=st.booleans(),
+    moved_to=st.sampled_from(["", "", "redis://there"]),
+)
+NAME = lambda spec: spec.name  # noqa: E731
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(LISTED, unique_by=NAME).map(tuple),
+    st.booleans(),
+    st.lists(FOUND, unique_by=NAME),
+)
+def test_a_second_look_after_the_changes_finds_nothing_to_do(
+    listed: tuple[QueueSpec, ...], resume: bool, found: list[QueueSpec]
+) -> None:
+    entries = QueueFileEntries(listed, resume_paused_queues=resume)
+    plan = plan_of(entries, found)
+    after = {spec.name: spec for spec in found}
+    for change in plan.changes:
+        if change.spec is not None:
+            old = after.get(change.queue)
+            after[change.queue] = replace(change.spec, paused=old.paused if old else False)
+        if change.pausing is not None:
+            after[change.queue] = replace(after[change.queue], paused=change.pausing == "pause")
+        assert change.edits
+    assert plan_of(entries, list(after.values())) == Plan((), plan.moved)
+    for spec in listed:
+        assert after[spec.name].moved_to or after[spec.name].max_leases == spec.max_leases
+    names = {spec.name for spec in listed}
+    assert all(spec.is_closed for spec in after.values() if spec.name not in names | {"default"})
