@@ -18,6 +18,8 @@ def check_new_tasks(tasks: Sequence[NewTask]) -> None:
             limits.check_tag(task.tag)
         if task.name is not None:
             limits.check_task_name(task.name)
+        if task.max_leases is not None and not 1 <= task.max_leases <= limits.MAX_LEASES:
+            raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {task.max_leases}")
         if task.delay_seconds is not None:
             limits.check_delay_seconds(task.delay_seconds)
             if task.eta is not None:
@@ -33,13 +35,31 @@ def check_queue_spec(spec: QueueSpec) -> None:
         raise InvalidSettingError(
             f"{spec.name}: lease must be at most max_lease: {spec.lease_seconds} s > {spec.max_lease_seconds} s"
         )
-    if spec.max_leases is not None and spec.max_leases < 1:
-        raise InvalidSettingError(f"{spec.name}: max_leases must be at least 1: {spec.max_leases}")
+    _check_within(spec.name, "max_leases", spec.max_leases, limits.MAX_LEASES)
+    _check_within(spec.name, "lease_calls_per_second", spec.lease_calls_per_second, limits.MAX_LEASE_CALLS_PER_SECOND)
+    _check_emails(spec.name, "user_emails", spec.user_emails)
+    _check_emails(spec.name, "writer_emails", spec.writer_emails)
     if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:
         raise InvalidSettingError(
             f"{spec.name}: retry must have 0 <= min <= max <= {limits.MAX_ETA_SECONDS:.0f} s: "
             f"{spec.retry_min_seconds} s, {spec.retry_max_seconds} s"
         )
+
+
+def _check_within(queue: str, setting: str, number: int | None, most: int) -> None:
+    if number is not None and not 1 <= number <= most:
+        raise InvalidSettingError(f"{queue}: {setting} must be in [1, {most}]: {number}")
+
+
+def _check_emails(queue: str, setting: str, emails: Sequence[str]) -> None:
+    if len(emails) > limits.MAX_EMAILS:
+        raise InvalidSettingError(f"{queue}: {setting} must be at most {limits.MAX_EMAILS}: {len(emails)}")
+    for email in emails:
+        if not 1 <= len(email) <= limits.MAX_EMAIL_CHARACTERS or " " in email or not email.isprintable():
+            raise InvalidSettingError(
+                f"{queue}: {setting} must each have 1 to {limits.MAX_EMAIL_CHARACTERS} visible characters: "
+                f"{email[:60]!a}"
+            )
 
 
 def check_lease_time(spec: QueueSpec, seconds: float) -> None:

@@ -222,7 +222,7 @@ class HttpQueues:
 
     def queues(self) -> list[QueueSpec]:
         """See `QueuesApi.queues`."""
-        return values.many_of(QueueSpec, self._caller.get("/v1/queues")["queues"])
+        return values.queues_of(self._caller.get("/v1/queues")["queues"])
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """See `QueuesApi.observe`."""

@@ -13,8 +13,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from queue_core.limits import (
+    MAX_EMAIL_CHARACTERS,
+    MAX_EMAILS,
     MAX_ETA_SECONDS,
+    MAX_LEASE_CALLS_PER_SECOND,
     MAX_LEASE_SECONDS,
+    MAX_LEASES,
     MAX_QUEUE_NAME_CHARACTERS,
     NAME_RETENTION_SECONDS,
 )
@@ -51,6 +55,24 @@ class RetrySettings(Model):
         return self
 
 
+def _email(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: write an email address")  # noqa: TRY004
+    if not 1 <= len(value) <= MAX_EMAIL_CHARACTERS or " " in value or not value.isprintable():
+        raise ValueError(f"{value[:60]!a}: write an email address of at most {MAX_EMAIL_CHARACTERS} characters")
+    return value
+
+
+Emails = Annotated[tuple[Annotated[str, BeforeValidator(_email)], ...], Field(max_length=MAX_EMAILS)]
+
+
+class AclSettings(Model):
+    """Who may do what through a front door that knows its callers by email; nobody named: whoever has a token."""
+
+    users: Emails = Field(default=(), description="Who may list, get, lease, delete and update tasks.")
+    writers: Emails = Field(default=(), description="Who may insert tasks.")
+
+
 class QueueSettings(Model):
     """One queue under `queues:`; its name is its key."""
 
@@ -60,7 +82,9 @@ class QueueSettings(Model):
     max_lease: Seconds = Field(
         default=MAX_LEASE_SECONDS, gt=0, le=MAX_LEASE_SECONDS, description="The longest a lease may become by renewals."
     )
-    max_leases: Count | None = Field(default=None, ge=1, description="Leases after which a task is dead.")
+    max_leases: Count | None = Field(
+        default=None, ge=1, le=MAX_LEASES, description="Leases after which a task is dead."
+    )
     retry: RetrySettings = Field(default=RetrySettings(), description="Back-off after a failed lease.")
     on_exhausted: Literal["dead", "delete"] = Field(
         default="dead", description="What becomes of a task at max_leases: kept as dead, or deleted."
@@ -71,6 +95,13 @@ class QueueSettings(Model):
         le=MAX_ETA_SECONDS,
         description="How long the name of a deleted task still refuses a second add.",
     )
+    lease_calls_per_second: Count | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_LEASE_CALLS_PER_SECOND,
+        description="Lease calls that the front doors of App Engine and Cloud Tasks grant; App Engine's are 10.",
+    )
+    acl: AclSettings = Field(default=AclSettings(), description="Who may use the front doors that know their callers.")
 
     @model_validator(mode="after")
     def _agrees(self) -> "QueueSettings":
@@ -89,6 +120,9 @@ class QueueSettings(Model):
             retry_max_seconds=self.retry.max,
             on_exhausted=self.on_exhausted,
             name_retention_seconds=self.name_retention,
+            lease_calls_per_second=self.lease_calls_per_second,
+            user_emails=self.acl.users,
+            writer_emails=self.acl.writers,
         )
 
 
@@ -96,6 +130,13 @@ class TokenSettings(Model):
     """A bearer token the server accepts, and what its bearer may do. The token itself is never in the file."""
 
     role: Literal["producer", "worker", "viewer", "admin"] = Field(description="What its bearer may do.")
+    email: str | None = Field(
+        default=None,
+        max_length=320,
+        pattern=r"^[^@\s]+@[^@\s]+$",
+        examples=["worker@example.com"],
+        description="Who bears it, for queues that have an acl (user_emails, writer_emails).",
+    )
     token_file: str | None = Field(default=None, min_length=1, description="A file that holds the token.")
     token_env: str | None = Field(
         default=None,

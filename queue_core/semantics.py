@@ -37,7 +37,9 @@ def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> Task:
     """The task that an add makes. Ties in eta are leased by id, which is the order of insertion."""
     eta = effective_eta(new, now=now)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
-    return Task(task_id, queue, new.payload, eta, now, new.name, new.tag, state, ready_at=eta)
+    return Task(
+        task_id, queue, new.payload, eta, now, new.name, new.tag, state, ready_at=eta, max_leases=new.max_leases
+    )
 
 
 def restore(moved: Task, *, task_id: int, queue: str, now: Instant) -> Task:
@@ -72,15 +74,38 @@ def settle(task: Task, spec: QueueSpec, *, now: Instant) -> Ending | Task:
         return task
     if task.state is TaskState.DELAYED:
         return replace(task, state=TaskState.READY)
-    if not is_exhausted(task.leases, spec):
+    if not is_exhausted(task, spec):
         ended = replace(task, state=TaskState.READY, ready_at=task.eta)
         return Ending(finished_lease(task, "expired", ended_at=task.eta), ended)
     return _die(task, spec, outcome="expired", ended_at=task.eta, reason="max_leases")
 
 
-def is_exhausted(leases: int, spec: QueueSpec) -> bool:
-    """Whether a task charged with so many leases has none left."""
-    return spec.max_leases is not None and leases >= spec.max_leases
+def is_exhausted(task: Task, spec: QueueSpec) -> bool:
+    """Whether no lease is left to a task: by its own bound if it has one, else by the queue's.
+
+    Source: App Engine, where a task's `retry_parameters.retry_limit` goes before its queue's `task_retry_limit`.
+    """
+    bound = spec.max_leases if task.max_leases is None else task.max_leases
+    return bound is not None and task.leases >= bound
+
+
+def is_delayed_until(task: Task, eta: Instant, *, now: Instant) -> bool:
+    """Whether this is a DELAYED task, not due yet, of exactly that eta: the fence of `postpone`."""
+    return task.state is TaskState.DELAYED and task.eta == eta > now
+
+
+def postpone(task: Task, *, eta: Instant, now: Instant) -> Task:
+    """Move the eta of a DELAYED task, to `now` at the earliest, where it is READY. Raises `InvalidEtaError`.
+
+    The eta it had is spent: whoever knew the task by it holds no later lease.
+
+    Source: App Engine `ModifyTaskLease`, which knows a holder by the eta alone: that of a task never leased will do.
+    """
+    check_eta(eta, now=now)
+    moved = max(eta, now)
+    state = TaskState.READY if moved <= now else TaskState.DELAYED
+    spent = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
+    return replace(task, state=state, eta=moved, ready_at=moved, spent=spent)
 
 
 def lease(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:
@@ -150,7 +175,7 @@ def release(
     """
     leases = task.leases - (charge == "uncounted")
     cut_short = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
-    if dead_reason or (charge == "counted" and is_exhausted(leases, spec)):
+    if dead_reason or (charge == "counted" and is_exhausted(task, spec)):
         gone = replace(task, spent=cut_short)
         return _die(gone, spec, outcome="released", ended_at=now, reason=dead_reason or "max_leases")
     eta = min(task.ready_at, now) if delay_seconds is None else after(now, delay_seconds)

@@ -8,137 +8,48 @@ it writes anything.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Literal, NewType, Protocol
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.verb_values import (
+    Added,
+    Check,
+    ClientCall,
+    Deleted,
+    Deletion,
+    Granted,
+    HeldName,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+)
+
+__all__ = [
+    "Added",
+    "Check",
+    "ClientCall",
+    "Deleted",
+    "Deletion",
+    "Granted",
+    "HeldName",
+    "LeaseRequest",
+    "Page",
+    "Release",
+    "Renewal",
+    "Renewed",
+    "Signals",
+    "Store",
+    "Subscription",
+    "Ticket",
+    "Transaction",
+]
 
 Ticket = NewType("Ticket", int)
 """Names a committed transaction; `sync(ticket)` returns when it and all before it are durable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """The outcome of one add. `exists`, `tombstoned`: the name is taken, nothing was changed, the add is idempotent."""
-
-    name: str
-    status: Literal["added", "exists", "tombstoned"]
-    ready: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
-    """What a lease asks for: up to `count` tasks of `tags`, held by `worker` ("" is nobody).
-
-    `seconds` None: the queue's own `lease_seconds`.
-    """
-
-    count: int
-    seconds: float | None
-    tags: TagFilter
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """Leases granted, leases found expired on the way, and whether due tasks are left to settle.
-
-    When `unsettled` is true and `leases` is empty, ask again at once: a bounded number is settled per call.
-    `refused`: the worker was retired, so an exchange granted it nothing.
-    """
-
-    leases: tuple[Lease, ...]
-    expired: tuple[FinishedLease, ...] = ()
-    unsettled: bool = False
-    refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """Ask for a lease to end `seconds` from now; None: the queue's own `lease_seconds`."""
-
-    token: str
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """A lease and its new end."""
-
-    token: str
-    name: str
-    tag: str | None
-    worker: str
-    lease_number: int
-    expires_at: Instant
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Give a lease back. `delay_seconds` None: the queue's back-off, lessened by `jitter` in [0, 1)."""
-
-    token: str
-    delay_seconds: float | None = None
-    charge: Literal["counted", "uncounted"] = "counted"
-    dead_reason: str = ""
-    jitter: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """End a lease by deleting its task and, in the same step, add `then` (all or nothing).
-
-    A `then` task names its queue, or goes to the same one.
-    """
-
-    token: str
-    then: tuple[NewTask, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """A deletion that took effect, and what became of its `then`."""
-
-    finished: FinishedLease
-    then: tuple[Added, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class HeldName:
-    """The given name of a deleted task, which refuses a second add until then."""
-
-    name: str
-    until: Instant
-
-
-@dataclass(frozen=True, slots=True)
-class ClientCall:
-    """One call of a client's session, which has one under way at a time and numbers them upwards.
-
-    `is_repeat`: whether it may have been sent before, so that its answer is to be looked for.
-    """
-
-    session: str
-    number: int
-    is_repeat: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Some tasks of a queue in id order, and where the next page begins (None: no more)."""
-
-    tasks: tuple[Task, ...]
-    next_after: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What `Store.check` found: every line of `problems` is a broken promise; none is a healthy store."""
-
-    problems: tuple[str, ...]
-    tasks: int
 
 
 class Transaction(Protocol):
@@ -204,6 +115,13 @@ class Transaction(Protocol):
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[Task]:
         """Make dead tasks ready again: those named, or up to `limit` of these tags."""
+
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        """Move the eta of a delayed task, given or chosen its name, if it is `expected`; False otherwise.
+
+        An eta that is not after `now` makes it ready at once. Raises `InvalidEtaError` for one before the epoch or more
+        than 30 days ahead.
+        """
 
     def peek(
         self,

@@ -27,7 +27,10 @@ class TaskState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """What a producer adds. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the same one."""
+    """What a producer adds. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the same one.
+
+    `max_leases`: the task's own bound, instead of the queue's; None: the queue's.
+    """
 
     payload: bytes = b""
     name: str | None = None
@@ -35,6 +38,7 @@ class NewTask:
     eta: Instant | None = None
     delay_seconds: float | None = None
     queue: str | None = None
+    max_leases: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Task:
     charged so far. `leased_at` is the instant of the last grant, and, since it never repeats for a task, the fence
     its token is made of (0: never leased). `ready_at` is the eta it had before the lease it is under.
     `spent` holds ends, still ahead, of leases that were cut short: no later lease may end at one of them.
+    `max_leases`: see `NewTask`.
     """
 
     id: int
@@ -61,6 +66,7 @@ class Task:
     worker: str = ""
     reason: str = ""
     spent: tuple[Instant, ...] = ()
+    max_leases: int | None = None
 
     @property
     def token(self) -> str:
@@ -140,7 +146,12 @@ class QueueSpec:
         retry_min_seconds, retry_max_seconds: delay after the first failed lease, doubling up to the second.
         on_exhausted: what becomes of a task at `max_leases`: kept as dead, or deleted (App Engine).
         name_retention_seconds: how long a deleted task's given name still refuses a second add.
+        lease_calls_per_second: lease calls that the front doors of App Engine and Cloud Tasks grant; None: no bound.
+        user_emails: who may list, get, lease, delete and update tasks through a front door that knows its callers.
+        writer_emails: who may insert tasks there. Both empty: whoever has a token.
         moved_to: where the queue lives now, when it was moved to another store; "" while it lives here.
+
+    The store only keeps `lease_calls_per_second` and the emails; the front doors act on them.
     """
 
     name: str
@@ -151,6 +162,9 @@ class QueueSpec:
     retry_max_seconds: float = 300.0
     on_exhausted: Literal["dead", "delete"] = "dead"
     name_retention_seconds: float = NAME_RETENTION_SECONDS
+    lease_calls_per_second: int | None = None
+    user_emails: tuple[str, ...] = ()
+    writer_emails: tuple[str, ...] = ()
     paused: bool = field(default=False, compare=False)
     moved_to: str = field(default="", compare=False)
 

@@ -3,21 +3,21 @@
 Nothing leaves from here: a `Turn` only collects. Whoever opened it publishes once the change is durable.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from queue_core import events, limits
 from queue_core.admission import check_new_tasks, check_queue_spec
-from queue_core.api import Observation
+from queue_core.api import ALL_STATES, Observation
 from queue_core.clock import Instant
 from queue_core.errors import InvalidCountError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
+from queue_core.notes import Notes
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import (
     Added,
     ClientCall,
-    Deleted,
     Deletion,
     Granted,
     LeaseRequest,
@@ -35,26 +35,14 @@ MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """`count` tasks of a tag became leasable."""
-
-    queue: str
-    tag: str | None
-    count: int = 1
-
-
-class Turn:
+class Turn(Notes):
     """The verbs of one transaction at one instant, and what is to be told when it is durable."""
 
     def __init__(
         self, transaction: Transaction, *, now: Instant, lifecycle: Lifecycle, jitter: Callable[[], float]
     ) -> None:
+        super().__init__(now=now, lifecycle=lifecycle)
         self.transaction = transaction
-        self.now = now
-        self.events: list[QueueEvent] = []
-        self.wakes: dict[tuple[str, str | None], int] = {}
-        self._lifecycle = lifecycle
         self._jitter = jitter
 
     # -- producers ------------------------------------------------------------------------------------------------
@@ -63,7 +51,7 @@ class Turn:
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
         added = self.transaction.add(queue, tasks, now=self.now)
-        self._note_added(queue, tasks, added)
+        self.note_added(queue, tasks, added)
         return added
 
     def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall) -> list[Added]:
@@ -71,7 +59,7 @@ class Turn:
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
         added = self.transaction.add_once(queue, tasks, call, now=self.now)
-        self._note_added(queue, tasks, added)
+        self.note_added(queue, tasks, added)
         return added
 
     # -- workers --------------------------------------------------------------------------------------------------
@@ -81,7 +69,7 @@ class Turn:
     ) -> Granted:
         request = _lease_request(count, seconds, tags, worker)
         granted = self.transaction.lease(queue, request, now=self.now)
-        self._note_granted(queue, granted)
+        self.note_granted(queue, granted)
         return granted
 
     def exchange(
@@ -103,8 +91,8 @@ class Turn:
         request = _lease_request(count, seconds, tags, worker)
         _check_deletions(deletions)
         outcomes, granted = self.transaction.exchange(queue, deletions, request, now=self.now)
-        _, lost = self._note_deleted(queue, deletions, outcomes)
-        self._note_granted(queue, granted)
+        _, lost = self.note_deleted(queue, deletions, outcomes)
+        self.note_granted(queue, granted)
         if granted.refused:
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
         return granted, lost
@@ -115,7 +103,7 @@ class Turn:
             limits.check_lease_seconds(seconds)
         outcomes = self.transaction.renew(queue, [Renewal(token, seconds) for token in tokens], now=self.now)
         if self._lifecycle != "off":
-            self._note(
+            self.note(
                 QueueEvent(
                     events.LEASE_RENEWED, self.now, queue, lease.name, lease.tag, lease.worker, lease.lease_number
                 )
@@ -136,14 +124,14 @@ class Turn:
         outcomes = self.transaction.release(
             queue, [replace(release, jitter=self._jitter()) for release in releases], now=self.now
         )
-        self._note_finished([finished for finished in outcomes if finished is not None])
+        self.note_finished([finished for finished in outcomes if finished is not None])
         return outcomes
 
     def delete(self, queue: str, deletions: Sequence[Deletion]) -> tuple[list[Added], list[str]]:
         """What the deletions' `then` became, and the tokens that were not current."""
         _check_deletions(deletions)
         outcomes = self.transaction.delete(queue, deletions, now=self.now)
-        return self._note_deleted(queue, deletions, outcomes)
+        return self.note_deleted(queue, deletions, outcomes)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -151,13 +139,13 @@ class Turn:
         check_queue_spec(spec)
         created = self.transaction.put_queue(spec, now=self.now)
         if created:
-            self._note([QueueEvent(events.QUEUE_CREATED, self.now, spec.name)])
+            self.note([QueueEvent(events.QUEUE_CREATED, self.now, spec.name)])
         return created
 
     def delete_by_name(self, queue: str, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         limits.check_token_count(len(names))
         outcomes = self.transaction.delete_by_name(queue, names, now=self.now)
-        self._note(
+        self.note(
             QueueEvent(events.TASK_DELETED, self.now, queue, name)
             for name, outcome in zip(names, outcomes, strict=True)
             if outcome == "deleted"
@@ -170,14 +158,14 @@ class Turn:
         purge = self.transaction.purge if dead == "keep" else self.transaction.purge_dead
         count = purge(queue, tags, limit=PURGE_CHUNK, now=self.now)
         if count:
-            self._note([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count)])
+            self.note([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count)])
         return count
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         changed = self.transaction.set_paused(queue, paused)
         if changed:
             name = events.QUEUE_PAUSED if paused == "paused" else events.QUEUE_RESUMED
-            self._note([QueueEvent(name, self.now, queue)])
+            self.note([QueueEvent(name, self.now, queue)])
         if changed and paused == "running":
             self._wake_for_ready(queue)
         return changed
@@ -188,28 +176,39 @@ class Turn:
         if names is not None:
             limits.check_token_count(len(names))
         tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=self.now)
-        self._note(QueueEvent(events.TASK_REDRIVEN, self.now, queue, task.shown_name, task.tag) for task in tasks)
+        self.note(QueueEvent(events.TASK_REDRIVEN, self.now, queue, task.shown_name, task.tag) for task in tasks)
         for task in tasks:
-            self._wake(queue, task.tag)
+            self.wake(queue, task.tag)
         return len(tasks)
+
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant) -> bool:
+        """Move a delayed task's eta from exactly `expected`; False when it is no such task. One past makes it ready."""
+        if not self.transaction.postpone(queue, name, expected=expected, eta=eta, now=self.now):
+            return False
+        page = self.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
+        for task in page.tasks:  # none: of a store whose unit is a verb, somebody has deleted it already
+            self.note([QueueEvent(events.TASK_POSTPONED, self.now, queue, name, task.tag)])
+            if task.state is TaskState.READY:
+                self.wake(queue, task.tag)
+        return True
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def retire_worker(self, worker: str) -> bool:
         retired = self.transaction.retire_worker(worker, now=self.now)
         if retired:
-            self._note([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
+            self.note([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
         return retired
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         finished = self.transaction.release_worker(worker, now=self.now)
-        self._note_finished(finished)
+        self.note_finished(finished)
         return finished
 
     def settle(self, queue: str) -> bool:
         """Let time act on a bounded number of tasks and wake for them; True when more are due."""
         expired, more = self.transaction.settle(queue, limit=SETTLE_CHUNK, now=self.now)
-        self._note_finished(expired)
+        self.note_finished(expired)
         return more
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -255,104 +254,11 @@ class Turn:
             look.workers_seen(workers) if workers else {},
         )
 
-    # -- notes ----------------------------------------------------------------------------------------------------
-
-    def _note(self, noted: Iterable[QueueEvent]) -> None:
-        if self._lifecycle == "task":
-            self.events.extend(noted)
-        elif self._lifecycle == "batch":
-            batch: dict[tuple[str, str], QueueEvent] = {}
-            for event in noted:
-                key = (event.event, event.queue)
-                before = batch.get(key)
-                count = event.count + (before.count if before else 0)
-                batch[key] = QueueEvent(event.event, event.at, event.queue, count=count)
-            self.events.extend(batch.values())
-
-    def _note_granted(self, queue: str, granted: Granted) -> None:
-        self._note_finished(granted.expired)
-        if self._lifecycle != "off" and granted.leases:
-            self._note(
-                QueueEvent(
-                    events.TASK_LEASED,
-                    self.now,
-                    queue,
-                    lease.name,
-                    lease.tag,
-                    lease.worker,
-                    lease.lease_number,
-                    lease.waited_seconds,
-                )
-                for lease in granted.leases
-            )
-
-    def _note_deleted(
-        self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
-    ) -> tuple[list[Added], list[str]]:
-        """What the deletions' `then` became, and the tokens that were not current."""
-        self._log_finished([outcome.finished for outcome in outcomes if outcome is not None])
-        added: list[Added] = []
-        lost: list[str] = []
-        for deletion, outcome in zip(deletions, outcomes, strict=True):
-            if outcome is None:
-                lost.append(deletion.token)
-            elif deletion.then:
-                added.extend(outcome.then)
-                self._note_added(queue, deletion.then, outcome.then)
-        return added, lost
-
-    def _note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
-        for task, outcome in zip(tasks, added, strict=True):
-            if outcome.ready and outcome.status == "added":
-                self._wake(task.queue or queue, task.tag)
-        if self._lifecycle != "off":
-            self._note(
-                QueueEvent(events.TASK_ADDED, self.now, task.queue or queue, outcome.name, task.tag)
-                for task, outcome in zip(tasks, added, strict=True)
-                if outcome.status == "added"
-            )
-
-    def _note_finished(self, finished: Sequence[FinishedLease]) -> None:
-        """For leases that ended without a deletion: their tasks may be leased again."""
-        for lease in finished:
-            if not lease.died:
-                self._wake(lease.queue, lease.tag)
-        self._log_finished(finished)
-
-    def _log_finished(self, finished: Sequence[FinishedLease]) -> None:
-        if self._lifecycle != "off" and finished:
-            self._note(event for lease in finished for event in finished_events(lease, at=self.now))
-
-    def _wake(self, queue: str, tag: str | None) -> None:
-        key = (queue, tag)
-        self.wakes[key] = self.wakes.get(key, 0) + 1
-
     def _wake_for_ready(self, queue: str) -> None:
         for page in self.transaction.tag_stats(queue, after=None, limit=1000, now=self.now):
             if page.stats.ready:
                 key = (queue, page.tag)
                 self.wakes[key] = self.wakes.get(key, 0) + page.stats.ready
-
-
-_FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, "expired": events.LEASE_EXPIRED}
-
-
-def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
-    """What the lifecycle log tells of a lease that ended: how, and the death that came with it."""
-    told = QueueEvent(
-        _FINISHED[lease.outcome],
-        at,
-        lease.queue,
-        lease.name,
-        lease.tag,
-        lease.worker,
-        lease.lease_number,
-        lease.waited_seconds,
-        lease.held_seconds,
-    )
-    if not lease.died:
-        return [told]
-    return [told, replace(told, event=events.TASK_DIED, reason=lease.reason)]
 
 
 def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: str) -> LeaseRequest:

@@ -17,7 +17,7 @@ from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskStat
 
 Json: TypeAlias = dict[str, object]
 
-V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, QueueSpec)
+V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask)
 
 STATE_NAMES = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
 STATES = {name: state for state, name in STATE_NAMES.items()}
@@ -69,6 +69,8 @@ def new_task_json(task: NewTask) -> Json:
         json["delay_seconds"] = task.delay_seconds
     if task.queue is not None:
         json["queue"] = task.queue
+    if task.max_leases is not None:
+        json["max_leases"] = task.max_leases
     return json
 
 
@@ -131,6 +133,7 @@ def task_json(task: Task) -> Json:
         "leased_at": task.leased_at,
         "worker": task.worker,
         "reason": task.reason,
+        "max_leases": task.max_leases,
     }
 
 
@@ -209,6 +212,17 @@ def observation_of(json: Json) -> Observation:
 def list_json(values: Sequence[object]) -> list[Json]:
     """Several flat values."""
     return [flat_json(value) for value in values]
+
+
+def queues_of(json: object) -> list[QueueSpec]:
+    """Queues as `flat_json` wrote them; a server of before has none of the settings that are new."""
+    return [queue_of(item) for item in cast("list[Json]", json)]
+
+
+def queue_of(json: Json) -> QueueSpec:
+    """One queue."""
+    emails = {name: tuple(cast("list[str]", json.get(name, ()))) for name in ("user_emails", "writer_emails")}
+    return QueueSpec(**{**json, **emails})  # type: ignore[arg-type]
 
 
 def settings_json(spec: QueueSpec) -> Json:

@@ -23,11 +23,13 @@ FORMAT: Final = "towline-export"
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 8 << 20
 """A payload of 1 MiB is six times as long where each of its characters is written as `\\u0001`."""
-MAX_LEASES: Final = 1 << 31
 MAX_SPENT: Final = 10_000
 
 STATE_NAMES: Final = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
 _STATES: Final = {name: state for state, name in STATE_NAMES.items()}
+
+
+_LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_emails"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,11 @@ Record: TypeAlias = Header | NameLine | Task | Footer
 def header_line(header: Header) -> bytes:
     """The line of a header."""
     queues = [
-        {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "moved_to"}
+        {
+            field.name: value
+            for field in fields(spec)
+            if field.name != "moved_to" and ((value := getattr(spec, field.name)) or field.name not in _LEFT_OUT)
+        }
         for spec in header.queues
     ]
     told = {"format": FORMAT, "version": VERSION, "id": header.id, "at": header.at, "source": header.source}
@@ -91,7 +97,7 @@ def task_line(task: Task) -> bytes:
         json["name"] = task.name
     if task.tag is not None:
         json["tag"] = task.tag
-    for name in ("leases", "leased_at", "worker", "reason", "spent"):
+    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases"):
         value = getattr(task, name)
         if value:
             json[name] = value
@@ -152,7 +158,7 @@ def _header(found: Fields) -> Header:
 
 def _spec(found: Fields, number: int) -> QueueSpec:
     try:
-        max_leases = None if found.is_null("max_leases") else found.number("max_leases", least=1, most=MAX_LEASES)
+        max_leases = None if found.is_null("max_leases") else _bound(found, "max_leases", limits.MAX_LEASES)
         on_exhausted = found.text("on_exhausted", most=20)
         if on_exhausted not in ("dead", "delete"):
             raise BadFieldError("on_exhausted", f"must be dead or delete: {on_exhausted!r}")  # noqa: TRY301
@@ -165,12 +171,30 @@ def _spec(found: Fields, number: int) -> QueueSpec:
             found.seconds("retry_max_seconds"),
             "dead" if on_exhausted == "dead" else "delete",
             found.seconds("name_retention_seconds"),
+            _optional(found, "lease_calls_per_second", limits.MAX_LEASE_CALLS_PER_SECOND),
+            _emails(found, "user_emails"),
+            _emails(found, "writer_emails"),
             paused=found.flag("paused"),
         )
         found.end()
     except BadFieldError as error:
         raise BadFieldError(f"queues[{number}].{error.field}", error.problem) from None
     return checked(f"queues[{number}]", check_queue_spec, spec)
+
+
+def _bound(found: Fields, name: str, most: int) -> int:
+    return found.number(name, least=1, most=most)
+
+
+def _optional(found: Fields, name: str, most: int) -> int | None:
+    return _bound(found, name, most) if found.has(name) else None
+
+
+def _emails(found: Fields, name: str) -> tuple[str, ...]:
+    emails = found.many(name, [])
+    if not all(type(email) is str for email in emails):
+        raise BadFieldError(name, "must be a list of strings")
+    return tuple(cast("list[str]", emails))
 
 
 def _name(found: Fields) -> NameLine:
@@ -213,6 +237,7 @@ def _task(found: Fields, *, now: Instant) -> Task:
         worker,
         found.text("reason", "", most=limits.MAX_REASON_CHARACTERS),
         spent,
+        _optional(found, "max_leases", limits.MAX_LEASES),
     )
 
 
@@ -222,7 +247,7 @@ def _leased(found: Fields, state: TaskState) -> tuple[int, Instant, str, tuple[I
     if len(spent) > MAX_SPENT or not all(type(end) is int and 0 <= end <= MAX_NUMBER for end in spent):
         raise BadFieldError("spent", f"must be at most {MAX_SPENT} instants: {len(spent)} items")
     return (
-        found.number("leases", 0, least=1 if state is TaskState.LEASED else 0, most=MAX_LEASES),
+        found.number("leases", 0, least=1 if state is TaskState.LEASED else 0, most=limits.MAX_LEASES),
         Instant(found.number("leased_at", least=1)),
         found.text("worker", "", most=limits.MAX_WORKER_CHARACTERS),
         tuple(cast("list[Instant]", spent)),

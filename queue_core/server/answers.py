@@ -95,6 +95,7 @@ class TaskOut(Answer):
     leased_at: int
     worker: str
     reason: str
+    max_leases: int | None = Field(description="The task's own bound; null: its queue's.")
 
 
 class TaskPage(Answer):

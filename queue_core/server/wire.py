@@ -53,6 +53,9 @@ class TaskIn(Wire):
     eta: Whole | None = Field(None, description="Microseconds since the epoch; at most 30 days ahead.")
     delay_seconds: float | None = Field(None, description="In [0, 2592000].")
     queue: str | None = Field(None, description="Only in `then`: another queue to add to.")
+    max_leases: int | None = Field(
+        None, description=f"The task's own bound, in [1, {limits.MAX_LEASES}]; the queue's when left out."
+    )
 
     def value(self) -> NewTask:
         """As a value. Raises `InvalidRequestError` for bytes that are not base64."""
@@ -63,6 +66,7 @@ class TaskIn(Wire):
             None if self.eta is None else Instant(self.eta),
             self.delay_seconds,
             self.queue,
+            self.max_leases,
         )
 
     def _bytes(self) -> bytes:
@@ -202,11 +206,16 @@ class QueueSettings(Wire):
 
     lease_seconds: float = 60.0
     max_lease_seconds: float = limits.MAX_LEASE_SECONDS
-    max_leases: Annotated[int, Field(le=MAX_INTEGER)] | None = None
+    max_leases: int | None = None
     retry_min_seconds: float = 1.0
     retry_max_seconds: float = 300.0
     on_exhausted: Literal["dead", "delete"] = "dead"
     name_retention_seconds: float = Field(limits.NAME_RETENTION_SECONDS, ge=0, le=10 * 365 * 86_400.0)
+    lease_calls_per_second: int | None = Field(
+        None, description="Lease calls that the front doors of App Engine and Cloud Tasks grant; null: no bound."
+    )
+    user_emails: tuple[str, ...] = Field((), description="Who may use the tasks through these doors.", strict=False)
+    writer_emails: tuple[str, ...] = Field((), description="Who may insert tasks there.", strict=False)
 
     def value(self, name: str) -> QueueSpec:
         """As a value."""

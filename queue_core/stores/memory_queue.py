@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from queue_core import semantics
 from queue_core.clock import Instant, after
+from queue_core.limits import check_eta
 from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease, QueueStats, Samples
 from queue_core.store import Added, HeldName
@@ -86,6 +87,15 @@ class MemoryQueue:
             del self.samples[:overflow]
             self.samples_dropped += overflow
         return ending.finished
+
+    def postpone(self, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        """Move the eta of a named DELAYED task that is not due, if it is `expected`."""
+        check_eta(eta, now=now)
+        task = self.named(name)
+        if task is None or not semantics.is_delayed_until(task, expected, now=now):
+            return False
+        self.put(semantics.postpone(task, eta=eta, now=now))
+        return True
 
     def settle(self, *, now: Instant) -> list[FinishedLease]:
         """Let time act on every due task, in eta order."""

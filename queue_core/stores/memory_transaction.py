@@ -218,6 +218,9 @@ class MemoryTransaction:
         held.tasks.update({task.id: task for task in redriven})
         return redriven
 
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        return self._open(queue).postpone(name, expected=expected, eta=eta, now=now)
+
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
         return self._open(queue).settle(now=now), False
 

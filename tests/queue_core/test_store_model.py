@@ -17,13 +17,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from queue_core.clock import ManualClock
+from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.memory import MemoryStore
 from queue_core.stores.sqlite.store import SqliteStore
-from queue_core.task import NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, Task, TaskState
 from tests.support.redis_stores import a_redis_store, with_every_call_sent_twice
 from tests.support.stores import new_url
 from tests.support.task_builders import MICROSECOND
@@ -49,6 +49,7 @@ new_tasks = some.builds(
     tag=some.sampled_from(TAGS),
     delay_seconds=delays,
     queue=some.sampled_from([None, None, None, None, "one", "two", "unknown"]),
+    max_leases=some.sampled_from([None, None, None, 1, 2, 3]),
 )
 next_tasks = some.lists(new_tasks, min_size=1, max_size=3)
 some_tasks = some.lists(new_tasks, min_size=1, max_size=5)
@@ -62,6 +63,8 @@ specs = some.builds(
     retry_max_seconds=some.just(3.0),
     on_exhausted=some.sampled_from(["dead", "delete"]),
     name_retention_seconds=some.sampled_from([0.0, 4.0, 100.0]),
+    lease_calls_per_second=some.sampled_from([None, 10]),
+    user_emails=some.sampled_from([(), ("a@b", "ü@b")]),
 )
 
 
@@ -210,6 +213,21 @@ class StoreModel(RuleBasedStateMachine):
     @rule(queue=queues, tags=filters, names=some.one_of(some.none(), names))
     def redrive(self, queue: str, tags: TagFilter, names: list[str] | None) -> None:
         self.both(lambda to: to.redrive(queue, names, tags, limit=1000, now=self.clock.now()))
+
+    @rule(queue=queues, pick=some.integers(0, 9), off=some.sampled_from([0, 0, 0, 1]), seconds=some.floats(-2, 9))
+    def postpone(self, queue: str, pick: int, off: int, seconds: float) -> None:
+        now = self.clock.now()
+        delayed = frozenset({TaskState.DELAYED})
+
+        def found(to: Transaction) -> tuple[Task, ...]:
+            return to.peek(queue, ANY, delayed, limit=10, payload_bytes=0, now=now).tasks
+
+        tasks = self.both(found)
+        name, expected = "n1", now
+        if isinstance(tasks, tuple) and tasks:
+            task = tasks[pick % len(tasks)]
+            name, expected = task.shown_name, Instant(task.eta + off)
+        self.both(lambda to: to.postpone(queue, name, expected=expected, eta=after(now, seconds), now=now))
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 

@@ -63,7 +63,16 @@ def _spec_of(row: Row) -> QueueSpec:
     name, lease, max_lease, max_leases, retry_min, retry_max, deletes_exhausted, retention, paused, moved_to = row
     on_exhausted: Literal["dead", "delete"] = "delete" if deletes_exhausted else "dead"
     return QueueSpec(
-        name, lease, max_lease, max_leases, retry_min, retry_max, on_exhausted, retention, paused, moved_to
+        name,
+        lease,
+        max_lease,
+        max_leases,
+        retry_min,
+        retry_max,
+        on_exhausted,
+        retention,
+        paused=paused,
+        moved_to=moved_to,
     )
 
 

@@ -13,7 +13,7 @@ from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import NewTask
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?)"
+_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?)"
 
 EXISTS: names.Refusal = "exists"
 
@@ -74,7 +74,7 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
-        rows.append((task_id, queue.id, tag, 0 if is_ready else 1, eta, eta, now, name, payload))
+        rows.append((task_id, queue.id, tag, 0 if is_ready else 1, eta, eta, now, name, payload, new.max_leases))
         outcomes.append(new_added(f"_{task_id}" if name is None else name, "added", is_ready))
         task_id += 1
     step.give_back_ids(first + len(tasks) - task_id)

@@ -7,9 +7,10 @@ from typing import Literal
 
 from queue_core import semantics
 from queue_core.clock import Instant
+from queue_core.limits import check_eta
 from queue_core.stores.sqlite import names as given_names
 from queue_core.stores.sqlite.counts import COLUMNS as COUNTERS
-from queue_core.stores.sqlite.counts import DEAD, DELETED, GAUGE_OF_STATE, READY
+from queue_core.stores.sqlite.counts import DEAD, DELAYED, DELETED, GAUGE_OF_STATE, READY
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import COLUMNS, end, load, payload_of, ready_rows, remove, task_of, write
 from queue_core.stores.sqlite.settling import expire, settle
@@ -82,6 +83,22 @@ def purge(step: Step, name: str, tags: TagFilter, states: Iterable[TaskState], *
             for row in rows:
                 step.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1),))
     return count
+
+
+def postpone(step: Step, name: str, given: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+    """See `Transaction.postpone`."""
+    queue = step.open_queue(name)
+    check_eta(eta, now=now)
+    step.told = True
+    row = row_of_name(step, queue, given)
+    task = None if row is None else task_of(step, queue, row)
+    if row is None or task is None or not semantics.is_delayed_until(task, expected, now=now):
+        return False
+    postponed = semantics.postpone(task, eta=eta, now=now)
+    write(step.connection, [postponed])
+    if postponed.state is TaskState.READY:
+        step.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
+    return True
 
 
 def in_state(step: Step, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int) -> list[Row]:

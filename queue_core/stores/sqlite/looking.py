@@ -49,11 +49,9 @@ def _stats(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Insta
         lapsed = f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags}"
         due, first = _due(step, lapsed, queue, now, cells)
         if due:
-            gone = 0
-            if queue.spec.max_leases is not None:
-                limit = queue.spec.max_leases
-                gone, _ = _due(step, f"{lapsed} AND leases >= {limit}", queue, now, cells)
-                _, first = _due(step, f"{lapsed} AND leases < {limit}", queue, now, cells)
+            gone, _ = _due(step, f"{lapsed} AND NOT {_alive(queue)}", queue, now, cells)
+            if gone:
+                _, first = _due(step, f"{lapsed} AND {_alive(queue)}", queue, now, cells)
             ready, leased, expired, died = ready + due - gone, leased - due, expired + due, died + gone
             dead += gone if queue.spec.on_exhausted == "dead" else 0
             etas.append(first)
@@ -66,6 +64,12 @@ def _stats(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Insta
 def _narrowed(tag_ids: list[int] | None) -> tuple[str, tuple[str, ...]]:
     """The condition that keeps to these tags, and what it needs."""
     return ("", ()) if tag_ids is None else (_OF_TAGS, (json.dumps(tag_ids),))
+
+
+def _alive(queue: QueueRow) -> str:
+    """The condition that a task has a lease left."""
+    bound = queue.spec.max_leases
+    return f"(leases < coalesce(max_leases, {'9e18' if bound is None else bound}))"
 
 
 def _due(step: Step, chosen: str, queue: QueueRow, now: Instant, cells: tuple[str, ...]) -> tuple[int, Instant | None]:
@@ -122,12 +126,10 @@ def waiting(step: Step, name: str, tags: TagFilter, *, now: Instant) -> tuple[Wa
 def _due_etas(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[Instant]:
     """Etas, in order, of the first tasks that are stored as delayed or leased but are ready by now."""
     of_tags, cells = _narrowed(tag_ids)
-    bound = queue.spec.max_leases
-    alive = "" if bound is None else f" AND leases < {bound}"
     etas: list[Instant] = []
     for chosen in (
         f"tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?{of_tags}",
-        f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags}{alive}",
+        f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags} AND {_alive(queue)}",
     ):
         sql = f"SELECT eta FROM tasks INDEXED BY {chosen} ORDER BY eta LIMIT ?"  # noqa: S608
         etas.extend(row[0] for row in step.connection.execute(sql, (queue.id, now, *cells, HEAD)))
@@ -137,12 +139,10 @@ def _due_etas(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: In
 def _tag_of_oldest(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[int]:
     """The tag of the first leasable task, whether it is settled or not."""
     of_tags, cells = _narrowed(tag_ids)
-    bound = queue.spec.max_leases
-    alive = "" if bound is None else f" AND leases < {bound}"
     heads: list[tuple[int, int, int]] = _ready_heads(step, queue, tag_ids)
     for chosen in (
         f"tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?{of_tags}",
-        f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags}{alive}",
+        f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags} AND {_alive(queue)}",
     ):
         sql = f"SELECT eta, id, tag FROM tasks INDEXED BY {chosen} ORDER BY eta, id LIMIT 1"  # noqa: S608
         heads.extend(step.connection.execute(sql, (queue.id, now, *cells)))

@@ -12,7 +12,7 @@ from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, spent_text
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import Task, TaskState
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _HELD = (
     "SELECT name, until FROM names WHERE queue = ? AND name > ? AND task IS NULL AND until > ? ORDER BY name LIMIT ?"
 )
@@ -70,6 +70,7 @@ def _insert(step: Step, queue: QueueRow, tasks: Sequence[Task]) -> None:
                 task.name,
                 spent_text(task.spent),
                 None if is_long else task.payload,
+                task.max_leases,
             )
         )
     step.connection.executemany(_INSERT, rows)

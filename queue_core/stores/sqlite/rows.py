@@ -16,7 +16,7 @@ LONG_PAYLOAD_BYTES = 2048
 # Everything but the payload, of which only is told whether it is a long one.
 COLUMNS = (
     "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
-    " payload IS NULL AS is_long"
+    " payload IS NULL AS is_long, max_leases"
 )
 _BY_ID = f"SELECT {COLUMNS} FROM tasks WHERE id = ? AND queue = ?"  # noqa: S608
 _BY_IDS = (
@@ -62,6 +62,7 @@ def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> T
         row[8],
         row[9],
         spent_of(row[11]),
+        row[13],
     )
 
 

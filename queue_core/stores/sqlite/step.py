@@ -217,7 +217,10 @@ def untagged_id(queue_id: int) -> int:
 
 def spec_of(name: str, settings: str, *, paused: int, moved_to: str) -> QueueSpec:
     """A queue's settings from its row."""
-    return QueueSpec(name=name, paused=bool(paused), moved_to=moved_to, **json.loads(settings))
+    kept = json.loads(settings)  # of an older program: without what is new
+    for emails in ("user_emails", "writer_emails"):
+        kept[emails] = tuple(kept.get(emails, ()))
+    return QueueSpec(name=name, paused=bool(paused), moved_to=moved_to, **kept)
 
 
 def settings_of(spec: QueueSpec) -> str:

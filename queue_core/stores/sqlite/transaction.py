@@ -121,6 +121,9 @@ class SqliteTransaction:
     ) -> list[Task]:
         return administering.redrive(self._at(now), queue, names, tags, limit=limit, now=now)
 
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        return administering.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now)
+
     # -- looking --------------------------------------------------------------------------------------------------
 
     def peek(
