@@ -23,17 +23,18 @@ class Answer:
     media_type: str = MEDIA_TYPE
 
 
-@dataclass(frozen=True, slots=True)
-class ApiError(Exception):
-    """An answer that tells what went wrong: `reason` is Google's word for it, `location` the parameter at fault."""
+class ApiError(QueueError):
+    """An answer that tells what went wrong: `reason` is Google's word for it, `location` the parameter at fault.
 
-    status: int
-    reason: str
-    message: str
-    location: str = ""
+    A `QueueError`, so that a step may raise it and leave the other steps of its turn alone.
+    """
 
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, status: int, reason: str, message: str, location: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.location = location
 
 
 REASONS: Mapping[type[QueueError], tuple[int, str]] = MappingProxyType(
@@ -83,7 +84,7 @@ def error_answer(error: Exception) -> Answer:
 
 def is_ours(error: Exception) -> bool:
     """Whether an error was raised on purpose, so that its message is for the caller."""
-    return isinstance(error, QueueError | Problem | ApiError)
+    return isinstance(error, QueueError | Problem)
 
 
 def _told(error: Exception) -> ApiError:
