@@ -5,13 +5,15 @@ from typing import Final
 
 import click
 
+from orchestrator.cli.init_from import settings_text
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import json_option
 from queue_core.cli.output import print_json, say
+from queue_core.cli.queue_files import load_queue_file_entries
 
-SETTINGS: Final = """\
+HEAD: Final = """\
 # towline.yaml: queues and the pools of workers that work on them. `towline check` lists every mistake in it,
 # `towline config --origin` every setting in force. Durations are 500ms, 30s, 5m, 6h; sizes 64KiB, 512MiB.
 
@@ -23,13 +25,15 @@ server:
   # tokens:
   #   - {role: producer, token_env: PRODUCER_TOKEN}
   #   - {role: admin, token_file: admin.token}
-
+"""
+SETTINGS: Final = f"""\
+{HEAD}
 queues:
   thumbs:
     lease: 30s                  # how long a worker holds a task; renewed while its handler lives
     max_lease: 10m              # the longest a lease may become by renewals
     max_leases: 5               # then the task is dead: kept, listed, and ready again by `towline redrive`
-    retry: {min: 1s, max: 5m}   # rest after a failed lease, doubling
+    retry: {{min: 1s, max: 5m}}   # rest after a failed lease, doubling
 
 pools:
   resize:
@@ -37,10 +41,10 @@ pools:
     tags: [resize]              # leave out for any task
     app: tasks:app              # module:attribute; or command: [./worker, --fast]
     slo: 30s                    # the longest a task may wait for its lease: what the pool is sized by
-    workers: {min: 0, max: 8}
+    workers: {{min: 0, max: 8}}
     grace: 30s                  # from asking a worker to stop to ending it
     concurrency: 1              # tasks one worker holds at a time
-    recycle: {tasks: 1000, memory: 512MiB, age: 6h}
+    recycle: {{tasks: 1000, memory: 512MiB, age: 6h}}
 """
 PROGRAM: Final = '''\
 """What is done with the tasks of towline.yaml. Try it: towline up, then: towline add thumbs cat.jpg --tag resize"""
@@ -58,15 +62,29 @@ def resize(task: HeldTask) -> None:
 '''
 
 
-@command("init", examples=("towline init", "towline init --dir demo", "towline init --no-example"))
+@command(
+    "init",
+    examples=("towline init", "towline init --dir demo", "towline init --no-example", "towline init --from queue.yaml"),
+)
 @click.option(
     "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), default=".", help="Write into this folder."
 )
 @click.option("--example/--no-example", default=True, help="Write tasks.py too.")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With the pull queues of an App Engine queue.yaml or queue.xml, and without tasks.py.",
+)
 @json_option
-def init(folder: Path, example: bool, as_json: bool) -> int:  # noqa: FBT001
+def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Write towline.yaml, with comments, and tasks.py. Files that are there already are left alone, exit code 73."""
-    wanted = {folder / "towline.yaml": SETTINGS} | ({folder / "tasks.py": PROGRAM} if example else {})
+    if source is not None:
+        settings = settings_text(load_queue_file_entries(source), head=HEAD, source=str(source))
+        wanted = {folder / "towline.yaml": settings}
+    else:
+        wanted = {folder / "towline.yaml": SETTINGS} | ({folder / "tasks.py": PROGRAM} if example else {})
     there = [path for path in wanted if path.exists()]
     if there:
         told = f"{', '.join(map(str, there))}: there already, and left as it is"
@@ -80,5 +98,8 @@ def init(folder: Path, example: bool, as_json: bool) -> int:  # noqa: FBT001
     else:
         click.echo("\n".join(f"wrote {path}" for path in wanted))
         place = "" if folder == Path() else f"cd {folder} && "
-        say(f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize")
+        if source is not None:
+            say(f"next: {place}towline serve; or give its pools their programs, and {place}towline up")
+        else:
+            say(f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize")
     return exits.OK
