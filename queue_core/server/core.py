@@ -16,6 +16,7 @@ from queue_core.server.event_ring import EventRing
 from queue_core.server.hands import Hands
 from queue_core.server.hot import HotVerbs
 from queue_core.server.lease_counts import LeaseCounts, LeaseNotes
+from queue_core.server.lease_rate import LeaseRate
 from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
@@ -55,6 +56,7 @@ class ServerCore:
         self.repeats = Repeats(self.run, kept_by_store=store.is_remote)
         self.hot = HotVerbs(self.gate, self.turns, self.waiting, self.repeats)
         self.lease_counts = LeaseCounts()
+        self.lease_rate = LeaseRate()
         self.appengine = AppEngineDoor(self.gate, self.turns, self.waiting, self.look, self.lease_counts)
         self._looks = Hands(LOOKS_AT_ONCE, name="towline-look")
         self._lease_notes = LeaseNotes(self.lease_counts, self.service, self._looks)

@@ -41,6 +41,26 @@ class AccessToken:
 
 
 @dataclass(frozen=True, slots=True)
+class GrpcTls:
+    """What a listener proves itself with: PEM of its certificate with those it rests on, and of the key."""
+
+    certificates: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "GrpcTls()"
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """Where Cloud Tasks is offered over gRPC; port 0 takes a free one. Without `tls` for this machine only."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls: GrpcTls | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServeOptions:
     """How a server is set.
 
@@ -55,6 +75,7 @@ class ServeOptions:
         recent_events: lifecycle events kept for `/v1/events`.
         lifecycle: how finely they are kept.
         stop_seconds: how long a stop lets requests finish.
+        grpc: a second listener, for Cloud Tasks over gRPC; None: there is none.
     """
 
     host: str = "127.0.0.1"
@@ -67,6 +88,7 @@ class ServeOptions:
     recent_events: int = 1000
     lifecycle: Lifecycle = "task"
     stop_seconds: float = 0.7
+    grpc: GrpcOptions | None = None
 
     @property
     def is_local(self) -> bool:
@@ -97,6 +119,19 @@ def check_options(options: ServeOptions) -> None:
         raise InvalidSettingError(
             f"listening on {options.host} opens the queue to the network, and no token is set: "
             "give the server tokens, or listen on 127.0.0.1 or a Unix socket"
+        )
+    if options.grpc is not None:
+        _check_grpc(options.grpc, options.tokens)
+
+
+def _check_grpc(grpc: GrpcOptions, tokens: tuple[AccessToken, ...]) -> None:
+    if not 0 <= grpc.port <= 65_535:
+        raise InvalidSettingError(f"the port for gRPC must be in [0, 65535]: {grpc.port}")
+    if not is_loopback(grpc.host) and (grpc.tls is None or not tokens):
+        lacks = "a certificate" if grpc.tls is None else "a token"
+        raise InvalidSettingError(
+            f"gRPC on {grpc.host} opens the queue to the network, and {lacks} is missing: "
+            "give the server a certificate with its key and tokens, or listen on 127.0.0.1"
         )
 
 

@@ -9,12 +9,13 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
 
 from queue_core.clock import Clock
-from queue_core.errors import ListenError
+from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
 from queue_core.http_api.transport import notice_silence
 from queue_core.server import events
@@ -23,6 +24,9 @@ from queue_core.server.core import ServerCore
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.protocol import hot_protocol
 from queue_core.store import Store
+
+if TYPE_CHECKING:
+    from queue_core.server.cloudtasks.grpc_server import GrpcListener
 
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 600
@@ -129,8 +133,34 @@ class Server:
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self.core = ServerCore(store, options, clock=clock, log=log)
+        self._grpc = self._grpc_listener(options)
         self._uvicorn: _Uvicorn | None = None
         self._should_stop = False
+
+    @property
+    def grpc_address(self) -> str | None:
+        """`host:port` of the listener for gRPC, where there is one."""
+        return None if self._grpc is None else self._grpc.address
+
+    def _grpc_listener(self, options: ServeOptions) -> "GrpcListener | None":
+        if options.grpc is None:
+            return None
+        try:
+            from queue_core.server.cloudtasks.grpc_server import GrpcListener
+
+            return GrpcListener(self.core, options.grpc)
+        except ImportError as error:
+            self._abandon()
+            raise InvalidSettingError(
+                f"gRPC needs packages that are not installed ({error.name}): pip install 'towline[grpc]'"
+            ) from error
+        except ListenError:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        self.core.close()
+        self._listening.close()
 
     async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; returns when every answer is out and every thread ended."""
@@ -150,6 +180,8 @@ class Server:
 
         def told() -> None:
             self.core.start()
+            if self._grpc is not None:
+                self._grpc.start()
             log.info(events.SERVER_STARTED, url=self.url)
             started()
 
@@ -158,6 +190,8 @@ class Server:
         try:
             await server.serve(sockets=[self._listening])
         finally:
+            if self._grpc is not None:
+                await self._grpc.stop()
             self.core.close()
             self._listening.close()
             if self._options.socket_path is not None:
@@ -210,6 +244,11 @@ class ServerThread:
     def url(self) -> str:
         """Where it is found."""
         return self._server.url
+
+    @property
+    def grpc_address(self) -> str | None:
+        """`host:port` of the listener for gRPC, where there is one."""
+        return self._server.grpc_address
 
     @property
     def core(self) -> ServerCore:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+import grpc
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2beta2
-from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTasksRestTransport
+from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTasksGrpcTransport, CloudTasksRestTransport
 
 from tests.support.servers import QUEUE, RunningServer
 
@@ -25,3 +26,12 @@ def rest_client(server: RunningServer) -> Iterator[tasks_v2beta2.CloudTasksClien
     assert isinstance(client.transport, CloudTasksRestTransport)
     with client:
         yield client
+
+
+@contextmanager
+def grpc_client(server: RunningServer) -> Iterator[tasks_v2beta2.CloudTasksClient]:
+    """The real client over gRPC, in plain text."""
+    address = server.thread.grpc_address
+    assert address is not None
+    with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
+        yield tasks_v2beta2.CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))

@@ -1,6 +1,6 @@
 """Every method of the API in one table: its messages, the verb whose right it needs, and what it does."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -9,9 +9,8 @@ from queue_core.server.cloudtasks import absent, leasing, policies, queues, task
 from queue_core.server.cloudtasks.call import Call
 from queue_core.server.cloudtasks.fields import Fields, Values
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_rate import LeaseRate
 
-Handler = Callable[[ServerCore, Call], Awaitable[Values]]
+Handler = Callable[[ServerCore, Call], Coroutine[None, None, Values]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,7 @@ class CloudTasks:
 
     def __init__(self, core: ServerCore) -> None:
         self.core = core
-        self._rate = LeaseRate()
 
     async def run(self, method: Method, values: Values, caller: Caller) -> Values:
         """Call a method for somebody who was let in. Raises `ApiError` or an error of the queue."""
-        return await method.handler(self.core, Call(Fields(values), caller, self._rate))
+        return await method.handler(self.core, Call(Fields(values), caller, self.core.lease_rate))

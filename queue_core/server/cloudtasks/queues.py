@@ -16,7 +16,6 @@ from queue_core.server.cloudtasks.names import QueueName, parse_place, parse_que
 from queue_core.server.cloudtasks.paging import page_size, page_token, parse_page_token
 from queue_core.server.cloudtasks.times import MAX_DURATION_MICROSECONDS
 from queue_core.server.core import ServerCore
-from queue_core.server.leased_lately import leased_lately
 from queue_core.task import ANY, QueueSpec
 from queue_core.verbs import PURGE_CHUNK, Turn
 
@@ -30,7 +29,7 @@ FOREVER_MICROSECONDS = 10 * 365 * 86_400 * MICROSECONDS
 async def get_queue(core: ServerCore, call: Call) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
     mask = _read_mask(call.fields)
-    return await core.look(lambda turn: _shown(turn, call.enter(turn, name.queue, "look"), name.place, mask))
+    return await core.look(lambda turn: _shown(core, turn, call.enter(turn, name.queue, "look"), name.place, mask))
 
 
 async def list_queues(core: ServerCore, call: Call) -> Values:
@@ -46,7 +45,7 @@ async def list_queues(core: ServerCore, call: Call) -> Values:
         ]
         specs = [spec for spec in specs if wanted.accepts(queue_values(spec, QueueName(place, spec.name)))]
         more = specs[size - 1].name if len(specs) > size else ""
-        return [_shown(turn, spec, place, mask) for spec in specs[:size]], more
+        return [_shown(core, turn, spec, place, mask) for spec in specs[:size]], more
 
     queues, more = await core.look(step)
     answer: Values = {"queues": queues} if queues else {}
@@ -201,19 +200,19 @@ def queue_values(spec: QueueSpec, name: QueueName) -> Values:
     }
 
 
-def _shown(turn: Turn, spec: QueueSpec, place: str, mask: Sequence[str]) -> Values:
+def _shown(core: ServerCore, turn: Turn, spec: QueueSpec, place: str, mask: Sequence[str]) -> Values:
     """A queue with what a read mask names; its statistics only when it names them."""
     values = queue_values(spec, QueueName(place, spec.name))
     if mask and covers(mask, "stats"):
-        values["stats"] = _stats(turn, spec.name)
+        values["stats"] = _stats(core, turn, spec.name)
     return masked(values, mask) if mask else values
 
 
-def _stats(turn: Turn, queue: str) -> Values:
+def _stats(core: ServerCore, turn: Turn, queue: str) -> Values:
     stats = turn.stats(queue, ANY)
     values: Values = {
         "tasksCount": stats.ready + stats.delayed + stats.in_flight,
-        "executedLastMinuteCount": leased_lately(turn, queue, in_flight=stats.in_flight).last_minute,
+        "executedLastMinuteCount": core.lease_counts.counts(stats, now=turn.now).last_minute,
         "concurrentDispatchesCount": stats.in_flight,
     }
     etas = [stats.oldest_ready_at, turn.transaction.next_eta(queue, now=turn.now)]

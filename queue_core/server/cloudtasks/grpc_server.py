@@ -1,0 +1,153 @@
+"""Cloud Tasks v2beta2 over gRPC: the methods of REST on a listener of its own. Needs the extra `grpc`.
+
+gRPC answers from its own threads; what a call does is done in the server's loop, as everything else.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import grpc
+from google.cloud.location import locations_pb2
+from google.cloud.tasks_v2beta2.types import cloudtasks, queue, task
+from google.iam.v1 import iam_policy_pb2, policy_pb2
+from google.protobuf import empty_pb2
+from google.protobuf.message import Message
+
+from queue_core.errors import ListenError
+from queue_core.server.auth import Headers, check_role
+from queue_core.server.cloudtasks.failures import ApiError, Code, failure_of
+from queue_core.server.cloudtasks.fields import Values
+from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, Method
+from queue_core.server.cloudtasks.protobuf_codec import fill, values_of
+from queue_core.server.core import ServerCore
+from queue_core.server.options import GrpcOptions
+
+SERVICE = "google.cloud.tasks.v2beta2.CloudTasks"
+LOCATIONS = "google.cloud.location.Locations"
+THREADS = 16
+MAX_CALLS = 1000
+"""Calls under way or waiting for a thread; more are answered RESOURCE_EXHAUSTED."""
+CALL_SECONDS = 60.0
+STOP_SECONDS = 0.5
+
+_MESSAGES = (cloudtasks, queue, task)
+_OTHERS = (empty_pb2, iam_policy_pb2, locations_pb2, policy_pb2)
+_ONLY_REST = frozenset({"BufferTask", "BatchCreateTasks", "BatchDeleteTasks", "GetCmekConfig", "UpdateCmekConfig"})
+_OF_LOCATIONS = frozenset({"GetLocation", "ListLocations"})
+
+
+class GrpcListener:
+    """A gRPC server over a door that lives in a loop. Binds at once; serves from `start` to `stop`."""
+
+    def __init__(self, core: ServerCore, options: GrpcOptions) -> None:
+        """Raises `ListenError`."""
+        self._door = CloudTasks(core)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="towline-grpc")
+        self._server = grpc.server(
+            self._threads,
+            maximum_concurrent_rpcs=MAX_CALLS,
+            options=[
+                ("grpc.max_receive_message_length", core.options.max_body_bytes),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        names = METHODS.keys() - _ONLY_REST
+        for service, methods in ((SERVICE, names - _OF_LOCATIONS), (LOCATIONS, names & _OF_LOCATIONS)):
+            handlers = {name: self._handler(METHODS[name]) for name in methods}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        self.address = f"{host}:{self._bind(host, options)}"
+
+    def _bind(self, host: str, options: GrpcOptions) -> int:
+        address = f"{host}:{options.port}"
+        try:
+            if options.tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                pair = (options.tls.key, options.tls.certificates)
+                port = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except RuntimeError:
+            port = 0
+        if not port:
+            self._threads.shutdown()
+            raise ListenError(
+                f"can't listen on {address} for gRPC: is another server running there? "
+                "choose another port, or 0 for a free one; with TLS, check the certificate and its key"
+            )
+        assert isinstance(port, int)
+        return port
+
+    def start(self) -> None:
+        """Serve; called in the loop that the door lives in."""
+        self._loop = asyncio.get_running_loop()
+        self._server.start()
+
+    async def stop(self) -> None:
+        """Answer what is under way, within bounds, and end; called in the same loop."""
+        stopped = self._server.stop(STOP_SECONDS)
+        await asyncio.get_running_loop().run_in_executor(None, stopped.wait)
+        self._threads.shutdown(wait=False)
+
+    def _handler(self, method: Method) -> object:
+        takes, gives = _class_of(method.takes), _class_of(method.gives)
+
+        def serve(request: Message, context: grpc.ServicerContext) -> Message:
+            try:
+                return self._answer(method, request, context, gives)
+            except Exception as error:  # noqa: BLE001 - the top of a request
+                failure = failure_of(error)
+            context.abort(getattr(grpc.StatusCode, failure.code.name), failure.message)
+            raise AssertionError("abort raises")
+
+        return grpc.unary_unary_rpc_method_handler(
+            serve,
+            request_deserializer=takes.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+
+    def _answer(
+        self, method: Method, request: Message, context: grpc.ServicerContext, gives: Callable[[], Message]
+    ) -> Message:
+        caller = self._door.core.gate.caller(headers_of(context))
+        check_role(caller, method.verb)
+        values = values_of(method.takes, request)
+        message = gives()
+        fill(message, method.gives, self._in_loop(self._door.run(method, values, caller)))
+        return message
+
+    def _in_loop(self, work: Coroutine[None, None, Values]) -> Values:
+        assert self._loop is not None
+        try:
+            call = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise _stopping() from None
+        try:
+            return call.result(CALL_SECONDS)
+        except TimeoutError:
+            call.cancel()
+            raise ApiError(Code.UNAVAILABLE, f"no answer within {CALL_SECONDS:.0f} s; look before repeating") from None
+        except CancelledError:
+            raise _stopping() from None
+
+
+def headers_of(context: grpc.ServicerContext) -> Headers:
+    """The metadata of a call for the gate. No browser speaks gRPC, so that a page has no name to be guarded against."""
+    given = [(key, value) for key, value in context.invocation_metadata() if key == "authorization"]
+    return [(b"host", b"localhost"), *((b"authorization", value.encode("latin-1")) for _, value in given)]
+
+
+def _stopping() -> ApiError:
+    return ApiError(Code.UNAVAILABLE, "the server is stopping; look before repeating")
+
+
+def _class_of(name: str) -> type[Message]:
+    """The protobuf class of a message; those of the API itself are wrapped."""
+    for module in _MESSAGES:
+        if hasattr(module, name):
+            wrapped: type[Message] = getattr(module, name).pb()
+            return wrapped
+    found: type[Message] = next(getattr(module, name) for module in _OTHERS if hasattr(module, name))
+    return found
