@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from queue_core.grpc_settings import Grpc, grpc_relations, or_an_address
 from queue_core.limits import (
     MAX_EMAIL_CHARACTERS,
     MAX_EMAILS,
@@ -166,6 +167,9 @@ class ServerSettings(Model):
         default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket."
     )
     tokens: tuple[TokenSettings, ...] = Field(default=(), description="Asked for when any is given.")
+    grpc: Grpc | None = Field(
+        default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=or_an_address
+    )
 
     @property
     def is_private(self) -> bool:
@@ -333,4 +337,4 @@ def _server_relations(server: Mapping[str, object]) -> list[Mistake]:
     if not tokens and isinstance(listen, str) and not ServerSettings.model_construct(listen=listen).is_private:
         why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
         mistakes.append(Mistake(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
-    return mistakes
+    return mistakes + grpc_relations(server)
