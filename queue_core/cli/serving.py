@@ -17,8 +17,9 @@ from queue_core.clock import SystemClock
 from queue_core.config import Override, QueueFile, ServerSettings
 from queue_core.errors import ListenError, StoreUnavailableError
 from queue_core.events import EventLog
+from queue_core.grpc_settings import GrpcSettings
 from queue_core.logs import LifecycleFile
-from queue_core.server.options import AccessToken, Role, ServeOptions, options_of
+from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, Role, ServeOptions, options_of
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
@@ -97,7 +98,8 @@ def serve_options(settings: QueueFile, directory: Path) -> ServeOptions:
     listen = server.listen
     if listen.startswith("unix:") and not listen.startswith("unix:/"):
         listen = f"unix:{directory / listen.removeprefix('unix:')}"
-    return replace(options_of(listen, tokens=_tokens(server, directory)), lifecycle=settings.lifecycle)
+    options = options_of(listen, tokens=_tokens(server, directory))
+    return replace(options, lifecycle=settings.lifecycle, grpc=_grpc(server.grpc, directory))
 
 
 def listen_failure(error: ListenError) -> CommandError:
@@ -109,6 +111,20 @@ def listen_failure(error: ListenError) -> CommandError:
 def flag_overrides(given: Sequence[tuple[tuple[str, ...], str | None]]) -> tuple[Override, ...]:
     """The settings that flags changed; a flag that was not given is None."""
     return tuple(Override(path, value, f"--{path[-1].replace('_', '-')}") for path, value in given if value is not None)
+
+
+def _grpc(settings: GrpcSettings | None, directory: Path) -> GrpcOptions | None:
+    if settings is None:
+        return None
+    if settings.certificate is None or settings.key is None:
+        return GrpcOptions(settings.host, settings.port)
+    try:
+        certificates = (directory / settings.certificate).read_bytes()
+        key = (directory / settings.key).read_bytes()
+    except OSError as error:
+        told = f"server.grpc: {error.filename}: {error.strerror}"
+        raise CommandError(told, code=exits.NO_INPUT, fix="name the PEM files of the certificate and its key") from None
+    return GrpcOptions(settings.host, settings.port, GrpcTls(certificates, key))
 
 
 def _tokens(server: ServerSettings, directory: Path) -> tuple[AccessToken, ...]:
@@ -123,5 +139,5 @@ def _tokens(server: ServerSettings, directory: Path) -> tuple[AccessToken, ...]:
             told = f"{where}: the token of {token.token_file or token.token_env} must have 16 characters or more"
             fix = "make one with `python3 -c 'import secrets; print(secrets.token_urlsafe())'`"
             raise CommandError(told, code=exits.BAD_CONFIG, fix=fix)
-        tokens.append(AccessToken(Role[token.role.upper()], secret))
+        tokens.append(AccessToken(Role[token.role.upper()], secret, token.email))
     return tuple(tokens)
