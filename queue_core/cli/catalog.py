@@ -13,6 +13,7 @@ LOOK: Final = "Look"
 COMMANDS: Final[Mapping[str, Entry]] = {
     "serve": Entry("queue_core.cli.serve", RUN, "the queue server alone"),
     "work": Entry("queue_core.cli.work", RUN, "one worker: handlers of a Python module"),
+    "run-appengine": Entry("queue_core.cli.run_appengine", RUN, "a script for App Engine's SDK", "run_appengine"),
     "add": Entry("queue_core.cli.add", TASKS, "add tasks: arguments, a file, lines of stdin"),
     "lease": Entry("queue_core.cli.work_by_hand", TASKS, "lease tasks by hand; prints their tokens"),
     "renew": Entry("queue_core.cli.work_by_hand", TASKS, "move the end of a lease"),

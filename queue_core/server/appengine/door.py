@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.errors import QueueError
+from queue_core.errors import QueueError, WorkerRetiredError
+from queue_core.limits import check_worker
 from queue_core.server import events
 from queue_core.server.appengine import adding, leasing, messages, queues
 from queue_core.server.appengine.codec import CodecError, decode, encode
@@ -136,26 +137,30 @@ class AppEngineDoor:
             self._turns.submit(wish, lambda outcome: request.reply(reply_of(outcome)))
             return None
 
+        worker = _worker(request)
+
         def answer(outcome: LeaseAnswer | Exception) -> None:
             if isinstance(outcome, LeaseAnswer):
                 leases = outcome.granted.leases
                 request.reply(_reply(leasing.lease_response(leases), leases=leases))
+            elif isinstance(outcome, WorkerRetiredError):  # there is no code that its loop would survive
+                request.reply(_reply(leasing.lease_response(())))
             else:
                 request.reply(reply_of(outcome))
 
         def grant(turn: Turn) -> Granted:
             if not self._rate.allows(wish.queue, self._bound(turn, wish.queue), turn.now):
                 return Granted(())
-            return leasing.grant(turn, wish, worker="")
+            return leasing.grant(turn, wish, worker=worker)
 
         call = LeaseCall(
             wish.queue,
             wish.count,
             wish.seconds,
             wish.tags,
-            "",
+            worker,
             0.0,
-            request.caller,
+            worker or request.caller,
             (),
             answer,
             request.is_gone,
@@ -191,6 +196,14 @@ class AppEngineDoor:
         self._bounds.pop(queue, None)
         self._waiting.retry_queue(queue)
         return answer
+
+
+def _worker(request: Request) -> str:
+    """Who calls, where `queue_core.appengine.connect` was told so by a supervisor; App Engine's own clients have no
+    name. Raises `InvalidTaskNameError`."""
+    worker = next((value.decode("latin-1") for name, value in request.headers if name == b"x-towline-worker"), "")
+    check_worker(worker)
+    return worker
 
 
 def reply_of(outcome: object) -> Reply:
