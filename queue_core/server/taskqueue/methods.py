@@ -10,7 +10,6 @@ from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
 from queue_core.server.acl import Access, check_access
 from queue_core.server.core import ServerCore
-from queue_core.server.leased_lately import leased_lately
 from queue_core.server.options import Role
 from queue_core.server.taskqueue.answer import ApiError, invalid, not_found
 from queue_core.server.taskqueue.call import Call, Place
@@ -52,7 +51,7 @@ async def get_queue(core: ServerCore, call: Call) -> Json:
     def step(turn: Turn) -> Json:
         shown = queue_json(_entered(turn, call, "look"))
         if with_stats:
-            shown["stats"] = _stats(turn, call.queue)
+            shown["stats"] = _stats(core, turn, call.queue)
         return shown
 
     return await core.look(step)
@@ -221,15 +220,15 @@ def _found(turn: Turn, queue: str, name: str) -> Task:
     raise not_found(f"Task not found: {name[:100]} in queue {queue}")
 
 
-def _stats(turn: Turn, queue: str) -> Json:
+def _stats(core: ServerCore, turn: Turn, queue: str) -> Json:
     stats = turn.stats(queue, ANY)
     etas = (stats.oldest_ready_at, turn.transaction.next_eta(queue, now=turn.now))
-    lately = leased_lately(turn, queue, in_flight=stats.in_flight)
+    granted = core.lease_counts.counts(stats, now=turn.now)
     return stats_json(
         stats,
         oldest=min((eta for eta in etas if eta is not None), default=None),
-        last_minute=lately.last_minute,
-        last_hour=lately.last_hour,
+        last_minute=granted.last_minute,
+        last_hour=granted.last_hour,
     )
 
 
