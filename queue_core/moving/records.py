@@ -220,7 +220,7 @@ def _task(found: Fields, *, now: Instant) -> Task:
     ready_at = Instant(found.number("ready_at", eta))
     if ready_at != eta and state is not TaskState.LEASED:
         raise BadFieldError("ready_at", f"must be the eta of a task that is not in flight: {ready_at}; leave it out")
-    was_leased = state is TaskState.LEASED or found.has("leased_at") or found.has("leases")
+    was_leased = state is TaskState.LEASED or found.has("leased_at") or found.has("leases") or found.has("spent")
     leases, leased_at, worker, spent = _leased(found, state) if was_leased else (0, NEVER, "", ())
     return Task(
         found.number("id", least=1),
@@ -242,13 +242,14 @@ def _task(found: Fields, *, now: Instant) -> Task:
 
 
 def _leased(found: Fields, state: TaskState) -> tuple[int, Instant, str, tuple[Instant, ...]]:
-    """What only a task has that was leased before: its leases, the last grant, to whom, the ends that are spent."""
+    """What only a task has that was leased or postponed: its leases, the last grant, to whom, spent ends."""
+    is_granted = state is TaskState.LEASED or found.has("leases")
     spent = found.many("spent", [])
     if len(spent) > MAX_SPENT or not all(type(end) is int and 0 <= end <= MAX_NUMBER for end in spent):
         raise BadFieldError("spent", f"must be at most {MAX_SPENT} instants: {len(spent)} items")
     return (
         found.number("leases", 0, least=1 if state is TaskState.LEASED else 0, most=limits.MAX_LEASES),
-        Instant(found.number("leased_at", least=1)),
+        Instant(found.number("leased_at", least=1)) if is_granted or found.has("leased_at") else NEVER,
         found.text("worker", "", most=limits.MAX_WORKER_CHARACTERS),
         tuple(cast("list[Instant]", spent)),
     )

@@ -16,6 +16,11 @@ _ADD = Statement(
     "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6)",
     (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts),
 )
+_ADD_BOUNDED = Statement(
+    "towline_add_bounded",
+    "SELECT * FROM towline.add_bounded($1, $2, $3, $4, $5, $6, $7)",
+    (*_ADD.packs, pack.int4s),
+)
 EXISTS, TOMBSTONED = 1, 2
 
 new_added = builder(Added)
@@ -43,14 +48,16 @@ def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> li
     queues = [new.queue or queue for new in tasks]
     if not tasks or queues.count(queues[0]) == len(queues):
         queues = queues[:1] or [queue]
+    bounds = given([new.max_leases for new in tasks])
     ((refusal, note, xid, ids, refusals),) = step.rows(
-        _ADD,
+        _ADD_BOUNDED if bounds else _ADD,
         queues,
         now,
         [new.payload for new in tasks],
         given([new.tag for new in tasks]),
         given(etas),
         given([new.name for new in tasks]),
+        *([bounds] if bounds else []),
     )
     if refusal:
         refuse(refusal, note)

@@ -5,6 +5,7 @@ from typing import Literal
 
 from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
+from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
@@ -25,6 +26,11 @@ _PURGE = Statement(
     "towline_purge",
     "SELECT * FROM towline.purge($1, $2, $3, $4, $5)",
     (pack.text, pack.int8, pack.int2s, pack.texts, pack.int8),
+)
+_POSTPONE = Statement(
+    "towline_postpone",
+    "SELECT * FROM towline.postpone($1, $2, $3, $4, $5)",
+    (pack.text, pack.int8, pack.text, pack.int8, pack.int8),
 )
 _REDRIVE = Statement(
     "towline_redrive",
@@ -64,6 +70,16 @@ def delete_by_name(step: Step, queue: str, names: Sequence[str], *, now: Instant
         refuse(refusal, note)
     step.note_number(xid)
     return [_NAME_OUTCOMES[outcome] for outcome in outcomes or ()]
+
+
+def postpone(step: Step, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+    """See `Transaction.postpone`."""
+    check_eta(eta, now=now)
+    ((refusal, note, xid, moved),) = step.rows(_POSTPONE, queue, now, name, expected, eta)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return bool(moved)
 
 
 def purge(step: Step, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant) -> int:

@@ -6,7 +6,7 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.store import Added, HeldName
 from queue_core.stores.postgres import packing as pack
-from queue_core.stores.postgres.adding import EXISTS
+from queue_core.stores.postgres.adding import EXISTS, given
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.step import Step
@@ -32,6 +32,11 @@ _RESTORE = Statement(
         pack.byteas,
     ),
 )
+_RESTORE_BOUNDED = Statement(
+    "towline_restore_bounded",
+    "SELECT * FROM towline.restore_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+    (*_RESTORE.packs, pack.int4s),
+)
 _HELD = Statement(
     "towline_held_names",
     "SELECT * FROM towline.held_names($1, $2, $3, $4)",
@@ -50,8 +55,9 @@ def restore(step: Step, queue: str, tasks: Sequence[Task], *, now: Instant) -> l
     if not tasks:
         return []
     kept = [semantics.restore(moved, task_id=moved.id, queue=queue, now=now) for moved in tasks]
+    bounds = given([task.max_leases for task in kept])
     ((xid, ids, outcomes),) = step.rows(
-        _RESTORE,
+        _RESTORE_BOUNDED if bounds else _RESTORE,
         queue,
         now,
         [int(task.state) for task in kept],
@@ -66,6 +72,7 @@ def restore(step: Step, queue: str, tasks: Sequence[Task], *, now: Instant) -> l
         [task.reason for task in kept],
         [f"{{{','.join(map(str, task.spent))}}}" if task.spent else None for task in kept],
         [task.payload for task in kept],
+        *([bounds] if bounds else []),
     )
     step.note_number(xid)
     return [_outcome(task, task_id, refusal) for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)]

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Row, Statement
@@ -10,7 +11,7 @@ from queue_core.task import QueueSpec
 
 _COLUMNS = (
     "name, lease_seconds, max_lease_seconds, max_leases, retry_min_seconds, retry_max_seconds, deletes_exhausted,"
-    " name_retention_seconds, paused, moved_to"
+    " name_retention_seconds, paused, moved_to, kept"
 )
 _ONE = Statement("towline_queue", f"SELECT {_COLUMNS} FROM towline.queues WHERE name = $1", (pack.text,))  # noqa: S608
 _ALL = Statement("towline_queues", f"SELECT {_COLUMNS} FROM towline.queues ORDER BY name")  # noqa: S608
@@ -18,13 +19,15 @@ _SOME = Statement("towline_some_queues", "SELECT towline.some_queues()")
 _PUT = Statement(
     "towline_put_queue",
     "INSERT INTO towline.queues AS q (name, lease_seconds, max_lease_seconds, max_leases, retry_min_seconds,"
-    " retry_max_seconds, deletes_exhausted, name_retention_seconds) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+    " retry_max_seconds, deletes_exhausted, name_retention_seconds, kept)"
+    " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
     " ON CONFLICT (name) DO UPDATE SET lease_seconds = excluded.lease_seconds,"
     " max_lease_seconds = excluded.max_lease_seconds, max_leases = excluded.max_leases,"
     " retry_min_seconds = excluded.retry_min_seconds, retry_max_seconds = excluded.retry_max_seconds,"
-    " deletes_exhausted = excluded.deletes_exhausted, name_retention_seconds = excluded.name_retention_seconds"
+    " deletes_exhausted = excluded.deletes_exhausted, name_retention_seconds = excluded.name_retention_seconds,"
+    " kept = excluded.kept"
     " RETURNING xmax = 0",
-    (pack.text, pack.float8, pack.float8, pack.int4, pack.float8, pack.float8, pack.boolean, pack.float8),
+    (pack.text, pack.float8, pack.float8, pack.int4, pack.float8, pack.float8, pack.boolean, pack.float8, pack.text),
 )
 _SET_PAUSED = Statement(
     "towline_set_paused",
@@ -60,7 +63,7 @@ def all_queues(step: Step) -> list[QueueSpec]:
 
 
 def _spec_of(row: Row) -> QueueSpec:
-    name, lease, max_lease, max_leases, retry_min, retry_max, deletes_exhausted, retention, paused, moved_to = row
+    name, lease, max_lease, max_leases, retry_min, retry_max, deletes_exhausted, retention, paused, moved_to, kept = row
     on_exhausted: Literal["dead", "delete"] = "delete" if deletes_exhausted else "dead"
     return QueueSpec(
         name,
@@ -73,6 +76,7 @@ def _spec_of(row: Row) -> QueueSpec:
         retention,
         paused=paused,
         moved_to=moved_to,
+        **kept_settings(kept),
     )
 
 
@@ -91,6 +95,7 @@ def put_queue(step: Step, spec: QueueSpec) -> bool:
         spec.retry_max_seconds,
         spec.on_exhausted == "delete",
         spec.name_retention_seconds,
+        kept_text(spec),
     )
     return bool(created)
 

@@ -94,6 +94,9 @@ class PostgresTransaction:
     ) -> list[Task]:
         return administering.redrive(self._step, queue, names, tags, limit=limit, now=now)
 
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        return administering.postpone(self._step, queue, name, expected=expected, eta=eta, now=now)
+
     # -- looking --------------------------------------------------------------------------------------------------
 
     def peek(

@@ -13,7 +13,7 @@ from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, 
 from queue_core.stores.building import builder
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import queues, told
-from queue_core.stores.postgres.adding import etas_of, outcome_of
+from queue_core.stores.postgres.adding import etas_of, given, outcome_of
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.step import Step, refuse
 from queue_core.task import Lease, TagFilter, parse_token
@@ -57,6 +57,11 @@ _HAND_OVER = Statement(
         pack.some_int8s,
         pack.texts,
     ),
+)
+_HAND_OVER_BOUNDED = Statement(
+    "towline_hand_over_bounded",
+    "SELECT * FROM towline.hand_over_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    (*_HAND_OVER.packs, pack.int4s),
 )
 _SETTLE = Statement("towline_settle", "SELECT * FROM towline.settle($1, $2, $3)", (pack.text, pack.int8, pack.int4))
 _FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
@@ -203,8 +208,9 @@ def _hand_over(
 ) -> list[Deleted | None]:
     tasks = [new for deletion in deletions for new in deletion.then]
     etas = etas_of(tasks, now=now)
+    bounds = given([new.max_leases for new in tasks])
     rows = step.rows(
-        _HAND_OVER,
+        _HAND_OVER_BOUNDED if bounds else _HAND_OVER,
         queue,
         now,
         *fences,
@@ -214,6 +220,7 @@ def _hand_over(
         [new.tag for new in tasks],
         etas,
         [new.name for new in tasks],
+        *([bounds] if bounds else []),
     )
     refusal, note, xid, *_ = rows[-1]
     step.note_number(xid)

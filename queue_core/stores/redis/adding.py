@@ -13,7 +13,7 @@ from queue_core.store import Added, ClientCall
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import IDS, key_of
 from queue_core.stores.redis.line import Cell
-from queue_core.stores.redis.packing import pack_body, pack_instants, parse_added
+from queue_core.stores.redis.packing import pack_body, pack_bounds, pack_instants, parse_added
 from queue_core.task import NewTask
 
 IDS_PER_BLOCK = 1000
@@ -83,10 +83,13 @@ def queues_of(calls: Calls, queue: str, tasks: Sequence[NewTask]) -> list[str]:
 
 
 def cells_of(queues: Sequence[str], queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Cell]:
-    """Etas, which queue each goes to, and the bodies."""
+    """Etas with own bounds, which queue each goes to, and the bodies."""
     etas = which = b""
-    if any(new.eta is not None or new.delay_seconds is not None for new in tasks):
+    is_bounded = any(new.max_leases is not None for new in tasks)
+    if is_bounded or any(new.eta is not None or new.delay_seconds is not None for new in tasks):
         etas = pack_instants([semantics.effective_eta(new, now=now) for new in tasks])
+    if is_bounded:
+        etas += pack_bounds(tasks)
     if len(queues) > 1:
         numbers = {name: number for number, name in enumerate(queues, start=1)}
         which = pack(f">{len(tasks)}H", *[numbers[new.queue or queue] for new in tasks])

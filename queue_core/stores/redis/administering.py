@@ -6,9 +6,10 @@ from struct import pack, unpack_from
 from typing import Literal
 
 from queue_core.clock import Instant
+from queue_core.limits import check_eta
 from queue_core.stores.redis.calls import DATA, Calls
-from queue_core.stores.redis.keys import QUEUES, RETIRED, SETTINGS, key_of
-from queue_core.stores.redis.packing import pack_filter, pack_settings, parse_settings, parse_task
+from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, key_of
+from queue_core.stores.redis.packing import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
 from queue_core.task import QueueSpec, TagFilter, Task, TaskState
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
@@ -49,6 +50,12 @@ def redrive(
     return tasks
 
 
+def postpone(calls: Calls, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+    """See `Transaction.postpone`."""
+    check_eta(eta, now=now)
+    return calls.change("postpone", queue, pack(">QQQ", now, max(expected, 0), max(eta, now)), name)[DATA] == _ONE
+
+
 def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
     """See `Transaction.put_queue`.
 
@@ -56,7 +63,7 @@ def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
     whenever this is cut short. A list may name a queue that is not there.
     """
     _list(calls, spec.name)
-    created = calls.change("put_queue", spec.name, pack_settings(spec))[DATA] == _ONE
+    created = calls.change("put_queue", spec.name, pack_settings(spec), pack_kept(spec))[DATA] == _ONE
     if created:
         _list(calls, spec.name)
         retired = calls.link.ask(RETIRED, "HKEYS", RETIRED)
@@ -68,25 +75,24 @@ def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
 
 def queue(calls: Calls, name: str) -> QueueSpec:
     """See `Transaction.queue`."""
-    settings = _settings(calls, name)
-    if settings is None:
+    spec = _spec(calls, name)
+    if spec is None:
         raise calls.unknown(name)
-    return parse_settings(name, settings)
+    return spec
 
 
 def queues(calls: Calls) -> list[QueueSpec]:
     """See `Transaction.queues`."""
-    found: list[QueueSpec] = []
-    for name in sorted(calls.names()):
-        settings = _settings(calls, name)
-        if settings is not None:  # it is not just being dropped
-            found.append(parse_settings(name, settings))
-    return found
+    found = [_spec(calls, name) for name in sorted(calls.names())]
+    return [spec for spec in found if spec is not None]  # None: it is just being dropped
 
 
-def _settings(calls: Calls, name: str) -> bytes | None:
-    settings = calls.link.ask(key_of(name), "HGET", key_of(name), SETTINGS)
-    return settings if isinstance(settings, bytes) else None
+def _spec(calls: Calls, name: str) -> QueueSpec | None:
+    cells = calls.link.ask(key_of(name), "HMGET", key_of(name), SETTINGS, KEPT_SETTINGS)
+    settings, kept = cells if isinstance(cells, list) else (None, None)
+    if not isinstance(settings, bytes):
+        return None
+    return parse_settings(name, settings, kept if isinstance(kept, bytes) else b"")
 
 
 def delete_queue(calls: Calls, name: str) -> int:

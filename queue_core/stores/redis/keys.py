@@ -15,6 +15,8 @@ LAYOUT = "towline:{:layout}"
 """The version of the layout of all these keys."""
 SETTINGS = "."
 """The field of a queue's settings in its hash."""
+KEPT_SETTINGS = "*"
+"""The field of those settings that are only kept; it is not there when there are none."""
 
 
 def key_of(queue: str) -> str:

@@ -76,7 +76,7 @@ def live_leases(calls: Calls, queue: str, *, limit: int, now: Instant) -> list[L
     while at < len(data):
         task_id, expires_at, size = _LIVE.unpack_from(data, at)
         at += _LIVE.size
-        (number, leased_at, ready_at), _, (tag, name, worker, _) = parse_held(data, at)
+        (number, leased_at, ready_at), _, (tag, name, worker, _), _ = parse_held(data, at)
         at += size
         leases.append(
             LiveLease(

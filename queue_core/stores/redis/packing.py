@@ -10,6 +10,7 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
 from queue_core.stores.building import builder
+from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
@@ -46,14 +47,23 @@ def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: byt
 
 
 def pack_held(task: Task) -> bytes:
-    """What leases made of a task; nothing before its first. `ready_at` of a task that is not LEASED is its eta."""
-    if not (task.leased_at or task.leases or task.spent) and task.state in (TaskState.READY, TaskState.DELAYED):
+    """What leases made of a task, and its own bound; nothing before its first lease if it has none.
+
+    `ready_at` of a task that is not LEASED is its eta.
+    """
+    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases)
+    if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
         return b""
     texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
     flags = _LONG if len(task.payload) > LONG_PAYLOAD_BYTES else 0
     lengths = map(len, texts)
     fixed = _HELD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
-    return b"".join((fixed, pack_instants(task.spent), *texts))
+    return b"".join((fixed, pack_instants(task.spent), *texts, pack_bounds([task]) if task.max_leases else b""))
+
+
+def pack_bounds(tasks: Sequence[NewTask | Task]) -> bytes:
+    """The tasks' own bounds of leases, 0 where there is none."""
+    return pack(f">{len(tasks)}I", *[task.max_leases or 0 for task in tasks])
 
 
 def pack_instants(instants: Sequence[int]) -> bytes:
@@ -84,7 +94,13 @@ def pack_settings(spec: QueueSpec) -> bytes:
     )
 
 
-def parse_settings(name: str, settings: bytes) -> QueueSpec:
+def pack_kept(spec: QueueSpec) -> bytes:
+    """Those settings that are only kept; nothing when there are none."""
+    text = kept_text(spec)
+    return b"" if text == "{}" else text.encode()
+
+
+def parse_settings(name: str, settings: bytes, kept: bytes = b"") -> QueueSpec:
     """The settings of a queue."""
     _, flags, _, max_lease, max_leases, retry_min, retry_max, _, lease, retention = _SETTINGS.unpack_from(settings)
     return QueueSpec(
@@ -98,6 +114,7 @@ def parse_settings(name: str, settings: bytes) -> QueueSpec:
         retention,
         paused=bool(flags & _PAUSED),
         moved_to=settings[_SETTINGS.size :].decode(),
+        **(kept_settings(kept.decode()) if kept else {}),
     )
 
 
@@ -183,8 +200,11 @@ def parse_added(tasks: Sequence[NewTask | Task], answer: bytes, at: int) -> tupl
     return outcomes, at
 
 
-def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str]]:
-    """Numbers (leases, leased_at, ready_at), the spent ends, and texts (tag, name, worker, reason) of a `held`."""
+def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
+    """Numbers (leases, leased_at, ready_at), the spent ends, and texts (tag, name, worker, reason) of a `held`.
+
+    And where these end: a task's own bound is behind them, if it has one.
+    """
     leases, leased_at, ready_at, _, spents, *lengths = _HELD.unpack_from(answer, at)
     at += _HELD.size
     spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
@@ -193,7 +213,7 @@ def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, 
     for length in lengths:
         texts.append(answer[at : at + length].decode())
         at += length
-    return (leases, leased_at, ready_at), spent, texts
+    return (leases, leased_at, ready_at), spent, texts, at
 
 
 def parse_task(queue: str, answer: bytes, at: int) -> tuple[Task, int]:
@@ -210,8 +230,10 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[Task, int]:
     numbers: tuple[int, ...] = (0, 0, 0)
     spent: tuple[Instant, ...] = ()
     worker = reason = ""
+    bound = 0
     if held_bytes:
-        numbers, spent, (_, _, worker, reason) = parse_held(answer, held_at)
+        numbers, spent, (_, _, worker, reason), bound_at = parse_held(answer, held_at)
+        bound = int.from_bytes(answer[bound_at:body_at], "big")
     return (
         Task(
             task_id,
@@ -228,6 +250,7 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[Task, int]:
             worker,
             reason,
             spent,
+            bound or None,
         ),
         end,
     )

@@ -25,26 +25,24 @@ from queue_core.store import (
     Renewal,
     Renewed,
 )
-from queue_core.stores.redis.administering import NameOutcome
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.spread import Spread, Spreads, by_shard, in_places
-from queue_core.stores.redis.spread_looking import SpreadLooking
+from queue_core.stores.redis.spread_administering import SpreadAdministering
 from queue_core.stores.redis.transaction import RedisTransaction
-from queue_core.task import NewTask, QueueSpec, TagFilter, Task
+from queue_core.task import NewTask, QueueSpec, Task
 
 Add = Callable[[str, Sequence[NewTask]], list[Added]]
 Routed = tuple[Spread | None, int, NewTask]
 
 
-class SpreadTransaction(SpreadLooking):
+class SpreadTransaction(SpreadAdministering):
     """See `Transaction`. A queue that is not spread is left to `RedisTransaction`."""
 
     def __init__(self, calls: Calls, wanted: Mapping[str, int]) -> None:
         """Args:
         wanted: the number of shards of queues that are to be spread when they are created.
         """
-        super().__init__(RedisTransaction(calls), Spreads(calls, wanted))
-        self._calls = calls
+        super().__init__(calls, RedisTransaction(calls), Spreads(calls, wanted))
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -222,52 +220,6 @@ class SpreadTransaction(SpreadLooking):
         if expired:
             self._calls.note_listeners(queue)
         return expired, more
-
-    # -- administrators -------------------------------------------------------------------------------------------
-
-    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        spread = self._spreads.of(queue)
-        if spread is None:
-            return self._plain.delete_by_name(queue, names, now=now)
-        parts = []
-        for index, places, some in by_shard(names, spread.index_of_name):
-            inner = [spread.inner_name(name) for name in some]
-            parts.append((places, self._plain.delete_by_name(spread.shard(index), inner, now=now)))
-        return in_places(len(names), parts)
-
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        count = 0
-        for name in self._names(queue):
-            if count < limit:
-                count += self._plain.purge(name, tags, limit=limit - count, now=now)
-        return count
-
-    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        count = 0
-        for name in self._names(queue):
-            if count < limit:
-                count += self._plain.purge_dead(name, tags, limit=limit - count, now=now)
-        return count
-
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
-        spread = self._spreads.of(queue)
-        if spread is None:
-            return self._plain.redrive(queue, names, tags, limit=limit, now=now)
-        asked: list[tuple[int, list[str] | None]] = [(index, None) for index in range(spread.size)]
-        if names is not None:
-            asked = [
-                (index, [spread.inner_name(name) for name in some])
-                for index, _, some in by_shard(names, spread.index_of_name)
-            ]
-        redriven: list[Task] = []
-        for index, inner in asked:
-            if len(redriven) < limit:
-                some = self._plain.redrive(spread.shard(index), inner, tags, limit=limit - len(redriven), now=now)
-                redriven += [self._outer_task(task, spread, index) for task in some]
-        self._calls.note_listeners(queue)
-        return redriven
 
     # -- supervisors, and moving a queue --------------------------------------------------------------------------
 

@@ -91,6 +91,9 @@ class RedisTransaction:
     ) -> list[Task]:
         return administering.redrive(self._calls, queue, names, tags, limit=limit, now=now)
 
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        return administering.postpone(self._calls, queue, name, expected=expected, eta=eta, now=now)
+
     # -- looking --------------------------------------------------------------------------------------------------
 
     def peek(

@@ -4,12 +4,13 @@ A `Known` outlives transactions; `catalog.version` tells when another process ma
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from queue_core.admission import check_not_moved
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
+from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.counts import ADDED, STORE, Counts
 from queue_core.stores.sqlite.driver import Connection
 from queue_core.stores.sqlite.samples import write_samples
@@ -18,6 +19,16 @@ from queue_core.task import QueueSpec, TagFilter
 MAX_KNOWN_TAGS = 50_000
 TAG_IDLE_MICROSECONDS = 86_400 * 1_000_000
 TAGS_EXAMINED_PER_NEW_TAG = 8
+
+_ACTED_ON = (
+    "lease_seconds",
+    "max_lease_seconds",
+    "max_leases",
+    "retry_min_seconds",
+    "retry_max_seconds",
+    "on_exhausted",
+    "name_retention_seconds",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +228,11 @@ def untagged_id(queue_id: int) -> int:
 
 def spec_of(name: str, settings: str, *, paused: int, moved_to: str) -> QueueSpec:
     """A queue's settings from its row."""
-    kept = json.loads(settings)  # of an older program: without what is new
-    for emails in ("user_emails", "writer_emails"):
-        kept[emails] = tuple(kept.get(emails, ()))
-    return QueueSpec(name=name, paused=bool(paused), moved_to=moved_to, **kept)
+    found = json.loads(settings)
+    acted_on = {field: found[field] for field in _ACTED_ON}
+    return QueueSpec(name=name, paused=bool(paused), moved_to=moved_to, **acted_on, **kept_settings(settings))
 
 
 def settings_of(spec: QueueSpec) -> str:
     """A queue's settings for its row: all but its name, whether it is paused, and where it was moved to."""
-    settings = asdict(spec)
-    del settings["name"], settings["paused"], settings["moved_to"]
-    return json.dumps(settings)
+    return json.dumps({field: getattr(spec, field) for field in _ACTED_ON} | json.loads(kept_text(spec)))

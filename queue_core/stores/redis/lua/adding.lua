@@ -25,8 +25,9 @@ local function take_ids(queue, number, block)
   return first
 end
 
--- The tasks of a call, from its arguments on from `at`: etas (8 bytes each, or "" when all are ready now), which queue
--- each goes to (2 bytes each, or "" when all go to the first), then the bodies, each long payload after its body.
+-- The tasks of a call, from its arguments on from `at`: etas (8 bytes each, or "" when all are ready now) and, behind
+-- them, own bounds of leases (4 bytes each, 0 is none) if one has any; which queue each goes to (2 bytes each, or ""
+-- when all go to the first); then the bodies, each long payload after its body.
 function parse_tasks(queues, args, at, number)
   local etas, which = args[at], args[at + 1]
   local tasks = { queue = queues[1], bodies = {}, payloads = {} }
@@ -41,6 +42,7 @@ function parse_tasks(queues, args, at, number)
     end
   end
   if etas ~= '' then tasks.etas = { parse('>' .. rep('I8', number), etas) } end
+  if #etas > 8 * number then tasks.bounds = { parse('>' .. rep('I4', number), etas, 8 * number + 1) } end
   if which ~= '' then
     tasks.queues = {}
     for index = 1, number do tasks.queues[index] = queues[parse('>I2', which, index * 2 - 1)] end
@@ -90,11 +92,20 @@ function add_tasks(owner, tasks, first, last, block)
       set(queue, member, tasks.bodies[index])
       if tasks.payloads[index] then later(queue, 'HSET', keys.payloads, member, tasks.payloads[index]) end
       if name ~= '' then later(queue, 'HSET', keys.names, name, member) end
+      if tasks.bounds and tasks.bounds[index] > 0 then
+        local held = never_held(tag, name, tasks.payloads[index])
+        held.bound = tasks.bounds[index]
+        set(queue, AS_HELD .. member, pack_held(held))
+        set(queue, HAS_BOUNDS, '1')
+      end
       local state = eta <= queue.now and READY or DELAYED
       letters[index - first + 1] = state == READY and ADDED_READY or ADDED_DELAYED
       if tasks.states then
         state = tasks.states[index]
-        if tasks.held[index] ~= '' then set(queue, AS_HELD .. member, tasks.held[index]) end
+        if tasks.held[index] ~= '' then
+          set(queue, AS_HELD .. member, tasks.held[index])
+          if parse_held(tasks.held[index]).bound then set(queue, HAS_BOUNDS, '1') end
+        end
       end
       PLACE[state](queue, tag, member, at)
       local tally = tallies[queue]

@@ -130,6 +130,27 @@ local function redrive(keys, args)
   return finish(queue, 'o' .. char(#members > 0 and heard(queue) or 0) .. concat(redriven))
 end
 
+-- Arguments: now, the eta that is expected and the new one; the name. Answers 1 when a delayed task had the first.
+local function postpone(keys, args)
+  local now, expected, eta = parse('>I8I8I8', args[3])
+  local queue, refusal = open(keys[1], now, args)
+  if not queue then return refusal end
+  local member, body = member_of_name(queue, args[4])
+  if not member or expected <= now then return finish(queue, 'o\0' .. '0') end
+  local tag, given, is_long = heads_of(body)
+  local state, known_eta = place_of(queue, tag, member)
+  if state ~= DELAYED or known_eta ~= expected then return finish(queue, 'o\0' .. '0') end
+  local held = call('HGET', queue.key, AS_HELD .. member)
+  held = held and parse_held(held) or never_held(tag, given, is_long)
+  held.spent = ahead_of(held.spent, now, expected)
+  set(queue, AS_HELD .. member, pack_held(held))
+  take_delayed(queue, tag, member)
+  flush(queue)
+  put_waiting(queue, tag, member, eta)
+  return finish(queue, 'o' .. char(eta <= now and heard(queue) or 0) .. '1')
+end
+
 changes('delete_by_name', delete_by_name)
+changes('postpone', postpone)
 changes('purge', purge)
 changes('redrive', redrive)

@@ -32,12 +32,15 @@ local IDS = 'towline:{:ids}'
 -- `towline:{queue}` is a hash with all that is looked up by name, so that a call reads it in one command, and writes it in
 -- one. Its fields, where a member (see `member_of`) is the body of a task:
 --   .          the queue's settings
+--   *          those of them that are only kept, if there are any
+--   #          there once a task has had its own bound of leases
 --   - = =tag   counters of the untagged tasks, of all tagged ones, of one tag's
---   +member    what leases made of a task, from its first lease on
+--   +member    what leases made of a task, from its first lease on, and its own bound of leases, if it has one
 --   @worker    when a worker was first seen and retired
 --   !session   the last call of a session, and its answer
 -- All other keys of the queue begin with that key, so that they share its hash slot.
-local OWN, UNTAGGED, TAGGED, AS_HELD, AS_WORKER, AS_SESSION = '.', '-', '=', '+', '@', '!'
+local OWN, ONLY_KEPT, HAS_BOUNDS = '.', '*', '#'
+local UNTAGGED, TAGGED, AS_HELD, AS_WORKER, AS_SESSION = '-', '=', '+', '@', '!'
 
 local keysets, keyset_count = {}, 0
 

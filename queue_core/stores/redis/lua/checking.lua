@@ -78,7 +78,8 @@ local function check_counts(keys, args)
   local own, sizes = queue.keys, {}
   for index, set in ipairs(SETS) do sizes[index] = call('ZCARD', own[set]) end
   for _, hash in ipairs({ own.names, own.payloads, queue.key }) do sizes[#sizes + 1] = call('HLEN', hash) end
-  sizes[#sizes + 1] = 1 + (queue.packed_tagged and 1 or 0) + (queue.packed_untagged and 1 or 0)
+  sizes[#sizes + 1] = 1 + call('HEXISTS', queue.key, ONLY_KEPT) + call('HEXISTS', queue.key, HAS_BOUNDS)
+    + (queue.packed_tagged and 1 or 0) + (queue.packed_untagged and 1 or 0)
     + call('ZCARD', own.tags) + call('ZCARD', own.workers) + call('ZCARD', own.sessions)
   local answer = { sizes }
   for _, field in ipairs(args) do

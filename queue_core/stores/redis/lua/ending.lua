@@ -80,7 +80,7 @@ function release_one(queue, lease, asked)
   take_leased(queue, held.tag, member)
   change(queue, held.tag, RELEASED_TOTAL, 1)
   held.spent = ahead_of(held.spent, now, lease.eta)
-  if asked.reason ~= '' or (asked.counts and is_exhausted(queue, held.leases)) then
+  if asked.reason ~= '' or (asked.counts and is_exhausted(queue, held)) then
     return die(queue, member, held, RELEASED, now, asked.reason ~= '' and asked.reason or 'max_leases')
   end
   local finished = pack_finished(member, held, RELEASED, now, '')

@@ -15,7 +15,7 @@ local function due_leased(queue)
   for index, member in ipairs(members) do
     local held = parse_held(packed[index])
     due[index] = {
-      member = member, eta = tonumber(rows[2 * index]), tag = held.tag, is_over = is_exhausted(queue, held.leases)
+      member = member, eta = tonumber(rows[2 * index]), tag = held.tag, is_over = is_exhausted(queue, held)
     }
   end
   return due
@@ -78,11 +78,12 @@ local function counts_now(queue, kind, tags, due)
   end
   if sums[LEASED] > 0 then
     local number, gone, first
-    if due or queue.spec.most_leases or kind == NO_TAG or #tags > 0 then
-      number, gone, first = due_counts(queue, due or due_leased(queue), kind, tags)
-    else
+    if not due and kind ~= NO_TAG and #tags == 0 and not queue.spec.most_leases
+      and call('HEXISTS', queue.key, HAS_BOUNDS) == 0 then
       number, gone, first = call('ZCOUNT', queue.keys.leased, '-inf', queue.at), 0, NONE
       if number > 0 then first = first_of(queue.keys.leased) end
+    else
+      number, gone, first = due_counts(queue, due or due_leased(queue), kind, tags)
     end
     sums[READY], sums[LEASED] = sums[READY] + number - gone, sums[LEASED] - number
     sums[EXPIRED_TOTAL], sums[DIED_TOTAL] = sums[EXPIRED_TOTAL] + number, sums[DIED_TOTAL] + gone

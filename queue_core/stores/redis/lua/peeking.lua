@@ -12,7 +12,7 @@ local function settled_state(queue, state, eta, held)
   if eta > queue.now then return state end
   if state == DELAYED then return READY end
   if state == LEASED then
-    if not is_exhausted(queue, held.leases) then return READY end
+    if not is_exhausted(queue, held) then return READY end
     return not queue.spec.deletes_exhausted and DEAD or nil
   end
   return state

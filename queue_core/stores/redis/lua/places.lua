@@ -92,8 +92,10 @@ function drop(queue, member, name, is_long, at)
   if name ~= '' then bury_name(queue, name, at + queue.spec.retention) end
 end
 
-function is_exhausted(queue, leases)
-  return queue.spec.most_leases ~= nil and leases >= queue.spec.most_leases
+-- Whether no lease is left to a task, by its own bound if it has one, else by the queue's.
+function is_exhausted(queue, held)
+  local bound = held.bound or queue.spec.most_leases
+  return bound ~= nil and held.leases >= bound
 end
 
 -- A lease that ended with the task's death: kept aside, or deleted where the queue says so. Returns what is noted.
@@ -117,7 +119,7 @@ function expire(queue, member, held, eta)
   local ended_at = tonumber(eta)
   take_leased(queue, held.tag, member)
   change(queue, held.tag, EXPIRED_TOTAL, 1)
-  if is_exhausted(queue, held.leases) then
+  if is_exhausted(queue, held) then
     return die(queue, member, held, EXPIRED, ended_at, 'max_leases')
   end
   local finished = pack_finished(member, held, EXPIRED, ended_at, '')

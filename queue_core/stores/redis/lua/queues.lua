@@ -2,7 +2,8 @@
 
 local UNLINKED_AT_ONCE = 500
 
--- Arguments: settings, with neither pause nor fence. Answers 1 when the queue was created.
+-- Arguments: settings, with neither pause nor fence; those that are only kept ("" is none). Answers 1 when the queue was
+-- created.
 local function put_queue(keys, args)
   local known = call('HGET', keys[1], OWN)
   local settings = args[3]
@@ -14,6 +15,11 @@ local function put_queue(keys, args)
     settings = settings .. sub(known, SETTINGS_BYTES + 1)
   end
   call('HSET', keys[1], OWN, settings)
+  if args[4] ~= '' then
+    call('HSET', keys[1], ONLY_KEPT, args[4])
+  elseif known then
+    call('HDEL', keys[1], ONLY_KEPT)
+  end
   return 'o\0' .. (known and '0' or '1')
 end
 

@@ -18,7 +18,8 @@ local function heads_of(body)
 end
 
 -- A task's leases: how many were charged, when it was leased last, its eta before that, ends of leases that were cut
--- short; and its tag and name again, so that the end of a lease need not read the body.
+-- short; and its tag and name again, so that the end of a lease need not read the body. Its own bound of leases comes
+-- last, in 4 bytes, if it has one: an older program passes over it.
 local function parse_held(packed)
   local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, reason_bytes, at =
     parse(HELD, packed)
@@ -32,6 +33,7 @@ local function parse_held(packed)
   local name_at = at + tag_bytes
   local worker_at = name_at + name_bytes
   local reason_at = worker_at + worker_bytes
+  local bound_at = reason_at + reason_bytes
   return {
     leases = leases,
     leased_at = leased_at,
@@ -41,7 +43,8 @@ local function parse_held(packed)
     tag = sub(packed, at, name_at - 1),
     name = sub(packed, name_at, worker_at - 1),
     worker = sub(packed, worker_at, reason_at - 1),
-    reason = sub(packed, reason_at, reason_at + reason_bytes - 1),
+    reason = sub(packed, reason_at, bound_at - 1),
+    bound = bound_at < #packed and parse('>I4', packed, bound_at) or nil,
   }
 end
 
@@ -49,13 +52,20 @@ local function pack_held(held)
   local spent = held.spent
   local fixed = pack(HELD, held.leases, held.leased_at, held.ready_at, held.flags, spent and #spent or 0,
     #held.tag, #held.name, #held.worker, #held.reason)
-  if not spent or #spent == 0 then return fixed .. held.tag .. held.name .. held.worker .. held.reason end
+  local bound = held.bound and pack('>I4', held.bound) or ''
+  if not spent or #spent == 0 then return fixed .. held.tag .. held.name .. held.worker .. held.reason .. bound end
   local parts = { fixed }
   for index, instant in ipairs(spent) do
     parts[index + 1] = pack('>I8', instant)
   end
-  parts[#parts + 1] = held.tag .. held.name .. held.worker .. held.reason
+  parts[#parts + 1] = held.tag .. held.name .. held.worker .. held.reason .. bound
   return concat(parts)
+end
+
+-- The same of a task before its first lease.
+local function never_held(tag, name, is_long)
+  return { leases = 0, leased_at = 0, ready_at = 0, flags = is_long and IS_LONG or 0, tag = tag, name = name,
+    worker = '', reason = '' }
 end
 
 local function ahead_of(spent, now, another)

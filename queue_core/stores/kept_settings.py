@@ -1,0 +1,29 @@
+"""A queue's settings that a store only keeps, as one JSON text, so that the next of them changes no schema."""
+
+import json
+from typing import Final, TypedDict, cast
+
+from queue_core.task import QueueSpec
+
+
+class KeptSettings(TypedDict, total=False):
+    """Arguments of a `QueueSpec`."""
+
+    lease_calls_per_second: int | None
+    user_emails: tuple[str, ...]
+    writer_emails: tuple[str, ...]
+
+
+_LISTS: Final = frozenset({"user_emails", "writer_emails"})
+
+
+def kept_text(spec: QueueSpec) -> str:
+    """What of a queue's settings is only kept; what is at its default is left out."""
+    values = {name: getattr(spec, name) for name in KeptSettings.__annotations__}
+    return json.dumps({name: value for name, value in values.items() if value}, ensure_ascii=False)
+
+
+def kept_settings(text: str) -> KeptSettings:
+    """What `kept_text` wrote, in this program or another: what only a newer one knows is passed over."""
+    known = {name: value for name, value in json.loads(text).items() if name in KeptSettings.__annotations__}
+    return cast("KeptSettings", known | {name: tuple(known[name]) for name in _LISTS & known.keys()})
