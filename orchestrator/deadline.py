@@ -39,12 +39,13 @@ class Crew:
 
     def can_start(self, within_seconds: float) -> float:
         """Leases that may begin within that time: idle slots at once, then each slot one per service time."""
-        begun = self.idle_slots * (1.0 + within_seconds / self.service_seconds)
+        remaining = self.remaining
+        begun = self.idle_slots * (1.0 + within_seconds / remaining.mean_seconds)
         for held_seconds, slots in self.running:
-            begun += slots * self.remaining.turns(held_seconds, within_seconds)
+            begun += slots * remaining.turns(held_seconds, within_seconds)
         for ready_in in self.ready_in_seconds:
             if within_seconds > ready_in:
-                begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / self.service_seconds)
+                begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / remaining.mean_seconds)
         return begun
 
     def one_more_can_start(self, within_seconds: float, *, startup_seconds: float) -> float:
@@ -69,6 +70,18 @@ class Pace:
         """
         return self.startup_seconds + self.turn_seconds <= self.usable_slo_seconds
 
+    def soon_seconds(self, service_seconds: float) -> float:
+        """How soon a task is planned to be leased whose deadline passes before a worker spawned now could be up.
+
+        Within one service time or a quarter of the slo, where tasks to come can still be served in time; else at once.
+        """
+        soon = max(service_seconds, self.slo_seconds / 4) if self.is_start_in_time else 0.0
+        return self.startup_seconds + soon
+
+    def longest_seconds(self, service_seconds: float) -> float:
+        """The longest time to lease a task that arrives within a start from now at the latest."""
+        return max(self.usable_slo_seconds + self.startup_seconds, self.soon_seconds(service_seconds))
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -85,15 +98,13 @@ def workers_needed(waiting: Iterable[Waiting], *, crew: Crew, pace: Pace) -> Nee
     """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
 
     A task whose deadline passes before a worker spawned now could be up is lost to new workers. It is planned to be
-    leased soon after instead: within one service time or a quarter of the slo, where tasks to come can still be
-    served in time; else at once. So an older backlog may ask for fewer workers than one that can just be saved.
+    leased soon after instead. So an older backlog may ask for fewer workers than one that can just be saved.
     """
     need = Need()
     for task in waiting:
         within = pace.usable_slo_seconds - task.age_seconds
         if within < pace.startup_seconds:
-            soon = max(crew.service_seconds, pace.slo_seconds / 4) if pace.is_start_in_time else 0.0
-            within = pace.startup_seconds + soon
+            within = pace.soon_seconds(crew.service_seconds)
         can_start = crew.can_start(within)
         missing = task.position - can_start
         if missing <= _ROUNDING:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 _RATIO: Final = math.sqrt(2.0)
@@ -16,11 +16,12 @@ _FIRST_SECONDS: Final = 0.01
 _BUCKETS: Final = 56
 EDGES_SECONDS: Final = (0.0, *(_FIRST_SECONDS * _RATIO**k for k in range(_BUCKETS - 1)))
 """Bucket k holds durations from edge k to the next; the last one is open, from 22 days on."""
+_WIDTHS_SECONDS: Final = tuple([high - low for low, high in pairwise(EDGES_SECONDS)])
 
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
 _PRIOR_LEASES: Final = 5.0
 _PRIOR_SHAPE: Final = 3.0
-_REMEMBERED: Final = 512
+_REMEMBERED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,12 @@ class Durations:
             weights[bisect_right(EDGES_SECONDS, seconds) - 1] += each
         return Durations(tuple(weights))
 
-    def remaining(self, mean_seconds: float) -> "Remaining":
-        """What these durations say of running leases, together with a guess that they have this mean."""
-        return _remaining(self.weights, mean_seconds)
+    def remaining(self, mean_seconds: float, *, until_seconds: float = math.inf) -> "Remaining":
+        """What these durations say of running leases, together with a guess that they have this mean.
+
+        What it will be asked about durations up to `until_seconds` is worked out at once.
+        """
+        return _remaining(self.weights, mean_seconds, bisect_right(EDGES_SECONDS, until_seconds) + 1)
 
     def to_json(self) -> dict[str, float]:
         """The buckets that hold anything, as plain values."""
@@ -66,9 +70,13 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The share of leases over by each of `EDGES_SECONDS`, and the integral of that share up to there."""
+    """The share of leases over by each of `EDGES_SECONDS`, or by the first of them, and its integral up to there.
+
+    `weights` are those of the durations seen.
+    """
 
     mean_seconds: float
+    weights: tuple[float, ...]
     shares: tuple[float, ...]
     integrals: tuple[float, ...]
 
@@ -77,51 +85,44 @@ class Remaining:
 
         The present lease's end counts one, and what is left of the time then one per mean duration.
         """
-        now, integral_now = self._at(held_seconds)
-        then, integral_then = self._at(held_seconds + within_seconds)
+        now, integral_now = self.over_by(held_seconds)
+        then, integral_then = self.over_by(held_seconds + within_seconds)
         left = 1.0 - now
         if left <= 1e-12:
             return within_seconds / self.mean_seconds
+        begun = (then - now) / left
         spare_seconds = (integral_then - integral_now - within_seconds * now) / left
-        return (then - now) / left + max(0.0, spare_seconds) / self.mean_seconds
+        return begun + spare_seconds / self.mean_seconds if spare_seconds > 0.0 else begun
 
-    def _at(self, seconds: float) -> tuple[float, float]:
+    def over_by(self, seconds: float) -> tuple[float, float]:
         """The share of leases over by then, and its integral."""
         bucket = bisect_right(EDGES_SECONDS, seconds) - 1
-        low, share = EDGES_SECONDS[bucket], self.shares[bucket]
-        if bucket + 1 < _BUCKETS:
-            high = EDGES_SECONDS[bucket + 1]
-            share += (self.shares[bucket + 1] - share) * (seconds - low) / (high - low)
-        return share, self.integrals[bucket] + (self.shares[bucket] + share) / 2 * (seconds - low)
+        beyond = seconds - EDGES_SECONDS[bucket]
+        if bucket + 1 < len(self.shares):
+            low = share = self.shares[bucket]
+            share += (self.shares[bucket + 1] - low) * beyond / _WIDTHS_SECONDS[bucket]
+            return share, self.integrals[bucket] + (low + share) / 2 * beyond
+        if len(self.shares) < _BUCKETS:
+            return _whole(self.weights, self.mean_seconds).over_by(seconds)
+        share = self.shares[-1]
+        return share, self.integrals[-1] + (share + share) / 2 * beyond
+
+
+def _remaining(weights: tuple[float, ...], mean_seconds: float, edges: int) -> Remaining:
+    """For so many edges, to the leases seen it adds a heavy-tailed guess (Lomax): what has lasted long lasts longer."""
+    total = math.fsum(weights) + _PRIOR_LEASES
+    scale = mean_seconds * (_PRIOR_SHAPE - 1.0)
+    guess = [1.0 - 1.0 / (1.0 + edge / scale) ** _PRIOR_SHAPE for edge in EDGES_SECONDS[:edges]]
+    seen = accumulate(weights[: len(guess)], initial=0.0)
+    shares = [(below + _PRIOR_LEASES * prior) / total for below, prior in zip(seen, guess, strict=False)]
+    areas = [(low + high) / 2 * width for low, high, width in zip(shares, shares[1:], _WIDTHS_SECONDS, strict=False)]
+    return Remaining(mean_seconds, weights, tuple(shares), tuple(accumulate(areas, initial=0.0)))
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _remaining(weights: tuple[float, ...], mean_seconds: float) -> Remaining:
-    """A pool at rest asks for the same turn by turn."""
-    total = math.fsum(weights) + _PRIOR_LEASES
-    seen = accumulate(weights, initial=0.0)
-    shares = tuple(
-        [
-            (below + _PRIOR_LEASES * _prior(edge, mean_seconds)) / total
-            for below, edge in zip(seen, EDGES_SECONDS, strict=False)
-        ]
-    )
-    return Remaining(mean_seconds, shares, tuple(_integral(shares)))
-
-
-def _prior(seconds: float, mean_seconds: float) -> float:
-    """The share over by then of a heavy-tailed guess (Lomax): what has lasted long is expected to last longer."""
-    scale = mean_seconds * (_PRIOR_SHAPE - 1.0)
-    beyond: float = (1.0 + seconds / scale) ** _PRIOR_SHAPE
-    return 1.0 - 1.0 / beyond
-
-
-def _integral(shares: Sequence[float]) -> list[float]:
-    total = [0.0]
-    for bucket in range(1, _BUCKETS):
-        width = EDGES_SECONDS[bucket] - EDGES_SECONDS[bucket - 1]
-        total.append(total[-1] + (shares[bucket - 1] + shares[bucket]) / 2 * width)
-    return total
+def _whole(weights: tuple[float, ...], mean_seconds: float) -> Remaining:
+    """Whoever asks about long times asks again."""
+    return _remaining(weights, mean_seconds, _BUCKETS)
 
 
 def grouped(held_seconds: Sequence[float]) -> list[tuple[float, int]]:

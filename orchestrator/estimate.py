@@ -5,7 +5,7 @@ Every estimator is a value, and learning returns the next one; together they sur
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Final
 
 from orchestrator.config import PoolSpec
@@ -217,17 +217,17 @@ def learn(
         spec: the pool.
     """
     startup = known.startup.after(startups)
+    held_seconds = [lease.held_seconds for lease in sample.finished]
     memory_seconds = min(120.0, max(20.0, spec.slo + startup.mean_seconds))
     begun, late = _begun(sample, elapsed_seconds=elapsed_seconds, slo_seconds=spec.slo)
     slack = known.slack + _SLACK_GAIN * (spec.eps * begun - late)
-    return replace(
-        known,
-        service=known.service.after([lease.held_seconds for lease in sample.finished]),
+    return Estimates(
+        service=known.service.after(held_seconds),
         startup=startup,
         arrivals=known.arrivals.after(sample.arrivals, elapsed_seconds=elapsed_seconds, memory_seconds=memory_seconds),
         slack=min(_MAX_SLACK, max(_MIN_SLACK, slack)),
         late_share=known.late_share + (1.0 - _KEEP_LATE**begun) * (late / max(1, begun) - known.late_share),
-        durations=known.durations.after([lease.held_seconds for lease in sample.finished]),
+        durations=known.durations.after(held_seconds),
         outcomes=known.outcomes.after(sample.finished),
         gaps=known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
     )
@@ -266,7 +266,7 @@ def _begun(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -
     """Leases that began since the sample before, and how many of them began later than the slo allows."""
     waited = [r.waited_seconds for r in sample.running if r.held_seconds < elapsed_seconds]
     waited += [f.waited_seconds for f in sample.finished if f.held_seconds + f.ended_seconds_ago < elapsed_seconds]
-    return len(waited), sum(1 for seconds in waited if seconds > slo_seconds)
+    return len(waited), len([seconds for seconds in waited if seconds > slo_seconds])
 
 
 def _startup(numbers: dict[str, float]) -> Startup:

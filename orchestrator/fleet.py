@@ -1,7 +1,6 @@
 """The workers of one pool as a value, and what happens to it: starts, work, idleness, asks to finish, ends. Pure."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -106,7 +105,7 @@ class Fleet:
     @property
     def leaving(self) -> tuple[Worker, ...]:
         """Workers that were asked to finish, or ended, and are not collected yet."""
-        return tuple(w for w in self.workers.values() if w.is_leaving)
+        return tuple([w for w in self.workers.values() if w.state in _LEAVING])
 
     def failed_starts(self, spec: PoolSpec) -> int:
         """Starts that failed in a row with the settings of `spec`; other settings begin anew."""
@@ -115,7 +114,7 @@ class Fleet:
 
 def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
     """The idle ones among `workers`, the longest idle first."""
-    return sorted((w for w in workers if w.state == "idle"), key=lambda w: (w.since, w.worker))
+    return sorted([w for w in workers if w.state == "idle"], key=lambda w: (w.since, w.worker))
 
 
 def billed_for(worker: Worker, spec: PoolSpec, *, now: Monotonic) -> float:
@@ -154,33 +153,22 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
 
     Call it once per sample: finished leases are counted.
     """
-    held = Counter(lease.worker for lease in sample.running)
-    done = Counter(lease.worker for lease in sample.finished)
-    if (
-        not held
-        and not done
-        and not fleet.started
-        and all(w.state == "idle" or w.is_leaving for w in fleet.workers.values())
-    ):
-        return _proven(fleet, sample.at) if fleet.crash.failures else fleet
-    began = {lease.worker: lease.held_seconds for lease in sorted(sample.running, key=lambda r: r.held_seconds)}
-    ended: dict[str, float] = {}
-    for lease in sample.finished:
-        ended[lease.worker] = min(lease.ended_seconds_ago, ended.get(lease.worker, lease.ended_seconds_ago))
+    is_at_rest = not (sample.running or sample.finished or fleet.started)
+    if is_at_rest and all(w.state == "idle" or w.is_leaving for w in fleet.workers.values()):
+        return _proven(fleet, sample.at)
+    held: dict[str, list[float]] = {}
+    for running in sample.running:
+        held.setdefault(running.worker, []).append(running.held_seconds)
+    done: dict[str, list[float]] = {}
+    for finished in sample.finished:
+        done.setdefault(finished.worker, []).append(finished.ended_seconds_ago)
     workers: dict[str, Worker] = {}
     started: list[Started] = []
     for name, before in fleet.workers.items():
-        worker = workers[name] = _seen(
-            before,
-            sample,
-            leases=held[name],
-            finished=done[name],
-            began=began.get(name),
-            ended=ended.get(name),
-        )
+        worker = workers[name] = _seen(before, sample, held=held.get(name, ()), done=done.get(name, ()))
         if before.started_at is None and worker.started_at is not None and not before.adopted:
             started.append(Started(name, worker.started_at - worker.spawned_at))
-    return _proven(replace(fleet, workers=workers, started=tuple(started)), sample.at)
+    return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started)), sample.at)
 
 
 def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
@@ -265,10 +253,10 @@ def _is_failed_start(worker: Worker, cause: Cause) -> bool:
     return unused and cause in WRONG_BY_ITSELF
 
 
-def _seen(
-    worker: Worker, sample: QueueSample, *, leases: int, finished: int, began: float | None, ended: float | None
-) -> Worker:
-    """The worker after a sample in which its leases began and its last one ended so many seconds ago."""
+def _seen(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Worker:
+    """The worker after a sample: seconds for which it has held each of its leases, and since each that is over."""
+    leases, finished = len(held), len(done)
+    began, ended = max(held, default=None), min(done, default=None)
     started_at = worker.started_at
     if started_at is None:
         ago = sample.first_seen_seconds_ago.get(worker.worker)
@@ -282,8 +270,21 @@ def _seen(
     known = (worker.state, worker.since, worker.leases, worker.started_at)
     if not finished and known == (state, since, leases, started_at):
         return worker
-    done = worker.finished + finished
-    return replace(worker, state=state, since=since, leases=leases, finished=done, started_at=started_at)
+    return Worker(
+        worker.worker,
+        worker.ref,
+        worker.spec_digest,
+        worker.spawned_at,
+        state,
+        since,
+        leases,
+        worker.finished + finished,
+        started_at,
+        worker.deadline_at,
+        worker.memory_bytes,
+        worker.replaced_by,
+        worker.adopted,
+    )
 
 
 def _use(

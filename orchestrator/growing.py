@@ -1,6 +1,7 @@
 """The rules that ask for more workers: a deadline, a wake-up, a warm reserve, the lower bound. Pure."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.deadline import Need, workers_needed
@@ -27,8 +28,10 @@ def grow(scene: Scene) -> Wish:
 
 
 def _deadline(scene: Scene) -> Wish:
-    grown = max(0.0, scene.facts.now - scene.sample.at)
-    waiting = [Waiting(w.position, w.age_seconds + grown) for w in scene.sample.waiting]
+    waiting: Sequence[Waiting] = scene.sample.waiting
+    grown = scene.facts.now - scene.sample.at
+    if grown > 0.0:
+        waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
     need = workers_needed(waiting, crew=scene.crew, pace=scene.pace)
     return Wish(scene.current + need.workers, "deadline", _why_deadline(scene, need) if need.workers else "")
 

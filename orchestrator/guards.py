@@ -49,7 +49,7 @@ class Facts:
 
     @property
     def starting(self) -> int:
-        return sum(1 for w in self.alive if w.state == "starting")
+        return len([w for w in self.alive if w.state == "starting"])
 
 
 Guard = Callable[[int, Facts], tuple[int, Limit] | None]
@@ -85,9 +85,11 @@ def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Not beyond the size from which on more workers get no more done; those beyond it finish and go."""
     cap, most = facts.knee.cap, _most_at_the_knee(facts)
-    if cap is None and facts.knee.is_suspected and 0 < facts.current < target:
+    if cap is None or most is None:
+        if not facts.knee.is_suspected or not 0 < facts.current < target:
+            return None
         return facts.current, Limit("contention", "leases last longer the more are held: growth waits for some to end")
-    if cap is None or most is None or target <= most:
+    if target <= most:
         return None
     return most, Limit("contention", f"{cap.beyond} leases at a time get no more done than {cap.workers}")
 
@@ -134,6 +136,8 @@ def max_step_up(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """At most so many workers starting at a time: starts that compete for the cores are all late."""
+    if target <= facts.current:
+        return None
     at_a_time = facts.spec.spawn_parallelism or _SPAWNS_PER_CORE * facts.conditions.cores
     room = max(0, at_a_time - facts.starting)
     if target <= facts.current + room:
@@ -144,12 +148,13 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Never above max; never shrink below min. Growth up to min is the policy's wish, which other guards may slow."""
     low, high = facts.spec.workers.min, facts.spec.workers.max
+    least = min(low, facts.current)
+    if least <= target <= high:
+        return None
     by = f" ({facts.conditions.bounds_by})" if facts.conditions.bounds_by else ""
     if target > high:
         return high, Limit("max", f"max {high}{by}")
-    if target < min(low, facts.current):
-        return min(low, facts.current), Limit("min", f"min {low}{by}")
-    return None
+    return least, Limit("min", f"min {low}{by}")
 
 
 def queue_paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -162,6 +167,8 @@ def queue_paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
 def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """An operator has stopped changes of size: all, upwards, or downwards."""
     stopped = facts.conditions.paused
+    if stopped == "no":
+        return None
     up = target > facts.current and stopped in {"both", "up"}
     down = target < facts.current and stopped in {"both", "down"}
     if not (up or down):
@@ -171,9 +178,11 @@ def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Without a sample of the last three turns nothing is known: hold, or grow to the fallback."""
+    if not facts.is_stale:
+        return None
     fallback = facts.spec.fallback
     most = facts.current if fallback == "hold" else max(facts.current, fallback)
-    if not facts.is_stale or facts.current <= target <= most:
+    if facts.current <= target <= most:
         return None
     age_seconds = facts.now - facts.sample.at
     held = facts.current if target < facts.current else most

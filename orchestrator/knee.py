@@ -113,8 +113,8 @@ class Knee:
             is_waited_for: whether tasks are ready: without them nothing is lost by a larger fleet.
         """
         ended = [lease for lease in finished if lease.at_a_time > 0]
-        buckets = _learned(self.buckets, ((lease.held_seconds, lease.at_a_time) for lease in ended), at)
-        known = replace(self, buckets=buckets, is_suspected=False)
+        buckets = _learned(self.buckets, [(lease.held_seconds, lease.at_a_time) for lease in ended], at)
+        known = Knee(buckets, self.cap, self.suspected_at, is_suspected=False, quiet_until=self.quiet_until)
         if self.cap is not None:
             return _probed(known, self.cap, ended, at)
         held = [(lease.held_seconds, lease.at_a_time) for lease in running if lease.at_a_time > 0]

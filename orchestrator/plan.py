@@ -65,7 +65,7 @@ def plan(decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) ->
     grow = min(room, max(0, decision.target - len(alive)))
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or drain or replaced or _is_replacing_unwise(decision, fleet, spec)):
-        retire, drain, spawn = _replacing(fleet, spec=spec, room=room, decision=decision, now=now)
+        retire, drain, spawn = _replacing(fleet, alive, spec=spec, room=room, target=decision.target, now=now)
     for worker, leave in replaced:
         (retire if worker.state == "idle" else drain).append(leave)
     ended = {leave.worker for leave in kill}
@@ -84,8 +84,10 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:
 
 
 def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, now: Monotonic) -> list[Leave]:
-    surplus = max(0, len(alive) - decision.target)
-    idle = [w for w in least_recently_used(alive) if not billed_for(w, spec, now=now)] if surplus else []
+    surplus = len(alive) - decision.target
+    if surplus <= 0:
+        return []
+    idle = [w for w in least_recently_used(alive) if not billed_for(w, spec, now=now)]
     return [Leave(w.worker, _why_leave(decision)) for w in idle[:surplus]]
 
 
@@ -104,8 +106,10 @@ def _above_max(alive: tuple[Worker, ...], *, gone: set[str], spec: PoolSpec, dec
     if decision.target > most:  # a guard holds the pool as it is
         return []
     left = [w for w in alive if w.worker not in gone]
+    surplus = len(left) - most
+    if surplus <= 0:
+        return []
     left.sort(key=lambda w: (w.state != "starting", w.leases, -w.since, w.worker))
-    surplus = max(0, len(left) - most)
     return [Leave(w.worker, why) for w in left[:surplus]]
 
 
@@ -117,8 +121,8 @@ def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Wor
     """Workers whose replacement is up."""
     up = []
     for w in fleet.workers.values():
-        successor = fleet.workers.get(w.replaced_by) if w.replaced_by is not None else None
-        if not w.is_leaving and successor is not None and successor.started_at is not None:
+        successor = None if w.replaced_by is None else fleet.workers.get(w.replaced_by)
+        if successor is not None and successor.started_at is not None and not w.is_leaving:
             why = outdated(w, spec, digest=spec.digest(), now=now) or "its replacement is up"
             up.append((w, Leave(w.worker, why)))
     return up
@@ -130,7 +134,7 @@ def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bo
 
 
 def _replacing(
-    fleet: Fleet, *, spec: PoolSpec, room: int, decision: Decision, now: Monotonic
+    fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, room: int, target: int, now: Monotonic
 ) -> tuple[list[Leave], list[Leave], list[Spawn]]:
     """Replace outdated workers a few at a time, new before old; at the upper bound, old before new.
 
@@ -140,11 +144,10 @@ def _replacing(
     drain: list[Leave] = []
     spawn: list[Spawn] = []
     digest = spec.digest()
-    alive = fleet.alive
     under_way = len(fleet.workers) - len(alive)  # leaving, or with a replacement that is not up yet
     old = [(w, why) for w in alive if (why := outdated(w, spec, digest=digest, now=now))]
     old.sort(key=lambda pair: (pair[0].state != "idle", pair[0].leases, pair[0].since, pair[0].worker))
-    for w, why in old[: max(0, max(1, decision.target // _REPLACED_SHARE) - under_way)]:
+    for w, why in old[: max(0, max(1, target // _REPLACED_SHARE) - under_way)]:
         if room:
             room -= 1
             spawn.append(Spawn(why, replaces=w.worker))

@@ -6,7 +6,6 @@ after a hold learned at its level of the fleet, or once a smaller fleet has met 
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -60,10 +59,7 @@ def decide(
         wish, held = shrink(scene)
     if facts.is_stale and spec.fallback != "hold" and scene.current < spec.fallback:
         wish = Wish(spec.fallback, "fallback", f"no look at the queue for {now - sample.at:.0f} s")
-    facts = replace(
-        facts, outcomes=scene.state.estimates.outcomes, knee=scene.state.knee, paper=scene.state.paper.workers
-    )
-    target, limits = guarded(wish.target, facts)
+    target, limits = guarded(wish.target, _facts_learned(scene))
     decision = Decision(
         pool=spec.name,
         at=now,
@@ -78,6 +74,22 @@ def decide(
         notes=_notes(scene, wish),
     )
     return decision, scene.state.grown(current=scene.current, target=target, now=now)
+
+
+def _facts_learned(scene: Scene) -> Facts:
+    """The facts with what the sample taught."""
+    facts, state = scene.facts, scene.state
+    return Facts(
+        facts.sample,
+        facts.fleet,
+        facts.alive,
+        facts.spec,
+        facts.conditions,
+        facts.now,
+        outcomes=state.estimates.outcomes,
+        knee=state.knee,
+        paper=state.paper.workers,
+    )
 
 
 def _notes(scene: Scene, wish: Wish) -> tuple[str, ...]:
@@ -99,8 +111,8 @@ def _scene(facts: Facts, state: PolicyState) -> Scene:
         startup_seconds=estimates.startup.planned_seconds,
         turn_seconds=spec.turn_seconds,
     )
-    crew = _crew(facts, estimates)
-    learned = replace(state, estimates=estimates)
+    crew = _crew(facts, estimates, pace)
+    learned = state
     if is_new:
         learned = PolicyState(
             estimates=estimates,
@@ -123,7 +135,7 @@ def _scene(facts: Facts, state: PolicyState) -> Scene:
         crew=crew,
         pace=pace,
         idle=tuple(least_recently_used(facts.alive)),
-        busy=sum(1 for w in facts.alive if w.state == "busy"),
+        busy=len([w for w in facts.alive if w.state == "busy"]),
         course=_course(facts, estimates, crew=crew, pace=pace),
     )
 
@@ -171,23 +183,22 @@ def _learned(facts: Facts, state: PolicyState) -> tuple[Estimates, Backlogs]:
     return estimates, backlogs
 
 
-def _crew(facts: Facts, estimates: Estimates) -> Crew:
-    slots = facts.spec.concurrency
-    up = [w for w in facts.alive if w.state != "starting"]
-    busy_slots = sum(min(slots, w.leases) for w in up)
+def _crew(facts: Facts, estimates: Estimates, pace: Pace) -> Crew:
+    slots, leases = facts.spec.concurrency, facts.sample.running
+    up = {w.worker: min(slots, w.leases) for w in facts.alive if w.state != "starting"}
+    busy_slots = sum(up.values())
     mean_start = estimates.startup.mean_seconds
-    names = {w.worker for w in up}
-    running = [r.held_seconds for r in facts.sample.running if r.worker in names]
+    running = [r.held_seconds for r in leases if r.worker in up]
     running += [0.0] * (busy_slots - len(running))  # of very many leases a sample names some
+    service_seconds = estimates.service.mean_seconds([r.held_seconds for r in leases])
+    until_seconds = max(running, default=0.0) + pace.longest_seconds(service_seconds)
     return Crew(
         idle_slots=len(up) * slots - busy_slots,
         ready_in_seconds=tuple(
-            max(0.0, mean_start - (facts.now - w.spawned_at)) for w in facts.alive if w.state == "starting"
+            [max(0.0, mean_start - (facts.now - w.spawned_at)) for w in facts.alive if w.state == "starting"]
         ),
         slots_per_worker=slots,
-        remaining=estimates.durations.remaining(
-            estimates.service.mean_seconds([r.held_seconds for r in facts.sample.running])
-        ),
+        remaining=estimates.durations.remaining(service_seconds, until_seconds=until_seconds),
         running=tuple(grouped(running)),
     )
 
