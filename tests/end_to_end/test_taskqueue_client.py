@@ -16,7 +16,7 @@ from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.servers import QUEUE, RunningServer, a_server
-from tests.support.stores import opened
+from tests.support.stores import STORES, opened
 
 HERE = {"project": "s~app", "taskqueue": QUEUE}
 SECRETS = {"user@x.org": "u" * 16, "writer@x.org": "w" * 16, "else@x.org": "e" * 16, None: "n" * 16}
@@ -34,9 +34,9 @@ def a_client(server: RunningServer, *, token: str | None = None) -> Iterator[Any
         yield client
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningServer]:
-    with opened(request.param, tmp_path) as store, a_server(store) as running:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with opened("sqlite", tmp_path) as store, a_server(store) as running:
         yield running
 
 
@@ -81,6 +81,29 @@ def refused(status: int, reason: str, about: str = "") -> Iterator[None]:
 
 
 # -- the methods ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_task_goes_through_all_methods_on_every_store(name: str, tmp_path: Path) -> None:
+    with opened(name, tmp_path) as store, a_server(store) as server, a_client(server) as client:
+        tasks = client.tasks()
+        first = insert(client, b"first", tag="t")
+        eta = int(first["enqueueTimestamp"]) + 3600 * 1_000_000
+        later = insert(client, b"later", id="later", leaseTimestamp=str(eta))
+        assert names(tasks.list(**HERE).execute()["items"]) == [first["id"], "later"]
+        (leased,) = lease(client, count=10)
+        leased = tasks.update(**HERE, task=first["id"], newLeaseSeconds=600, body=leased).execute()
+        tasks.patch(**HERE, task=first["id"], newLeaseSeconds=0, body=leased).execute()
+        later = tasks.update(**HERE, task="later", newLeaseSeconds=60, body=later).execute()
+        assert tasks.get(**HERE, task="later").execute() == later
+        assert names(lease(client, count=10, groupByTag=True)) == [first["id"]]
+        stats = client.taskqueues().get(**HERE, getStats=True).execute()["stats"]
+        assert stats["totalTasks"] == 2
+        for task in (first["id"], "later", "later"):
+            tasks.delete(**HERE, task=task).execute()
+        assert tasks.list(**HERE).execute() == {"kind": "taskqueues#tasks"}
+        with refused(400, "duplicate"):
+            insert(client, id="later")
 
 
 def test_a_task_is_inserted_leased_renewed_and_deleted(client: Any) -> None:

@@ -1,7 +1,11 @@
 """Who may do what: the roles of tokens, and the acl of queues that name their people."""
 
+from pathlib import Path
+
 import pytest
 
+from queue_core.cli.serving import serve_options
+from queue_core.config import parse_queue_file
 from queue_core.errors import InvalidSettingError, PermissionDeniedError, UnauthenticatedError
 from queue_core.server.acl import VERBS, Access, check_access, is_listed
 from queue_core.server.auth import NEEDED, Caller, Gate
@@ -84,6 +88,22 @@ def test_the_gate_tells_who_calls() -> None:
 
 def test_without_tokens_everybody_is_an_admin_without_a_name() -> None:
     assert Gate(ServeOptions()).caller([(b"host", b"localhost")]) == Caller(Role.ADMIN)
+
+
+def test_the_settings_file_may_name_who_bears_a_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(SECRET + "\n")
+    token = {"role": "worker", "email": "a@x.org", "token_file": "token"}
+    settings, mistakes = parse_queue_file({"server": {"tokens": [token]}})
+    assert (mistakes, settings is None) == ([], False)
+    assert settings is not None
+    assert serve_options(settings, tmp_path).tokens == (AccessToken(Role.WORKER, SECRET, "a@x.org"),)
+
+
+@pytest.mark.parametrize("email", ["", "nobody", "a b@x.org", "a@x.org\n", 5])
+def test_an_email_out_of_form_is_a_mistake_at_its_place(email: object) -> None:
+    token = {"role": "worker", "email": email, "token_file": "token"}
+    _, mistakes = parse_queue_file({"server": {"tokens": [token]}})
+    assert [mistake.path for mistake in mistakes] == [("server", "tokens", 0, "email")]
 
 
 def test_token_lines_may_name_who_bears_them() -> None:
