@@ -30,12 +30,17 @@ POSTGRESQL = Path("/usr/lib/postgresql")  # Debian keeps the server's programs o
 CLUSTER_SETTINGS = Path("/etc/postgresql-common/createcluster.conf")
 START_POLICY = Path("/usr/sbin/policy-rc.d")
 
-# Programs that the tests start, each as a private instance: what apt calls them, and what they are for.
+GO_SDK = "/usr/share/gocode/src/google.golang.org/appengine"
+
+# Programs that the tests start, each as a private instance, and what they are built from: what apt calls them, and what
+# they are for.
 SERVICES = {
     "strace": ("strace", "crash tests at a chosen write or fsync"),
     "initdb": ("postgresql", "the PostgreSQL store"),
     "redis-server": ("redis-server", "the Redis store"),
     "ip": ("iproute2", "servers in network namespaces"),
+    "go": ("golang-go", "a program on App Engine's SDK for Go"),
+    GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
 }
 
 CHECKS = (
@@ -177,6 +182,8 @@ def run_tests(options: list[str]) -> int:
 
 def is_installed(program: str) -> bool:
     path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+    if Path(program).is_absolute():
+        return Path(program).exists()
     return shutil.which(program, path=path) is not None or any(POSTGRESQL.glob(f"*/bin/{program}"))
 
 

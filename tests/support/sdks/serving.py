@@ -1,0 +1,86 @@
+"""`towline serve` as a process of its own, with the queues of a queue.yaml: what a program on an SDK finds."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.commands import ROOT, program_environment, run_program
+from tests.support.eventually import eventually
+
+START_SECONDS = 30.0
+STOP_SECONDS = 30.0
+TOKEN_VARIABLE = "TOWLINE_TEST_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where the API is."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@contextmanager
+def serving(folder: Path, *, store: str, queue_yaml: str, ticket: str | None = None) -> Iterator[Served]:
+    """Serve the queues of `queue_yaml` from a new store.
+
+    Args:
+        folder: an empty one, for the files.
+        store: "memory" or "sqlite".
+        ticket: what clients must send as their ticket; None: anything will do.
+    """
+    url = "memory:" if store == "memory" else f"sqlite:///{folder}/queue.db"
+    tokens = f"\n  tokens: [{{role: admin, token_env: {TOKEN_VARIABLE}}}]" if ticket else ""
+    (folder / "towline.yaml").write_text(f'store: "{url}"\nserver:\n  listen: 127.0.0.1:0{tokens}\n')
+    (folder / "queue.yaml").write_text(queue_yaml)
+    environment = program_environment() | ({TOKEN_VARIABLE: ticket} if ticket else {})
+    log = folder / "serve.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", "serve", "--file", "towline.yaml"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        served = Served("127.0.0.1", eventually(lambda: _port(process, log), seconds=START_SECONDS))
+        applied = run_program(
+            *("queues", "apply", "queue.yaml", "--url", served.url, "--yes"),
+            folder=folder,
+            environment={"TOWLINE_TOKEN": ticket} if ticket else {},
+        )
+        assert applied.code == 0, applied.err
+        yield served
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _port(process: "subprocess.Popen[bytes]", log: Path) -> int | None:
+    assert process.poll() is None, log.read_text()
+    found = re.search(r'"url":"http://127\.0\.0\.1:([0-9]+)"', log.read_text())
+    return int(found[1]) if found else None
+
+
+def sdk_environment(**settings: str) -> dict[str, str]:
+    """The environment that a program on an SDK is run with: `settings`, and nothing of App Engine's besides."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("API_", "GAE_", "GOOGLE_", "GO"))}
+    return ours | settings
+
+
+__all__ = ["ROOT", "Served", "sdk_environment", "serving"]
