@@ -59,6 +59,7 @@ def set_environment(environment: MutableMapping[str, str], url: str, ticket: str
     environment["API_HOST"] = parts.hostname or "127.0.0.1"
     environment["API_PORT"] = str(parts.port or (443 if parts.scheme == "https" else 80))
     environment["HTTP_X_APPENGINE_API_TICKET"] = ticket
+    environment.setdefault("HTTP_HOST", "localhost")  # without one, every `Task` logs a warning
 
 
 def _server_url(given: str) -> str:

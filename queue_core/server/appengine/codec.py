@@ -260,21 +260,23 @@ def _write(message: Message, record: Mapping[str, "Value | Sequence[Value]"], pa
 
 
 def _write_field(known: Field, value: object, parts: list[bytes]) -> None:
-    parts.append(_varint(known.tag))
-    if isinstance(value, int):
+    tag = known.tag
+    wire = tag & 7
+    parts.append(_varint(tag))
+    if wire == VARINT and isinstance(value, int):
         parts.append(_varint(value & 0xFFFF_FFFF_FFFF_FFFF))
-    elif isinstance(value, float):
+    elif wire == FIXED64 and isinstance(value, int | float):
         parts.append(_DOUBLE.pack(value))
-    elif isinstance(value, bytes | str):
-        data = value.encode() if isinstance(value, str) else value
-        parts += (_varint(len(data)), data)
     elif known.message is not None and isinstance(value, Mapping):
-        if known.kind is Kind.GROUP:
+        if wire == GROUP:
             _write(known.message, value, parts)
             parts.append(_varint(known.number << 3 | END))
         else:
             data = encode(known.message, value)
             parts += (_varint(len(data)), data)
+    elif wire == LENGTH and isinstance(value, bytes | str):
+        data = value.encode() if isinstance(value, str) else value
+        parts += (_varint(len(data)), data)
     else:
         raise CodecError(f"{known.name}: not a {known.kind.value}: {type(value).__name__}")
 
