@@ -2,36 +2,68 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Literal
 
+import google_auth_httplib2
 import grpc
+import httplib2
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2beta2
-from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTasksGrpcTransport, CloudTasksRestTransport
+from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTasksGrpcTransport
+from googleapiclient.discovery import Resource, build
 
+from queue_core.clock import Clock
+from queue_core.server.options import GrpcOptions, ServeOptions
+from queue_core.server.run import ServerThread
+from queue_core.service import QueueService
+from queue_core.store import Store
+from queue_core.task import QueueSpec
 from tests.support.servers import QUEUE, RunningServer
 
+Wire = Literal["rest", "grpc"]
 PLACE = "projects/shop/locations/here"
 PARENT = f"{PLACE}/queues/{QUEUE}"
 MINUTE = timedelta(seconds=60)
-FULL = tasks_v2beta2.Task.View.FULL
+BASIC, FULL = tasks_v2beta2.Task.View.BASIC, tasks_v2beta2.Task.View.FULL
 
 
 @contextmanager
-def rest_client(server: RunningServer) -> Iterator[tasks_v2beta2.CloudTasksClient]:
-    """The real client over REST."""
-    client = tasks_v2beta2.CloudTasksClient(
-        credentials=AnonymousCredentials(), transport="rest", client_options={"api_endpoint": server.url}
-    )
-    assert isinstance(client.transport, CloudTasksRestTransport)
-    with client:
-        yield client
+def a_cloud_tasks_server(
+    store: Store, *, clock: Clock | None = None, options: ServeOptions | None = None
+) -> Iterator[RunningServer]:
+    """A server of both wires over an open store, with the queue `work`; stopped at the end."""
+    QueueService(store).run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+    wanted = options or ServeOptions()
+    thread = ServerThread(store, replace(wanted, port=0, grpc=wanted.grpc or GrpcOptions()), clock=clock)
+    url = thread.start()
+    try:
+        yield RunningServer(thread, store, url)
+    finally:
+        thread.stop()
 
 
 @contextmanager
-def grpc_client(server: RunningServer) -> Iterator[tasks_v2beta2.CloudTasksClient]:
-    """The real client over gRPC, in plain text."""
+def a_client(server: RunningServer, wire: Wire) -> Iterator[tasks_v2beta2.CloudTasksClient]:
+    """The real client, over REST or gRPC, without TLS."""
+    if wire == "rest":
+        with tasks_v2beta2.CloudTasksClient(
+            credentials=AnonymousCredentials(), transport="rest", client_options={"api_endpoint": server.url}
+        ) as client:
+            yield client
+        return
     address = server.thread.grpc_address
     assert address is not None
     with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
         yield tasks_v2beta2.CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))
+
+
+@contextmanager
+def a_discovered_client(server: RunningServer) -> Iterator[Resource]:
+    """The client that google-api-python-client makes of its own document; its `queues()`."""
+    http = google_auth_httplib2.AuthorizedHttp(AnonymousCredentials(), http=httplib2.Http(timeout=10))
+    with build(
+        "cloudtasks", "v2beta2", static_discovery=True, http=http, client_options={"api_endpoint": server.url}
+    ) as service:
+        yield service.projects().locations().queues()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from queue_core.server.auth import Caller
-from queue_core.server.cloudtasks import absent, leasing, policies, queues, tasks
+from queue_core.server.cloudtasks import absent, leasing, policies, queues, tasks, uploads
 from queue_core.server.cloudtasks.call import Call
 from queue_core.server.cloudtasks.fields import Fields, Values
 from queue_core.server.core import ServerCore
@@ -50,6 +50,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "PauseQueue": Method("PauseQueueRequest", "Queue", "pause", queues.pause_queue),
         "ResumeQueue": Method("ResumeQueueRequest", "Queue", "resume", queues.resume_queue),
         "PurgeQueue": Method("PurgeQueueRequest", "Queue", "purge", queues.purge_queue),
+        "UploadQueueYaml": Method("UploadQueueYamlRequest", "Empty", "set-queue", uploads.upload_queue_yaml),
         "GetIamPolicy": Method("GetIamPolicyRequest", "Policy", "queues", policies.get_iam_policy),
         "SetIamPolicy": Method("SetIamPolicyRequest", "Policy", "set-queue", absent.set_iam_policy),
         "TestIamPermissions": Method(

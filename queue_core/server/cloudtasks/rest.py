@@ -14,6 +14,7 @@ from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake
 from queue_core.server.cloudtasks.methods import METHODS, Method
 
 PREFIX = "/v2beta2/"
+UPLOAD = "/api/queue/update"
 _LOCATION = r"projects/[^/]+/locations/[^/]+"
 _QUEUE = rf"{_LOCATION}/queues/[^/:]+"
 _TASK = rf"{_QUEUE}/tasks/[^/:]+"
@@ -105,10 +106,10 @@ def request_of(bound: Bound, query: Sequence[tuple[str, str]], body: bytes) -> V
     rule, takes = bound.rule, bound.method.takes
     values: Values = {}
     if rule.body == "*":
-        values = values_of(takes, _json(body))
+        values = values_of(takes, json_of_body(body))
     elif rule.body:
         field = MESSAGES[takes][rule.body]
-        content = _json(body)
+        content = json_of_body(body)
         values = {rule.body: values_of(field.of, content, place=f"{rule.body}.") if field.of else {}}
     values.update(_from_query(takes, query, given=values))
     if values.get(rule.field, bound.resource) != bound.resource:
@@ -117,7 +118,8 @@ def request_of(bound: Bound, query: Sequence[tuple[str, str]], body: bytes) -> V
     return values
 
 
-def _json(body: bytes) -> object:
+def json_of_body(body: bytes) -> object:
+    """Any JSON; an empty body is an empty object. Raises `ApiError`."""
     if not body.strip():
         return {}
     try:

@@ -1,7 +1,7 @@
 """Cloud Tasks v2beta2 over HTTP: the routes, and every error in the service's own shape."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
@@ -11,10 +11,14 @@ from starlette.routing import BaseRoute, Route
 from queue_core.server.auth import check_role
 from queue_core.server.cloudtasks import rest
 from queue_core.server.cloudtasks.failures import ApiError, failure_of, invalid
+from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import json_of
 from queue_core.server.cloudtasks.masks import partial
-from queue_core.server.cloudtasks.methods import CloudTasks
+from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
+from queue_core.server.cloudtasks.uploads import http_body
 from queue_core.server.core import ServerCore
+
+Answer = Callable[[CloudTasks, Request], Awaitable[Response]]
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -23,15 +27,21 @@ def routes(core: ServerCore) -> Sequence[BaseRoute]:
     """The paths of the API."""
     door = CloudTasks(core)
 
-    async def view(request: Request) -> Response:
-        try:
-            return await _answer(door, request)
-        except ClientDisconnect:
-            raise
-        except Exception as error:  # noqa: BLE001 - the top of a request
-            return error_response(failure_of(error))
+    def view(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            try:
+                return await answer(door, request)
+            except ClientDisconnect:
+                raise
+            except Exception as error:  # noqa: BLE001 - the top of a request
+                return error_response(failure_of(error))
 
-    return [Route(f"{rest.PREFIX}{{path:path}}", view, methods=_METHODS)]
+        return serve
+
+    return [
+        Route(f"{rest.PREFIX}{{path:path}}", view(_answer), methods=_METHODS),
+        Route(rest.UPLOAD, view(_upload), methods=["POST"]),
+    ]
 
 
 async def _answer(door: CloudTasks, request: Request) -> Response:
@@ -44,7 +54,24 @@ async def _answer(door: CloudTasks, request: Request) -> Response:
     _check_json(request)
     body = await read_body(request, limit=core.options.max_body_bytes)
     values = await door.run(bound.method, rest.request_of(bound, query, body), caller)
-    answer = json_of(bound.method.gives, values, enums=shape.enums)
+    return _shaped(json_of(bound.method.gives, values, enums=shape.enums), shape)
+
+
+async def _upload(door: CloudTasks, request: Request) -> Response:
+    """The body is the file, whatever type it says it is of, or JSON that holds it."""
+    core = door.core
+    caller = core.gate.caller(request.headers.raw)
+    method = METHODS["UploadQueueYaml"]
+    check_role(caller, method.verb)
+    shape = rest.shape_of(request.query_params.multi_items())
+    body = await read_body(request, limit=core.options.max_body_bytes)
+    kind = request.headers.get("content-type", "")
+    data = rest.json_of_body(body) if kind.startswith("application/json") and body.lstrip()[:1] == b"{" else None
+    values: Values = {"httpBody": http_body(kind, body, data=data)}
+    return _shaped(json_of(method.gives, await door.run(method, values, caller), enums=shape.enums), shape)
+
+
+def _shaped(answer: dict[str, object], shape: rest.Shape) -> Response:
     return json_response(partial(answer, shape.fields) if shape.fields else answer, is_pretty=shape.is_pretty)
 
 

@@ -1,0 +1,48 @@
+"""UploadQueueYaml: the queues of the server made what an uploaded queue.yaml says, in one step."""
+
+from queue_core.queue_file_plan import plan_of
+from queue_core.queue_yaml import read_queue_yaml
+from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.failures import invalid
+from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.json_codec import values_of
+from queue_core.server.core import ServerCore
+from queue_core.verbs import Turn
+from queue_core.yaml_text import DocumentError
+
+NAME = "queue.yaml"
+
+
+async def upload_queue_yaml(core: ServerCore, call: Call) -> Values:
+    """The file is definitive: queues it does not list are paused. Push queues are left out."""
+    try:
+        entries = read_queue_yaml(_text(call.fields.fields("httpBody")), name=NAME)
+    except DocumentError as error:
+        raise invalid("\n".join(error.lines)) from error
+
+    def step(turn: Turn) -> None:
+        for change in plan_of(entries, turn.transaction.queues()).changes:
+            if change.spec is not None:
+                turn.put_queue(change.spec)
+            if change.pausing is not None:
+                turn.set_paused(change.queue, "paused" if change.pausing == "pause" else "running")
+
+    await core.turns.run(step)
+    return {}
+
+
+def _text(body: Fields) -> str:
+    data = body.data("data")
+    if not data.strip():
+        raise invalid(f"the body must be a {NAME}; `queue:` with nothing under it means no queues, and pauses all")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise invalid(f"{NAME}: byte {error.start} is not UTF-8") from error
+
+
+def http_body(content_type: str, body: bytes, *, data: object) -> Values:
+    """What came over REST: the file itself, or JSON (as `data`) that holds it in base64."""
+    if isinstance(data, dict) and "data" in data:
+        return values_of("HttpBody", data, place="http_body.")
+    return {"contentType": content_type, "data": body}
