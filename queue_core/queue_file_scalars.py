@@ -31,11 +31,7 @@ _NUMBER_UNLIKE_ITSELF = re.compile(r"-?0[0-7]+|0b[01]+|0x[0-9a-fA-F]+|-?[0-9]+[e
 
 def name_of(text: Text) -> str:
     """A queue's name."""
-    name = text.value
-    if text.style == "plain" and (name in _TRUE or name in _FALSE or _NUMBER_UNLIKE_ITSELF.fullmatch(name)):
-        raise ValueError(f"without quotes App Engine takes this name for a number or a truth value: '{name[:60]}'")
-    limit = f"must be 1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-'"
-    return _matched(_NAME, text, limit)
+    return _matched(_NAME, text, f"must be 1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-'")
 
 
 def mode_of(text: Text) -> str:
@@ -91,8 +87,8 @@ def size_of(text: Text) -> int:
     if match is None:
         raise ValueError(f"must be a size such as 120M, with B, K, M, G, T or no unit: {_shown(text.value)}")
     whole, part, unit = match[1].lstrip("0") or "0", (match[2] or "")[:_MAX_DIGITS], match[3]
-    if not unit and "." in text.value and part.strip("0"):
-        raise ValueError(f"must be whole bytes, or have a unit such as K or M: {_shown(text.value)}")
+    if not unit and "." in text.value:
+        raise ValueError(f"must be a whole number, or have a unit such as K or M: {_shown(text.value)}")
     scale = _BYTES_PER[unit]
     size = int(whole[: _MAX_DIGITS + 1]) * scale + int(int(part or "0") * scale // 10 ** len(part))
     if size > MAX_STORAGE_LIMIT_BYTES:
@@ -129,6 +125,9 @@ def email_of(text: Text) -> str:
 
 
 def _matched(pattern: re.Pattern[str], text: Text, limit: str) -> str:
+    words = _TRUE | _FALSE
+    if text.style == "plain" and (text.value in words or _NUMBER_UNLIKE_ITSELF.fullmatch(text.value)):
+        raise ValueError(f"without quotes App Engine takes it for a number or a truth value: {_shown(text.value)}")
     if pattern.fullmatch(text.value) is None:
         length = f" ({len(text.value)} characters)" if len(text.value) > 60 else ""
         raise ValueError(f"{limit}: {_shown(text.value)}{length}")

@@ -6,7 +6,7 @@ Reads no file, and knows no setting. What a value means is for others to say; wh
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import yaml
 
@@ -87,7 +87,7 @@ def read_document(text: str, *, name: str) -> Document:
     Raises `DocumentError` for broken syntax (the first place), and for duplicate keys, tags of other types, aliases
     that expand too far and the like (all of them).
     """
-    root = read_tree(text, name=name)
+    root = read_tree(text, name=name, anchors="allowed")
     reading = _Reading()
     data = reading.value(root, ()) if root is not None else None
     if reading.mistakes:
@@ -96,16 +96,19 @@ def read_document(text: str, *, name: str) -> Document:
     return Document(name, data, reading.places)
 
 
-def read_tree(text: str, *, name: str) -> yaml.Node | None:
+def read_tree(text: str, *, name: str, anchors: Literal["allowed", "refused"] = "refused") -> yaml.Node | None:
     """The nodes of `text`, nested at most 40 deep, for who must know how a value was written; `None` for no text.
 
-    An alias is its anchor's own node: whoever walks the tree bounds the walk. Raises `DocumentError` for broken syntax.
+    Where anchors are allowed an alias is its anchor's own node, and whoever walks the tree bounds the walk. Raises
+    `DocumentError` for broken syntax.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_TEXT_BYTES:
         raise DocumentError((f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {size}; is this the right file?",))
     try:
-        return _Composer(text).get_single_node()
+        composer = _Composer(text)
+        composer.aliasing = anchors
+        return composer.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise DocumentError((_syntax_line(name, error),)) from None
     except yaml.reader.ReaderError as error:
@@ -119,12 +122,16 @@ class _Composer(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's own name
     depth = 0
+    aliasing: Literal["allowed", "refused"] = "refused"
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if event.anchor and self.aliasing == "refused":
+            told = "anchors and aliases are not read here: write it out"
+            raise yaml.composer.ComposerError(None, None, told, event.start_mark)
         if self.depth > MAX_DEPTH:
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         try:
             return super().compose_node(parent, index)
         finally:

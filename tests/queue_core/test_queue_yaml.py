@@ -176,10 +176,9 @@ def test_what_is_no_rate_is_refused(written: str) -> None:
         ("1.5K", 1536),
         ("0.3K", 307),
         ("120M", 120 << 20),
-        ("5.", 5),
+        ("5.B", 5),
         ("5.G", 5 << 30),
         ("2T", 2 << 40),
-        ("5.0", 5),
         ("8388607T", 8388607 << 40),
     ],
 )
@@ -187,7 +186,9 @@ def test_a_storage_limit_is_in_powers_of_1024(written: str, size: int) -> None:
     assert read_queue_yaml(f"total_storage_limit: {written}\nqueue:\n").total_storage_limit_bytes == size
 
 
-@pytest.mark.parametrize("written", ["5m", "-1", "5 M", "1.5", "''", "8388608T", "9" * 40 + "T", "M", "[5]", "1,5M"])
+@pytest.mark.parametrize(
+    "written", ["5m", "-1", "5 M", "1.5", "5.", "''", "8388608T", "9" * 40 + "T", "M", "[5]", "1,5M"]
+)
 def test_what_is_no_storage_limit_is_refused(written: str) -> None:
     (line,) = mistakes(f"total_storage_limit: {written}\nqueue:\n")
     assert "total_storage_limit: must be" in line
@@ -256,6 +257,7 @@ def test_a_mode_is_in_lower_case(mode: str) -> None:
         ("application: My App\nqueue:\n", "1:14", "application"),
         ("queue:\n- name: !secret a\n  mode: pull\n", "2:9", "!secret"),
         ("queue:\n- &a {name: x, mode: pull}\n- *a\n", "2:3", "anchors"),
+        ("queue: []\napplication: &a b\n", "2:14", "anchors"),
         ("queue:\n- name: a\n  <<: {mode: pull}\n  rate: 5/s\n", "3:3", "unknown setting"),
         ("queue:\n- ? [a]\n  : b\n  name: a\n  rate: 1/s\n", "2:5", "key must be text"),
         ("queue:\n- name: a\n\tmode: pull\n", "3:1", "tab"),
@@ -294,7 +296,7 @@ def test_an_address_listed_twice_counts_once_and_a_thousand_are_the_most() -> No
 
 def test_aliases_that_would_expand_to_a_billion_values_are_told_in_no_time() -> None:
     levels = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
-    assert any("anchors" in line for line in mistakes("\n".join(levels)))
+    assert "anchors" in mistakes("\n".join(levels))[0]
     assert "nested deeper than 40 levels" in mistakes("queue: " + "[" * 5000)[0]
     assert "anchors" in mistakes("queue: &a [*a]")[0]
     assert "at most 262144 bytes" in mistakes("#" * 300_000)[0]
