@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.durations import Remaining
 from orchestrator.metrics import Waiting
+from orchestrator.value import value
 
 _PUT_OFF_TURNS: Final = 2
 _ROUNDING: Final = 1e-9
@@ -18,7 +18,7 @@ _MAX_BURST_LOOKS: Final = 256
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Crew:
     """What a fleet can lease: slots of its workers, and how long a task occupies one.
 
@@ -53,7 +53,7 @@ class Crew:
         return self.slots_per_worker * (1.0 + (within_seconds - startup_seconds) / self.service_seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pace:
     """The times a decision plans with, in seconds: `usable_slo` is what the slo leaves after slack and one turn."""
 
@@ -83,7 +83,7 @@ class Pace:
         return max(self.usable_slo_seconds + self.startup_seconds, self.soon_seconds(service_seconds))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Need:
     """Workers to add, and the task that asks for most: `within_seconds` is the time to lease up to it."""
 
@@ -129,7 +129,7 @@ def _needed_now(missing: float, within: float, *, crew: Crew, pace: Pace) -> int
     return min(workers, math.ceil(missing / each_later - _ROUNDING) - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Burst:
     """The worst burst lately, in workers that had to be warm for it; half forgotten every ten minutes or more.
 

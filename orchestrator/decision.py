@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, fields
 from typing import Final, Literal
 
 from orchestrator.budget import Left
 from orchestrator.clock import Monotonic
 from orchestrator.orders import Paused
 from orchestrator.room import Room
+from orchestrator.value import value
 
 __all__ = ["NOTHING_SPECIAL", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
 
@@ -37,7 +38,7 @@ GuardName = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FinishBy:
     """An instant by which what waits is to be done: how far off it is, and what people call it.
 
@@ -54,7 +55,7 @@ class FinishBy:
         return f"{minutes // 60 % 24:02d}:{minutes % 60:02d}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Conditions:
     """What bears on a decision but is neither work, nor fleet, nor setting.
 
@@ -75,7 +76,7 @@ NOTHING_SPECIAL: Final = Conditions()
 """Nothing paused, on a small host."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Limit:
     """A guard that changed the target, and why in a few words."""
 
@@ -83,7 +84,7 @@ class Limit:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Inputs:
     """The numbers a decision was made from.
 
@@ -109,7 +110,10 @@ class Inputs:
     sample_age_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+_INPUTS: Final = tuple(known.name for known in fields(Inputs))
+
+
+@value
 class Decision:
     """How many workers a pool should have now.
 
@@ -149,7 +153,7 @@ class Decision:
             "notes": list(self.notes),
             "held": {f"level {level}": round(seconds, 3) for level, seconds in self.held.items()},
         }
-        for name in Inputs.__slots__:
-            value = getattr(self.inputs, name)
-            record[name] = round(value, 4) if isinstance(value, float) else value
+        for name in _INPUTS:
+            number = getattr(self.inputs, name)
+            record[name] = round(number, 4) if isinstance(number, float) else number
         return record

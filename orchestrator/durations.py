@@ -6,10 +6,11 @@ Of heavy-tailed work the longest leases are the least likely to end soon, of eve
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
+
+from orchestrator.value import value
 
 _RATIO: Final = math.sqrt(2.0)
 _FIRST_SECONDS: Final = 0.01
@@ -24,7 +25,7 @@ _PRIOR_SHAPE: Final = 3.0
 _REMEMBERED: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Durations:
     """A histogram of finished leases' durations over `EDGES_SECONDS`; half-life 200 leases."""
 
@@ -68,7 +69,7 @@ class Durations:
         return Durations(tuple(weights))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Remaining:
     """The share of leases over by each of `EDGES_SECONDS`, or by the first of them, and its integral up to there.
 

@@ -5,13 +5,14 @@ Every estimator is a value, and learning returns the next one; together they sur
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import Final
 
 from orchestrator.config import PoolSpec
 from orchestrator.durations import Durations
 from orchestrator.gaps import Gaps
 from orchestrator.metrics import FinishedLease, QueueSample
+from orchestrator.value import value
 
 _STATE_VERSION: Final = 1
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
@@ -28,7 +29,7 @@ _MAX_SLACK: Final = 0.95
 _PEAK_LEASES: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Service:
     """How long leases last: decayed sums over finished leases, half-life 200 leases."""
 
@@ -68,7 +69,7 @@ class Service:
         return min(9.0, max(0.25, self.seconds_squared / self.count / mean**2 - 1.0))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Startup:
     """From a spawn to the first lease call: mean and mean absolute deviation.
 
@@ -97,7 +98,7 @@ class Startup:
         return self.mean_seconds + self.deviation_seconds
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Arrivals:
     """Tasks that become leasable per second, as two moving averages; the slow one forgets five times slower."""
 
@@ -120,7 +121,7 @@ class Arrivals:
         return max(self.fast_rate, self.slow_rate)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcomes:
     """How first leases of tasks ended lately: decayed counts, half-life 14 of them.
 
@@ -146,7 +147,7 @@ class Outcomes:
         return self.failed / total if total > _OUTCOMES_NEEDED else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Estimates:
     """Everything learned about one pool.
 
@@ -279,7 +280,7 @@ def _numbers(data: object, kind: type[Service | Startup | Arrivals]) -> dict[str
     return {f.name: _number(data.get(f.name), f"{kind.__name__}.{f.name}") for f in fields(kind)}
 
 
-def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} must be a number, 0 or more: {value!r}")
-    return float(value)
+def _number(given: object, name: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given) or given < 0:
+        raise ValueError(f"{name} must be a number, 0 or more: {given!r}")
+    return float(given)

@@ -1,18 +1,18 @@
 """How many workers more so that what waits now is done by an instant, and no more than that. Pure."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.deadline import Crew
 from orchestrator.decision import FinishBy
+from orchestrator.value import value
 
 _KEPT_BACK: Final = 0.05
 _ROUNDING: Final = 1e-9
 _STEPS: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Course:
     """Workers to add, when all will be done with as many of them as there may be, and whether that is in time."""
 

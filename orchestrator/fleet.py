@@ -1,13 +1,14 @@
 """The workers of one pool as a value, and what happens to it: starts, work, idleness, asks to finish, ends. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, cause_of
 from orchestrator.metrics import QueueSample
+from orchestrator.value import value
 
 MAX_BACKOFF_SECONDS: Final = 60.0
 PROVEN_SECONDS: Final = 5.0
@@ -25,7 +26,7 @@ _LONG_AGO: Final = Monotonic(float("-inf"))
 State = Literal["starting", "idle", "busy", "draining", "killed"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Worker:
     """One worker. `since` is when it entered its state; for an idle one, the end of its last lease.
 
@@ -53,7 +54,7 @@ class Worker:
         return self.state in _LEAVING
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Started:
     """A worker that asked for its first lease, `seconds` after it was spawned."""
 
@@ -61,7 +62,7 @@ class Started:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CrashLoop:
     """Starts that failed in a row, with one digest of the pool's settings; growth waits until `retry_at`."""
 
@@ -71,7 +72,7 @@ class CrashLoop:
     spec_digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Death:
     """A worker's end: why, how long it lived, and whether it was a start that failed."""
 
@@ -82,7 +83,7 @@ class Death:
     failed_start: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fleet:
     """The workers of one pool, by name. `started` are those whose first lease call the last sample told."""
 

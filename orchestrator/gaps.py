@@ -6,11 +6,12 @@ Level n is the fleet's n-th worker. Ski rental: holding costs a worker-second ea
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Final
 
 from orchestrator.clock import Monotonic
+from orchestrator.value import value
 
 EDGES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
 _TYPICAL_SECONDS: Final = (
@@ -26,7 +27,7 @@ _MAX_LEVELS: Final = 10_000
 Histogram = tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Gaps:
     """How long each level went unneeded before it was needed again.
 

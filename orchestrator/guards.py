@@ -5,7 +5,7 @@ A guard sees a target and the facts, and gives another target with its reason, o
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -15,13 +15,14 @@ from orchestrator.estimate import Outcomes
 from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
 from orchestrator.knee import Knee
 from orchestrator.metrics import QueueSample
+from orchestrator.value import value
 
 FAILING_SHARE: Final = 0.9
 STALE_TURNS: Final = 3.0
 _SPAWNS_PER_CORE: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Facts:
     """All that a guard may look at.
 

@@ -6,11 +6,12 @@ only durations tell.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.metrics import FinishedLease, RunningLease
+from orchestrator.value import value
 
 _RATIO: Final = math.log(1.3)
 _MIN_LEASES: Final = 20.0
@@ -35,7 +36,7 @@ _SHORTEST_SECONDS: Final = 0.001
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Bucket:
     """Leases that began while about as many were held: sums of the logarithms of their seconds, and of how many."""
 
@@ -73,7 +74,7 @@ class Bucket:
         return max(1e-6, self.squares / self.count - self.mean_log**2)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cap:
     """A size that is not exceeded until `until`; lifted earlier when leases at it bring less than `log_throughput`."""
 
@@ -85,7 +86,7 @@ class Cap:
     logs: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Knee:
     """What is known of contention. `cap` is in leases held at a time; while it `is_suspected`, growth should wait.
 
@@ -157,7 +158,7 @@ def _learned(buckets: Mapping[int, Bucket], leases: Iterable[tuple[float, int]],
     return {**buckets, **changed} if changed else buckets
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Size:
     """About as many leases at a time: what is known of those that ended, and the seconds of those that run."""
 
@@ -272,8 +273,8 @@ def _fit(buckets: Sequence[Bucket], use: tuple[bool, bool, bool]) -> tuple[float
     if solved is None:
         return None
     factors = [0.0, 0.0, 0.0]
-    for index, value in zip(columns, solved, strict=True):
-        factors[index] = value
+    for index, factor in zip(columns, solved, strict=True):
+        factors[index] = factor
     return factors[0], factors[1], factors[2]
 
 
@@ -288,7 +289,7 @@ def _solved(matrix: list[list[float]]) -> list[float] | None:
         for row in range(size):
             if row != i:
                 share = matrix[row][i] / matrix[i][i]
-                matrix[row] = [value - share * other for value, other in zip(matrix[row], matrix[i], strict=True)]
+                matrix[row] = [one - share * other for one, other in zip(matrix[row], matrix[i], strict=True)]
     return [matrix[i][size] / matrix[i][i] for i in range(size)]
 
 

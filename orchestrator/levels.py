@@ -4,13 +4,14 @@ A worker that was used was not therefore needed: without it the task might have 
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from orchestrator.value import value
 
 _NONE: Final = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Backlogs:
     """Work waiting and under way, in slot-seconds: `real` as the queue has it, `of_fleets[k - 1]` as it would be had
     there been k workers all the time. Larger fleets than are listed would have no less than the real one.

@@ -1,14 +1,15 @@
 """What was observed of one pool's work, and when. Values only: whoever fills them in is a source."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from orchestrator.clock import Monotonic
+from orchestrator.value import value
 
 Outcome = Literal["deleted", "released", "expired", "died"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Waiting:
     """One position of the ready queue, in lease order: the `position`-th task (from 1) has waited this long."""
 
@@ -16,7 +17,7 @@ class Waiting:
     age_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunningLease:
     """A lease that is held now. `at_a_time` counts the pool's leases when it began, itself included (0: not known)."""
 
@@ -27,7 +28,7 @@ class RunningLease:
     at_a_time: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FinishedLease:
     """A lease that ended since the sample before this one.
 
@@ -44,7 +45,7 @@ class FinishedLease:
     at_a_time: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueSample:
     """One look at the work of one pool (its queue, restricted to its tags).
 

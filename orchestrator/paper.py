@@ -1,9 +1,9 @@
 """The fleet that meets an slo on paper: Erlang's formula for random arrivals, corrected for uneven service. Pure."""
 
 import math
-from dataclasses import dataclass
 
 from orchestrator.clock import Monotonic
+from orchestrator.value import value
 
 
 def slots_needed(
@@ -36,7 +36,7 @@ def slots_needed(
     return limit
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PaperNeed:
     """The largest fleet that was needed on paper lately. `peaks` falls in workers and rises in time."""
 

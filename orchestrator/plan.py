@@ -1,12 +1,12 @@
 """Which workers to start, let go, ask to finish and end, so that a pool gets the size decided. Pure."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
 from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used, outdated
+from orchestrator.value import value
 
 MAX_ACTIONS: Final = 64
 """Actions of one plan, at most; what is left over is done in the next turn."""
@@ -15,7 +15,7 @@ START_LIMIT_SECONDS: Final = 600.0
 _REPLACED_SHARE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Spawn:
     """Start one worker; once it is up, `replaces` is let go."""
 
@@ -23,7 +23,7 @@ class Spawn:
     replaces: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Leave:
     """One worker goes, and why."""
 
@@ -31,7 +31,7 @@ class Leave:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Plan:
     """What to do, in the order of the fields.
 

@@ -1,6 +1,6 @@
 """What one decision looks at, and what a rule answers: the policy's state, the pool counted once, a wish. Pure."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -15,11 +15,12 @@ from orchestrator.knee import Knee
 from orchestrator.levels import Backlogs
 from orchestrator.metrics import QueueSample
 from orchestrator.paper import PaperNeed
+from orchestrator.value import value
 
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PolicyState:
     """What the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
 
@@ -51,7 +52,7 @@ class PolicyState:
         return PolicyState(estimates=Estimates.from_json(data))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Scene:
     """Everything one decision looks at, counted once."""
 
@@ -76,7 +77,7 @@ class Scene:
         return self.facts.current
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Wish:
     """What a rule asks for."""
 
