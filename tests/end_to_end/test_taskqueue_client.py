@@ -72,7 +72,7 @@ def test_a_task_is_inserted_leased_renewed_and_deleted(client: Any) -> None:
     assert renewed["queueName"] == QUEUE
     assert client.tasks().get(**HERE, task="one").execute() == renewed
 
-    assert client.tasks().delete(**HERE, task="one").execute() == ""
+    assert client.tasks().delete(**HERE, task="one").execute() == b""
     with refused(404, "notFound", "one"):
         client.tasks().get(**HERE, task="one").execute()
 
@@ -221,7 +221,7 @@ def test_a_batch_answers_every_call_by_itself(client: Any) -> None:
     batch.add(client.tasks().insert(**HERE, body={"payloadBase64": "ä"}), request_id="wrong")
     batch.add(client.tasks().delete(**HERE, task="three"), request_id="gone")
     batch.execute()
-    assert told == {"there": {"id": "one"}, "not there": 404, "wrong": 400, "gone": ""}
+    assert told == {"there": {"id": "one"}, "not there": 404, "wrong": 400, "gone": b""}
 
 
 # -- the page of documentation ----------------------------------------------------------------------------------------

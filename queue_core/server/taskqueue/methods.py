@@ -198,7 +198,6 @@ def _moved(turn: Turn, task: Task, *, seconds: int, is_fenced: bool) -> Instant:
 
 def _entered(turn: Turn, call: Call, access: Access) -> QueueSpec:
     """The queue, when it exists and the caller may."""
-    limits.check_queue_name(call.queue)
     spec = turn.transaction.queue(call.queue)
     check_access(call.caller, spec, access)
     return spec

@@ -45,9 +45,12 @@ class Parameters:
 
 
 def parameters_of(query: bytes, body: bytes, media_type: str) -> Parameters:
-    """The query's parameters before those of a form. Raises `ApiError` for a form that is none."""
+    """The query's parameters before those of a form, which a body is that says so, or says nothing of itself.
+
+    Raises `ApiError` for what can't be read.
+    """
     pairs = _pairs(query, "query")
-    if body and media_type.partition(";")[0].strip().lower() == FORM and len(body) <= MAX_FORM_BYTES:
+    if media_type.partition(";")[0].strip().lower() in (FORM, "") and len(body) <= MAX_FORM_BYTES:
         pairs += _pairs(body, "form")
     return Parameters(pairs)
 

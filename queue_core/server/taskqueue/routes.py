@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from queue_core.http_api.values import Json
+from queue_core.limits import check_queue_name
 from queue_core.server import events
 from queue_core.server.acl import VERBS
 from queue_core.server.auth import check_role
@@ -84,10 +85,12 @@ async def _answer(core: ServerCore, request: Request) -> Answer:
         raise _wrong_method(asked, [one for one, where in METHODS if where in address.places])
     method = METHODS[asked, place]
     check_role(caller, VERBS[method.access])
-    parameters = parameters_of(request.query, request.body, request.header(b"content-type"))
+    check_queue_name(address.queue)
+    takes_form = place == "lease" or asked == "GET"
+    parameters = parameters_of(request.query, request.body if takes_form else b"", request.header(b"content-type"))
     selection = parse_selection(parameters.text("fields"), method.shape)
     shown = await method.run(core, Call(caller, address, parameters, request.body))
-    return Answer(204) if shown is None else json_answer(select(shown, selection))
+    return Answer(200) if shown is None else json_answer(select(shown, selection))
 
 
 def _wrong_method(asked: str, allowed: Sequence[str]) -> ApiError:
