@@ -595,3 +595,17 @@ def test_a_queue_that_lives_elsewhere_is_unknown_here(server: RunningServer) -> 
     assert results(server, an_add(), an_add(eta_usec=-1)) == [Code.UNKNOWN_QUEUE, Code.INVALID_ETA]
     assert code_of(ask(server, "QueryAndOwnTasks", a_lease())) == Code.UNKNOWN_QUEUE
     assert replace(QueueSpec(QUEUE), moved_to="x").is_closed
+
+
+def test_a_refusal_does_not_disturb_the_calls_that_share_its_turn(
+    server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = Record(task_name=b"never", eta_usec=1)
+    for method, record in (
+        ("ModifyTaskLease", _modify(task, 1)),
+        ("QueryAndOwnTasks", a_lease(max_tasks=0)),
+        ("Add", an_add(task_name=b"a b")),
+        ("QueryTasks", Record(queue_name=NAME, start_task_name=b"never")),
+    ):
+        assert code_of(ask(server, method, record)) != 0
+    assert "error" not in capsys.readouterr().out

@@ -3,6 +3,7 @@ its clients take anything else for a broken network, which their workers do not 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import structlog
 
@@ -27,6 +28,8 @@ from queue_core.service import Step
 from queue_core.store import Granted
 from queue_core.task import ANY, Lease
 from queue_core.verbs import Turn
+
+T = TypeVar("T")
 
 MEDIA_TYPE = b"application/octet-stream"
 SERVICE = "taskqueue"
@@ -99,7 +102,7 @@ class AppEngineDoor:
             verb, prepare = change
             self._let_in(request, call, verb)
             self._turns.submit(
-                prepare(payload), lambda outcome: request.reply(reply_of(outcome)), size_bytes=len(payload)
+                _telling(prepare(payload)), lambda outcome: request.reply(reply_of(outcome)), size_bytes=len(payload)
             )
         elif (look := self._looks.get(method)) is not None:
             verb, prepare = look
@@ -134,7 +137,7 @@ class AppEngineDoor:
     def _lease(self, request: Request, payload: bytes) -> LeaseCall | None:
         wish = leasing.lease_wish(payload)
         if not isinstance(wish, leasing.LeaseWish):
-            self._turns.submit(wish, lambda outcome: request.reply(reply_of(outcome)))
+            self._turns.submit(_telling(wish), lambda outcome: request.reply(reply_of(outcome)))
             return None
 
         worker = _worker(request)
@@ -196,6 +199,18 @@ class AppEngineDoor:
         self._bounds.pop(queue, None)
         self._waiting.retry_queue(queue)
         return answer
+
+
+def _telling(step: Step[T]) -> Step[T | ApplicationError]:
+    """The step, with a refusal as its outcome: nothing was changed, and the turn it shares with others goes on."""
+
+    def tell(turn: Turn) -> T | ApplicationError:
+        try:
+            return step(turn)
+        except ApplicationError as refusal:
+            return refusal
+
+    return tell
 
 
 def _worker(request: Request) -> str:
