@@ -56,7 +56,8 @@ def _same(pair: Pair, story: Callable[[QueuesApi], object]) -> None:
 
 def test_settings_come_back_as_they_were_put(pair: Pair) -> None:
     def story(queues: QueuesApi) -> object:
-        changed = QueueSpec("work", on_exhausted="delete", max_leases=None)
+        emails = {"user_emails": ("a@b", "ü@b"), "writer_emails": ("w@b",)}
+        changed = QueueSpec("work", on_exhausted="delete", max_leases=None, lease_calls_per_second=10, **emails)  # type: ignore[arg-type]
         return queues.put_queue(changed), queues.queues(), queues.put_queue(QueueSpec("other")), queues.queues()
 
     _same(pair, story)
@@ -115,6 +116,16 @@ def test_a_life_of_leases(pair: Pair) -> None:
             queues.observe("work", workers=["w", "x"]),
         ]
         return told
+
+    _same(pair, story)
+
+
+def test_a_task_has_its_own_bound_of_leases(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        queue = queues.queue("work")
+        queue.add([NewTask(b"once", max_leases=1), NewTask(b"thrice", max_leases=3)])
+        queue.release(queue.lease(2), delay_seconds=0.0)
+        return [replace(task, spent=()) for task in queue.peek().tasks], queue.stats()
 
     _same(pair, story)
 

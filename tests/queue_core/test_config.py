@@ -39,11 +39,27 @@ def test_a_queue_in_the_file_becomes_its_spec() -> None:
                     "retry": {"min": "2s", "max": "1m"},
                     "on_exhausted": "delete",
                     "name_retention": "1d",
+                    "lease_calls_per_second": 10,
+                    "acl": {"users": ["a@example.org", "b@example.org"], "writers": ["w@example.org"]},
                 }
             }
         }
     )
-    assert settings.specs() == [QueueSpec("thumbs", 30.0, 600.0, 5, 2.0, 60.0, "delete", 86_400.0)]
+    assert settings.specs() == [
+        QueueSpec(
+            "thumbs",
+            30.0,
+            600.0,
+            5,
+            2.0,
+            60.0,
+            "delete",
+            86_400.0,
+            10,
+            ("a@example.org", "b@example.org"),
+            ("w@example.org",),
+        )
+    ]
 
 
 def test_a_queue_without_settings_has_the_defaults_of_the_queue_itself() -> None:
@@ -105,6 +121,18 @@ def test_nothing_at_all_is_a_file_of_defaults() -> None:
         ),
         pytest.param(
             {"queues": {"q": {"max_leases": True}}}, "queues.q.max_leases", "whole number", id="no truth value"
+        ),
+        pytest.param(
+            {"queues": {"q": {"lease_calls_per_second": 0}}},
+            "queues.q.lease_calls_per_second",
+            "at least 1: 0",
+            id="no lease call at all",
+        ),
+        pytest.param(
+            {"queues": {"q": {"acl": {"user": []}}}}, "queues.q.acl.user", "did you mean 'users'", id="one user"
+        ),
+        pytest.param(
+            {"queues": {"q": {"acl": {"users": ["a b"]}}}}, "queues.q.acl.users.0", "email address", id="no address"
         ),
         pytest.param({"server": {"listen": "7878"}}, "server.listen", "host:port", id="a port alone"),
         pytest.param({"server": {"listen": "h:99999"}}, "server.listen", "[0, 65535]", id="a port out of range"),

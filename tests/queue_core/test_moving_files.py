@@ -63,6 +63,10 @@ def test_a_payload_comes_back_from_its_line_byte_for_byte(payload: bytes) -> Non
         pytest.param(
             Task(5, QUEUE, b"", NOW, NOW, None, None, TaskState.DEAD, 0, NOW, NOW, "w", "größe ✓"), id="dead, redriven"
         ),
+        pytest.param(Task(6, QUEUE, b"", NOW, NOW, ready_at=NOW, max_leases=3), id="with a bound of its own"),
+        pytest.param(
+            Task(7, QUEUE, b"", NOW, NOW, None, None, TaskState.DELAYED, ready_at=NOW, spent=(NOW,)), id="postponed"
+        ),
     ],
 )
 def test_a_task_comes_back_from_its_line_as_it_was(task: Task) -> None:
@@ -108,6 +112,9 @@ def _without(field: str) -> Change:
         pytest.param(_set(eta=NOW + 31 * 86_400_000_000), "eta", id="eta over 30 days ahead"),
         pytest.param(_set(eta=1.5), "eta", id="eta with a fraction"),
         pytest.param(_set(eta=True), "eta", id="eta a flag"),
+        pytest.param(_set(max_leases=0), "max_leases", id="no lease at all"),
+        pytest.param(_set(max_leases=1 << 31), "max_leases", id="more leases than a store counts"),
+        pytest.param(_set(max_leases=None), "max_leases", id="a bound of null"),
         pytest.param(_set(added_at=10**18), "added_at", id="instant over 17 digits"),
         pytest.param(_set(ready_at=5), "ready_at", id="ready at another time than its eta"),
         pytest.param(_set(leases=-1, leased_at=1), "leases", id="negative leases"),
@@ -148,6 +155,14 @@ def test_a_task_that_cannot_be_right_is_told_by_file_line_and_field(
         pytest.param(lambda line: line["queues"].append(line["queues"][0]), "queues", id="a queue twice"),
         pytest.param(lambda line: line["queues"][0].update(lease_seconds=-1), r"queues\[0\].lease_seconds", id="lease"),
         pytest.param(lambda line: line["queues"][0].update(max_leases=0), r"queues\[0\].max_leases", id="max_leases"),
+        pytest.param(lambda line: line["queues"][0].update(user_emails="a@b"), r"queues\[0\].user_emails", id="emails"),
+        pytest.param(lambda line: line["queues"][0].update(user_emails=[1]), r"queues\[0\].user_emails", id="numbers"),
+        pytest.param(lambda line: line["queues"][0].update(writer_emails=["a b"]), r"queues\[0\]", id="a blank"),
+        pytest.param(
+            lambda line: line["queues"][0].update(lease_calls_per_second=0),
+            r"queues\[0\].lease_calls_per_second",
+            id="no lease call at all",
+        ),
         pytest.param(lambda line: line["queues"][0].update(on_exhausted="x"), r"queues\[0\].on_exhausted", id="on"),
         pytest.param(lambda line: line["queues"][0].update(lease_seconds=9e6), r"queues\[0\]", id="relations"),
         pytest.param(lambda line: line["queues"][0].update(name="no spaces"), r"queues\[0\]", id="queue name"),

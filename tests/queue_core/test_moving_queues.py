@@ -163,6 +163,7 @@ def test_settings_are_taken_along_with_the_pause(old: Store, new: Store) -> None
     with new.read() as look:
         spec = look.queue(QUEUE)
     assert (spec.max_leases, spec.paused) == (5, True)
+    assert (spec.lease_calls_per_second, spec.user_emails) == (10, ("a@example.org", "ü@example.org"))
 
 
 def test_an_empty_queue_that_is_there_keeps_its_settings(old: Store, new: Store) -> None:

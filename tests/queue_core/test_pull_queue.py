@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from queue_core.clock import ManualClock
+from queue_core.clock import ManualClock, after
 from queue_core.errors import (
     InvalidRequestError,
     InvalidSettingError,
@@ -21,6 +21,7 @@ from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TagFilter
+from queue_core.verbs import Turn
 
 
 class KeptLog:
@@ -62,6 +63,25 @@ def test_a_task_is_added_leased_and_deleted(bench: Bench) -> None:
     assert (lease.name, lease.payload, lease.lease_number) == (added.name, b"hello", 1)
     assert bench.log.names() == ["task.added", "task.leased", "task.deleted"]
     assert bench.queue.stats().deleted_total == 1
+
+
+@pytest.mark.parametrize(("seconds", "woken"), [(0.0, 1), (-5.0, 1), (20.0, 0)], ids=["now", "the past", "later"])
+def test_a_postponed_task_is_told_of_and_wakes_when_it_is_ready(bench: Bench, seconds: float, woken: int) -> None:
+    now = bench.clock.now()
+    bench.queue.add(NewTask(b"", name="mine", tag="a", delay_seconds=10))
+    bench.log.events.clear()
+    wakes: dict[tuple[str, str | None], int] = {}
+
+    def step(turn: Turn) -> bool:
+        moved = turn.postpone("thumbs", "mine", expected=after(now, 10), eta=after(now, seconds))
+        wakes.update(turn.wakes)
+        return moved
+
+    assert bench.service.run(step)
+    assert sum(wakes.values()) == wakes.get(("thumbs", "a"), 0) == woken
+    assert [(event.event, event.task, event.tag) for event in bench.log.events] == [("task.postponed", "mine", "a")]
+    assert not bench.service.run(step)
+    assert len(bench.log.events) == 1
 
 
 def test_a_lease_lasts_as_long_as_the_queue_says_unless_told_otherwise(bench: Bench) -> None:

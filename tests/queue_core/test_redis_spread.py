@@ -108,6 +108,18 @@ def test_an_exchange_deletes_on_all_shards_and_leases_the_next(store: Store) -> 
     assert stats(store).deleted_total == 6
 
 
+def test_a_delayed_task_is_moved_wherever_it_is(store: Store) -> None:
+    given = [NewTask(name=f"n{number}", eta=at(10), max_leases=7) for number in range(5)]
+    added = add(store, *given, *[NewTask(eta=at(10)) for _ in range(4)])
+    with store.begin() as transaction:
+        for each in added:
+            assert transaction.postpone(QUEUE, each.name, expected=at(10), eta=at(5), now=START)
+            assert not transaction.postpone(QUEUE, each.name, expected=at(10), eta=at(5), now=START)
+        page = transaction.peek(QUEUE, ANY, frozenset(TaskState), names=["n1"], limit=1, payload_bytes=0, now=START)
+    assert [(task.eta, task.max_leases) for task in page.tasks] == [(at(5), 7)]
+    assert stats(store, now=at(5)).ready == 9
+
+
 def test_names_are_taken_wherever_they_are(store: Store) -> None:
     first = add(store, *[NewTask(name=f"n{number}") for number in range(8)], NewTask())
     again = add(store, *[NewTask(name=f"n{number}") for number in range(8)])

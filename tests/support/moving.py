@@ -34,7 +34,8 @@ def fill(
 ) -> None:
     """A queue with tasks in every state, odd payloads, names, tags, held names, leases cut short; as of now."""
     now = store.clock.now()
-    spec = QueueSpec(queue, **{"max_leases": 5, "retry_min_seconds": 0.0, **settings})  # type: ignore[arg-type]
+    kept: dict[str, object] = {"lease_calls_per_second": 10, "user_emails": ("a@example.org", "ü@example.org")}
+    spec = QueueSpec(queue, **{"max_leases": 5, "retry_min_seconds": 0.0, **kept, **settings})  # type: ignore[arg-type]
     with store.begin() as transaction:
         transaction.put_queue(spec, now=now)
     for start in range(0, tasks, 500):
@@ -53,6 +54,7 @@ def fill(
         transaction.release(queue, [Release(lease.token, 3600) for lease in leases[5:7]], now=now)
         transaction.release(queue, [Release(lease.token, 0, "uncounted") for lease in leases[7:8]], now=now)
         transaction.release(queue, [Release(lease.token, dead_reason="no such cat") for lease in leases[8:10]], now=now)
+        transaction.postpone(queue, "name-9", expected=after(now, 609), eta=after(now, 900), now=now)
 
 
 def _new_task(number: int, now: Instant, longest: int) -> NewTask:
@@ -60,7 +62,8 @@ def _new_task(number: int, now: Instant, longest: int) -> NewTask:
     name = f"name-{number}" if number % 3 == 0 else None
     tag = ("a", None, "größe ✓", None)[number % 4]
     eta = after(now, 600.0 + number) if number % 5 == 4 else None
-    return NewTask(b"\xfe" * longest if number == 7 else payload, name=name, tag=tag, eta=eta)
+    bound = 9 if number % 7 == 3 else None
+    return NewTask(b"\xfe" * longest if number == 7 else payload, name=name, tag=tag, eta=eta, max_leases=bound)
 
 
 @contextmanager
