@@ -101,11 +101,14 @@ def workers_needed(waiting: Iterable[Waiting], *, crew: Crew, pace: Pace) -> Nee
     leased soon after instead. So an older backlog may ask for fewer workers than one that can just be saved.
     """
     need = Need()
+    can_start, planned = 0.0, math.inf
     for task in waiting:
         within = pace.usable_slo_seconds - task.age_seconds
         if within < pace.startup_seconds:
             within = pace.soon_seconds(crew.service_seconds)
-        can_start = crew.can_start(within)
+        if within >= planned and task.position <= can_start:
+            continue  # as many can begin in less time
+        can_start, planned = crew.can_start(within), within
         missing = task.position - can_start
         if missing <= _ROUNDING:
             continue

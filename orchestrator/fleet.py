@@ -110,7 +110,8 @@ class Fleet:
 
     def failed_starts(self, spec: PoolSpec) -> int:
         """Starts that failed in a row with the settings of `spec`; other settings begin anew."""
-        return self.crash.failures if self.crash.spec_digest == spec.digest() else 0
+        failures = self.crash.failures
+        return failures if failures and self.crash.spec_digest == spec.digest() else 0
 
 
 def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
@@ -257,7 +258,8 @@ def _is_failed_start(worker: Worker, cause: Cause) -> bool:
 def _seen(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Worker:
     """The worker after a sample: seconds for which it has held each of its leases, and since each that is over."""
     leases, finished = len(held), len(done)
-    began, ended = max(held, default=None), min(done, default=None)
+    began = max(held) if held else None
+    ended = min(done) if done else None
     started_at = worker.started_at
     if started_at is None:
         ago = sample.first_seen_seconds_ago.get(worker.worker)

@@ -60,9 +60,10 @@ def _schedule(
     """Worker-seconds and starts of one schedule."""
     free_at: list[float] = []  # when each worker's last task so far ends, ascending
     idle_seconds, starts = 0.0, 0
+    forgotten_seconds = _FORGET_STARTS * startup_seconds + _FORGET_SECONDS
     for ready_at, service_seconds in zip(workload.ready_at, workload.service_seconds, strict=True):
         idle = bisect_right(free_at, ready_at)
-        soon = bisect_right(free_at, ready_at + patience_seconds)
+        soon = bisect_right(free_at, ready_at + patience_seconds, idle) if patience_seconds else idle
         if soon > idle and not (idle and free_at[idle - 1] == ready_at):
             begins_at = free_at.pop(idle if takes_first else soon - 1)  # waits for one that is busy: nobody idles
         elif idle and ready_at - free_at[idle - 1] <= startup_seconds:
@@ -71,8 +72,6 @@ def _schedule(
         else:
             starts += 1
             begins_at = ready_at + late_seconds
+            del free_at[: bisect_left(free_at, ready_at - forgotten_seconds)]  # too long idle to be kept
         insort(free_at, begins_at + service_seconds)
-        gone = ready_at - _FORGET_STARTS * startup_seconds - _FORGET_SECONDS
-        if free_at[0] < gone:
-            del free_at[: bisect_left(free_at, gone)]  # too long idle to be kept
     return workload.work_seconds + idle_seconds + starts * startup_seconds, starts

@@ -98,7 +98,7 @@ class SimulatedPool:
         self.waits: list[float] = []
         self.sizes: list[tuple[float, int]] = [(0.0, 0)]
         self.wants_turn = False
-        self._workload = workload
+        self.steps = 0
         self._world = world
         self._slots = slots
         self._recent_first = recent_first
@@ -110,6 +110,9 @@ class SimulatedPool:
         self._ready_again: dict[int, float] = {}
         self._numbers: dict[int, int] = {}
         self._next = 0
+        self._arrives_at = self._ready_at[0] if self._ready_at else NEVER
+        self._is_contended = any(world.contention)
+        self._is_failing = workload.failures is not None or world.failing is not None
         self._events: list[tuple[float, int, int, int | str]] = []
         self._order = 0
         self._news = News(0, [], [])
@@ -119,21 +122,32 @@ class SimulatedPool:
     @property
     def next_at(self) -> float:
         """When something happens next by itself; `NEVER` when nothing will."""
-        arrival = self._ready_at[self._next] if self._next < len(self._ready_at) else NEVER
-        return min(arrival, self._events[0][0]) if self._events else arrival
+        if self._events and self._events[0][0] < self._arrives_at:
+            return self._events[0][0]
+        return self._arrives_at
 
     @property
     def is_over(self) -> bool:
         """Whether every task has come and gone."""
         return self.ended_tasks >= len(self._ready_at)
 
+    def advance(self, until: float, *, wakes: bool) -> None:
+        """Let the next thing happen, and all that follows before `until`.
+
+        What happens at `until` waits, and with `wakes` so does what comes after a turn is wanted.
+        """
+        self.step()
+        while self.next_at < until and not (wakes and self.wants_turn):
+            self.step()
+
     def step(self) -> None:
         """Let the next thing happen."""
-        arrival = self._ready_at[self._next] if self._next < len(self._ready_at) else NEVER
-        if not self._events or arrival <= self._events[0][0]:
-            self.now = arrival
-            self._arrive(self._next)
-            self._next += 1
+        self.steps += 1
+        if not self._events or self._arrives_at <= self._events[0][0]:
+            self.now = self._arrives_at
+            task, self._next = self._next, self._next + 1
+            self._arrives_at = self._ready_at[self._next] if self._next < len(self._ready_at) else NEVER
+            self._arrive(task)
             return
         self.now, _, kind, key = heapq.heappop(self._events)
         if kind == _END:
@@ -238,7 +252,7 @@ class SimulatedPool:
         if lease is None:
             return  # its worker was killed
         worker, task = lease.worker, lease.task
-        outcome = self._outcome(task, lease.number)
+        outcome = self._outcome(task, lease.number) if self._is_failing else "deleted"
         self._news.finished.append(Finished(lease, self.now, outcome))
         if outcome == "released":
             self.retrying += 1
@@ -281,14 +295,15 @@ class SimulatedPool:
         worker.leases += 1
         if worker.leases >= self._slots:
             self.free.pop(worker.name, None)
-        number = self._numbers.get(task, 0) + 1
-        if self._failures is not None or self._world.failing is not None:
+        number = self._numbers.get(task, 0) + 1 if self._numbers else 1
+        if self._is_failing:
             self._numbers[task] = number
-        at_a_time = len(self.leases) + 1
-        seconds = self._world.held_seconds(self._service[task], at_a_time=at_a_time)
-        self._order += 1
-        self.leases[self._order] = Lease(worker, task, self.now, self.now - self._since(task), number, at_a_time)
-        heapq.heappush(self._events, (self.now + seconds, self._order, _END, self._order))
+        at_a_time, seconds = len(self.leases) + 1, self._service[task]
+        if self._is_contended:
+            seconds = self._world.held_seconds(seconds, at_a_time=at_a_time)
+        self._order = order = self._order + 1
+        self.leases[order] = Lease(worker, task, self.now, self.now - self._since(task), number, at_a_time)
+        heapq.heappush(self._events, (self.now + seconds, order, _END, order))
 
     def _outcome(self, task: int, leases: int) -> Outcome:
         failing = self._world.failing

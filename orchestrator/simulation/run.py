@@ -38,12 +38,13 @@ def simulate(
     rng = Random(seed)  # noqa: S311  no secret
     pool = SimulatedPool(workload, world, slots=slots, recent_first=scaler.recent_first, rng=rng)
     turn_at, changed = 0.0, {1: 0, -1: 0, 0: 0}
-    steps = 0
-    while pool.now < workload.last_at or not _is_over(pool, workload):
+    last_at = workload.last_at
+    report_at = _STEPS_PER_REPORT
+    while pool.now < last_at or not _is_over(pool, last_at):
         next_at = pool.next_at
         if turn_at <= next_at and scaler.is_settled(pool):
             if next_at == NEVER:  # workers that are kept cost until the time is over
-                pool.now = max(pool.now, workload.last_at + COOL_DOWN_SECONDS) if pool.workers else pool.now
+                pool.now = max(pool.now, last_at + COOL_DOWN_SECONDS) if pool.workers else pool.now
                 break
             # The last turn before something happens stands for all of those in between.
             turn_at += math.floor((next_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
@@ -56,16 +57,16 @@ def simulate(
             pool.wants_turn = False
             pool.serve()
             continue
-        pool.step()
-        steps += 1
-        if progress is not None and steps % _STEPS_PER_REPORT == 0:
-            progress(min(1.0, pool.now / max(1.0, workload.last_at)))
+        pool.advance(min(turn_at, last_at), wakes=scaler.wakes)
+        if progress is not None and pool.steps >= report_at:
+            report_at = pool.steps + _STEPS_PER_REPORT
+            progress(min(1.0, pool.now / max(1.0, last_at)))
     return result_of(pool, workload, scaler=scaler.name, slo_seconds=slo_seconds, grew=changed[1], shrank=changed[-1])
 
 
-def _is_over(pool: SimulatedPool, workload: Workload) -> bool:
+def _is_over(pool: SimulatedPool, last_at: float) -> bool:
     """Every task has come and gone and so have the workers, within the time that either is given."""
-    beyond = pool.now - workload.last_at
+    beyond = pool.now - last_at
     if pool.is_over and not pool.leases:
         return not pool.workers or beyond > COOL_DOWN_SECONDS
     return beyond > GIVE_UP_SECONDS
