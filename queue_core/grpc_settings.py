@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeGuard
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.config import JsonDict
@@ -14,9 +14,13 @@ _ADDRESS: Final = re.compile(r"(?P<host>[^:/\s]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0
 _LOOPBACK: Final = frozenset({"127.0.0.1", "[::1]", "localhost"})
 
 
-def _address(value: object) -> object:
+def _is_address(value: object) -> TypeGuard[str]:
     match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
-    if match is None or int(match["port"]) > 65_535:
+    return match is not None and int(match["port"]) <= 65_535
+
+
+def _address(value: object) -> object:
+    if not _is_address(value):
         raise ValueError(f"{value!r}: write host:port with a port in [0, 65535], such as {DEFAULT_GRPC}")
     return value
 
@@ -68,7 +72,7 @@ def grpc_relations(server: Mapping[str, object]) -> list[Mistake]:
     if len(pair) == 1:
         return [Mistake((*here, pair[0]), "give certificate and key together")]
     listen = grpc.get("listen")
-    if not isinstance(listen, str) or not _ADDRESS.fullmatch(listen) or listen.rpartition(":")[0] in _LOOPBACK:
+    if not _is_address(listen) or listen.rpartition(":")[0] in _LOOPBACK:
         return []
     if not pair:
         why = "others could read what goes over the network: give certificate and key"

@@ -1,0 +1,317 @@
+"""Cloud Tasks over REST as it is on the wire: spellings, parameters, errors in its own shape, tokens and acls."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from queue_core.errors import OutcomeUnknownError, StoreFullError, StoreReadOnlyError, StoreUnavailableError
+from queue_core.server.cloudtasks.failures import Code, failure_of
+from queue_core.server.cloudtasks.methods import METHODS
+from queue_core.server.cloudtasks.rest import RULES, bind
+from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.problems import refusal
+from queue_core.service import QueueService
+from queue_core.task import NewTask, QueueSpec
+from tests.support.cloud_tasks import PARENT, PLACE
+from tests.support.servers import QUEUE, Reply, RunningServer, a_server
+
+JSON = (("content-type", "application/json"),)
+TASKS = f"/v2beta2/{PARENT}/tasks"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with a_server(options=ServeOptions(max_body_bytes=4 << 20)) as running:
+        yield running
+
+
+def _ask(
+    server: RunningServer, method: str, path: str, body: object = None, *, secret: str = "", **headers: str
+) -> Reply:
+    sent = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    given = [(name.replace("_", "-"), value) for name, value in {"content_type": "application/json", **headers}.items()]
+    if secret:
+        given.append(("authorization", f"Bearer {secret}"))
+    return server.ask(method, path, sent, headers=given)
+
+
+def _error(reply: Reply) -> tuple[int, str, str]:
+    error = reply.json()["error"]
+    assert isinstance(error, dict)
+    assert reply.headers["content-type"] == "application/json; charset=UTF-8"
+    assert error["code"] == reply.status
+    return reply.status, error["status"], error["message"]
+
+
+def test_every_method_is_reached_by_a_rule() -> None:
+    assert {rule.method for rule in RULES} == METHODS.keys() - {"UploadQueueYaml"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "method"),
+    [
+        ("GET", f"{PARENT}/tasks/lease", "GetTask"),
+        ("POST", f"{PARENT}/tasks:lease", "LeaseTasks"),
+        ("POST", f"{PARENT}/tasks/a:buffer", "BufferTask"),
+        ("POST", f"{PARENT}/tasks:buffer", "BufferTask"),
+        ("GET", "projects/example.com:shop/locations/l/queues/q", "GetQueue"),
+        ("GET", "projects/example.com:shop/locations", "ListLocations"),
+        ("GET", "projects/p/locations/l/cmekConfig", "GetCmekConfig"),
+    ],
+)
+def test_a_path_leads_to_its_method(verb: str, path: str, method: str) -> None:
+    assert bind(verb, path).rule.method == method
+
+
+BAD = [
+    pytest.param("GET", "nothing", None, 404, "NOT_FOUND", "no method is at GET", id="no such path"),
+    pytest.param("PUT", PARENT, {}, 404, "NOT_FOUND", "use GET or PATCH or DELETE", id="another verb"),
+    pytest.param("POST", f"{PARENT}/tasks", b"{", 400, "INVALID_ARGUMENT", "Invalid JSON", id="broken JSON"),
+    pytest.param("POST", f"{PARENT}/tasks", b"\xff", 400, "INVALID_ARGUMENT", "Invalid JSON", id="no UTF-8"),
+    pytest.param("POST", f"{PARENT}/tasks", b"[]", 400, "INVALID_ARGUMENT", "JSON object", id="a list"),
+    pytest.param("POST", f"{PARENT}/tasks", b"[" * 5000, 400, "INVALID_ARGUMENT", "Invalid JSON", id="very deep"),
+    pytest.param("POST", f"{PARENT}/tasks", b'{"a":NaN}', 400, "INVALID_ARGUMENT", "Invalid JSON", id="NaN"),
+    pytest.param("POST", f"{PARENT}/tasks", {"tsk": {}}, 400, "INVALID_ARGUMENT", '"tsk"', id="an unknown field"),
+    pytest.param("POST", f"{PARENT}/tasks", b" " * (5 << 20), 400, "INVALID_ARGUMENT", "4194304", id="too large"),
+    pytest.param("GET", f"{PARENT}?colour=red", None, 400, "INVALID_ARGUMENT", '"colour"', id="an unknown parameter"),
+    pytest.param("GET", f"{PARENT}?readMask=colour", None, 400, "INVALID_ARGUMENT", "colour", id="a mask of nothing"),
+    pytest.param("GET", f"{PARENT}?alt=media", None, 400, "INVALID_ARGUMENT", "alt must be json", id="another format"),
+    pytest.param("GET", f"{PARENT}?fields=(", None, 400, "INVALID_ARGUMENT", "fields", id="broken fields"),
+    pytest.param("GET", f"{PARENT}/tasks?pageSize=-1", None, 400, "INVALID_ARGUMENT", "page_size", id="a page below 0"),
+    pytest.param("GET", f"{PARENT}/tasks?pageSize=x", None, 400, "INVALID_ARGUMENT", "pageSize", id="no page size"),
+    pytest.param("GET", f"{PARENT}/tasks?pageToken=x", None, 400, "INVALID_ARGUMENT", "page_token", id="a made-up one"),
+    pytest.param("GET", f"{PLACE}/queues/a_b", None, 400, "INVALID_ARGUMENT", "QUEUE_ID", id="a malformed queue"),
+    pytest.param("GET", f"{PARENT}/tasks/a.b", None, 400, "INVALID_ARGUMENT", "TASK_ID", id="a malformed task"),
+    pytest.param(
+        "POST", f"{PARENT}/tasks/a:acknowledge", {}, 400, "INVALID_ARGUMENT", "scheduleTime is required", id="no token"
+    ),
+    pytest.param(
+        "POST",
+        f"{PARENT}/tasks/a:acknowledge",
+        {"name": f"{PARENT}/tasks/b", "scheduleTime": "2026-01-01T00:00:00Z"},
+        400,
+        "INVALID_ARGUMENT",
+        "must be that of the path",
+        id="two names",
+    ),
+    pytest.param(
+        "POST",
+        f"{PARENT}/tasks/a:acknowledge",
+        {"scheduleTime": "2026-01-01T00:00:00Z"},
+        404,
+        "NOT_FOUND",
+        "no task",
+        id="no such task",
+    ),
+    pytest.param("POST", f"{PARENT}/tasks/a:run", {}, 400, "FAILED_PRECONDITION", "pull task", id="running it"),
+    pytest.param("POST", f"{PARENT}/tasks/a:buffer", {}, 400, "FAILED_PRECONDITION", "HTTP target", id="buffering"),
+    pytest.param("POST", f"{PARENT}/tasks:batchCreate", {}, 501, "UNIMPLEMENTED", "one by one", id="batchCreate"),
+    pytest.param("POST", f"{PARENT}:setIamPolicy", {"policy": {}}, 501, "UNIMPLEMENTED", "acl", id="a policy"),
+    pytest.param("GET", f"{PLACE}/cmekConfig", None, 501, "UNIMPLEMENTED", "keys", id="customer keys"),
+    pytest.param(
+        "PATCH", PARENT, {"retryConfig": {"maxAttempts": 0}}, 400, "INVALID_ARGUMENT", "above 0", id="no attempts"
+    ),
+    pytest.param("PATCH", PARENT, {"name": f"{PARENT}-2"}, 400, "INVALID_ARGUMENT", "be changed", id="a new name"),
+    pytest.param("POST", f"{PLACE}/queues", {"name": "q"}, 400, "INVALID_ARGUMENT", "queue.name", id="a bare name"),
+    pytest.param(
+        "POST", f"{PLACE}/queues", {"name": PARENT}, 409, "ALREADY_EXISTS", "already exists", id="a queue that is there"
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "code", "told"), BAD)
+def test_a_refusal_is_in_the_services_own_shape(
+    server: RunningServer, method: str, path: str, body: object, status: int, code: str, told: str
+) -> None:
+    assert _error(_ask(server, method, f"/v2beta2/{path}", body))[:2] == (status, code)
+    assert told in _error(_ask(server, method, f"/v2beta2/{path}", body))[2]
+
+
+def test_a_body_that_is_no_json_by_its_own_word_is_refused(server: RunningServer) -> None:
+    told = _error(_ask(server, "POST", TASKS, b"a=b", content_type="application/x-www-form-urlencoded"))
+    assert told[:2] == (400, "INVALID_ARGUMENT")
+    assert "application/json" in told[2]
+
+
+def test_an_upload_without_a_file_is_refused_and_changes_nothing(server: RunningServer) -> None:
+    for body in (b"", b" ", b"\xff"):
+        assert _error(_ask(server, "POST", "/api/queue/update", body, content_type="text/yaml"))[0] == 400
+    assert _ask(server, "GET", f"/v2beta2/{PARENT}").json()["state"] == "RUNNING"
+
+
+def test_enums_are_answered_as_names_or_as_numbers(server: RunningServer) -> None:
+    shown = [
+        _ask(server, "GET", f"/v2beta2/{PARENT}{query}").json()["state"]
+        for query in ("", "?alt=json", "?%24alt=json%3Benum-encoding%3Dint", "?alt=json;enum-encoding=int")
+    ]
+    assert shown == ["RUNNING", "RUNNING", 1, 1]
+
+
+def test_parameters_of_the_services_front_end_are_passed_over(server: RunningServer) -> None:
+    query = "?key=k&quotaUser=u&access_token=a&callback=c&$.xgafv=1&uploadType=media&prettyPrint=false&$unknown=1"
+    assert _ask(server, "GET", f"/v2beta2/{PARENT}{query}").status == 200
+
+
+def test_an_answer_is_cut_down_and_laid_out_as_asked(server: RunningServer) -> None:
+    reply = _ask(server, "GET", f"/v2beta2/{PARENT}?fields=name,retryConfig/unlimitedAttempts&prettyPrint=true")
+    assert (
+        reply.body.decode() == json.dumps({"name": PARENT, "retryConfig": {"unlimitedAttempts": True}}, indent=2) + "\n"
+    )
+
+
+def test_fields_are_taken_in_both_spellings_and_the_place_is_given_back() -> None:
+    with a_server() as server:
+        path = f"/v2beta2/projects/example.com:x/locations/-/queues/{QUEUE}/tasks"
+        task = {"pull_message": {"payload": "-_8", "tag": "a"}, "schedule_time": "2020-01-01T00:00:00.123456789Z"}
+        made = _ask(server, "POST", path, {"task": task, "response_view": 2}).json()
+        assert made["name"] == f"{path.removeprefix('/v2beta2/')}/_1"
+        assert made["pullMessage"] == {"payload": "+/8=", "tag": "a"}
+        lease = {"max_tasks": "1", "lease_duration": "5.999s", "filter": "tag=a"}
+        [leased] = _ask(server, "POST", f"{path}:lease", lease).json()["tasks"]
+        assert (leased["view"], leased["pullMessage"]) == ("BASIC", {"tag": "a"})
+        listed = _ask(server, "GET", f"{path}?response_view=FULL&page_size=5").json()
+        assert listed["tasks"][0]["pullMessage"]["payload"] == "+/8="
+
+
+def test_a_task_may_have_a_bound_of_its_own() -> None:
+    with a_server() as server:
+        task = {"pullMessage": {}, "retryConfig": {"maxAttempts": 1}}
+        assert _ask(server, "POST", TASKS, {"task": task}).status == 200
+        lease = {"maxTasks": 1, "leaseDuration": "0s"}
+        assert len(_ask(server, "POST", f"{TASKS}:lease", lease).json()["tasks"]) == 1
+        assert _ask(server, "POST", f"{TASKS}:lease", lease).json() == {}
+
+
+def test_a_page_goes_on_where_the_last_one_ended() -> None:
+    with a_server() as server:
+        QueueService(server.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 5))
+        names, token = [], ""
+        while True:
+            page = _ask(server, "GET", f"{TASKS}?pageSize=2&pageToken={token}").json()
+            names += [task["name"].rpartition("/")[2] for task in page["tasks"]]
+            token = page.get("nextPageToken", "")
+            if not token:
+                break
+        assert names == ["_1", "_2", "_3", "_4", "_5"]
+        shown = _ask(server, "GET", f"/v2beta2/{PLACE}/queues?pageSize=1").json()
+        assert "nextPageToken" not in shown
+
+
+# -- who may ----------------------------------------------------------------------------------------------------------
+
+ADMIN, WORKER, PRODUCER, VIEWER = ("admin-" * 4, "worker-" * 4, "producer-" * 4, "viewer-" * 4)
+ANN, BOB = "ann-" * 6, "bob-" * 6
+TOKENS = (
+    AccessToken(Role.ADMIN, ADMIN),
+    AccessToken(Role.WORKER, WORKER),
+    AccessToken(Role.PRODUCER, PRODUCER),
+    AccessToken(Role.VIEWER, VIEWER),
+    AccessToken(Role.WORKER, ANN, "ann@example.com"),
+    AccessToken(Role.WORKER, BOB, "bob@example.com"),
+)
+LEASE = {"maxTasks": 1, "leaseDuration": "60s"}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RunningServer]:
+    with a_server(options=ServeOptions(tokens=TOKENS)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("secret", "method", "path", "body", "status"),
+    [
+        ("", "GET", PARENT, None, 401),
+        ("unknown", "GET", "nothing", None, 401),
+        (VIEWER, "GET", PARENT, None, 200),
+        (VIEWER, "POST", f"{PARENT}/tasks", {"task": {}}, 403),
+        (PRODUCER, "POST", f"{PARENT}/tasks", {"task": {}}, 200),
+        (PRODUCER, "POST", f"{PARENT}/tasks:lease", LEASE, 403),
+        (WORKER, "POST", f"{PARENT}/tasks:lease", LEASE, 200),
+        (WORKER, "POST", f"{PARENT}:purge", {}, 403),
+        (WORKER, "DELETE", PARENT, None, 403),
+        (ADMIN, "POST", f"{PARENT}:purge", {}, 200),
+    ],
+)
+def test_a_token_may_do_what_its_role_allows(
+    guarded: RunningServer, secret: str, method: str, path: str, body: object, status: int
+) -> None:
+    reply = _ask(guarded, method, f"/v2beta2/{path}", body, secret=secret)
+    assert reply.status == status
+    if status != 200:
+        assert _error(reply)[1] == ("UNAUTHENTICATED" if status == 401 else "PERMISSION_DENIED")
+
+
+def test_an_upload_needs_an_admin(guarded: RunningServer) -> None:
+    assert _error(_ask(guarded, "POST", "/api/queue/update", b"queue:", secret=WORKER))[:2] == (
+        403,
+        "PERMISSION_DENIED",
+    )
+
+
+def test_permissions_are_those_of_the_token(guarded: RunningServer) -> None:
+    asked = ["cloudtasks.tasks.create", "cloudtasks.tasks.lease", "cloudtasks.queues.purge"]
+    held = [
+        _ask(guarded, "POST", f"/v2beta2/{PARENT}:testIamPermissions", {"permissions": asked}, secret=secret).json()
+        for secret in (ADMIN, WORKER, VIEWER)
+    ]
+    assert held == [{"permissions": asked}, {"permissions": asked[:2]}, {}]
+
+
+def test_a_queue_with_an_acl_knows_its_people() -> None:
+    with a_server(options=ServeOptions(tokens=TOKENS)) as server:
+        spec = replace(QueueSpec(QUEUE), user_emails=("ann@example.com",), writer_emails=("bob@example.com",))
+        QueueService(server.store).run(lambda turn: turn.put_queue(spec))
+
+        def allowed(secret: str) -> list[bool]:
+            calls = [
+                ("POST", f"{PARENT}/tasks", {"task": {}}),
+                ("POST", f"{PARENT}/tasks:lease", LEASE),
+                ("GET", f"{PARENT}/tasks", None),
+                ("GET", PARENT, None),
+            ]
+            replies = [_ask(server, method, f"/v2beta2/{path}", body, secret=secret) for method, path, body in calls]
+            assert {reply.status for reply in replies} <= {200, 403}
+            return [reply.status == 200 for reply in replies]
+
+        assert {secret: allowed(secret) for secret in (ADMIN, ANN, BOB, WORKER)} == {
+            ADMIN: [True] * 4,
+            ANN: [False, True, True, True],
+            BOB: [True, False, False, True],
+            WORKER: [False] * 4,
+        }
+        listed = [_ask(server, "GET", f"/v2beta2/{PLACE}/queues", secret=secret).json() for secret in (ANN, WORKER)]
+        assert ("queues" in listed[0], listed[1]) == (True, {})
+
+
+def test_a_foreign_page_is_turned_away_in_the_same_shape(server: RunningServer) -> None:
+    for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+        assert _error(_ask(server, "GET", f"/v2beta2/{PARENT}", **headers))[:2] == (403, "PERMISSION_DENIED")
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreUnavailableError("away"), Code.UNAVAILABLE),
+        (StoreFullError("full"), Code.UNAVAILABLE),
+        (OutcomeUnknownError("who knows"), Code.UNAVAILABLE),
+        (StoreReadOnlyError("locked"), Code.INTERNAL),
+        (refusal(503, "busy", "busy"), Code.UNAVAILABLE),
+        (refusal(415, "odd", "odd"), Code.INVALID_ARGUMENT),
+    ],
+)
+def test_a_failure_of_the_store_has_the_code_that_clients_know(error: Exception, code: Code) -> None:
+    assert failure_of(error).code is code
+
+
+def test_a_purge_takes_no_more_than_was_there_when_it_began() -> None:
+    with a_server() as server:
+        for _ in range(3):
+            QueueService(server.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 700))
+        assert "purgeTime" in _ask(server, "POST", f"/v2beta2/{PARENT}:purge", {}).json()
+        assert _ask(server, "GET", TASKS).json() == {}
