@@ -39,6 +39,8 @@ from queue_core.yaml_text import DocumentError, Place
 
 MAX_RATE_PER_SECOND: Final = 500  # gcloud
 MAX_BUCKET_SIZE: Final = 500  # gcloud
+MAX_TOLD: Final = 100
+"""Mistakes that are told one by one."""
 
 Value: TypeAlias = str | float
 _Readers: TypeAlias = Mapping[str, Callable[[Text], Value] | None]
@@ -101,9 +103,15 @@ def entries_of(root: Node, *, also: Sequence[tuple[Place, str]], name: str, spel
 
 
 def mistake_lines(mistakes: Sequence[tuple[Place, str]], *, name: str) -> tuple[str, ...]:
-    """`queue.yaml:3:5: ...` for each, in the file's order."""
+    """`queue.yaml:3:5: ...` for each, in the file's order; for those after the hundredth, how many they are."""
     ordered = sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake[0])
-    return tuple(f"{name}:{place.line}:{place.column}: {message}" for place, message in ordered)
+    lines = [f"{name}:{place.line}:{place.column}: {message}" for place, message in ordered]
+    more = (
+        f"{lines[MAX_TOLD].split(' ')[0]} and {len(lines) - MAX_TOLD} more mistakes from here"
+        if lines[MAX_TOLD:]
+        else ""
+    )
+    return (*lines[:MAX_TOLD], more) if more else tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)

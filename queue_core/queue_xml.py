@@ -12,7 +12,7 @@ from defusedxml.expatreader import create_parser
 from queue_core.mistakes import did_you_mean
 from queue_core.queue_file import Group, Items, Member, Node, QueueFileEntries, Text
 from queue_core.queue_file_rules import entries_of, mistake_lines
-from queue_core.yaml_text import MAX_TEXT_BYTES, DocumentError, Place
+from queue_core.yaml_text import MAX_TEXT_BYTES, MAX_VALUES, DocumentError, Place
 
 ROOT: Final = "queue-entries"
 _GROUPS: Final = frozenset({ROOT, "queue", "retry_parameters", "acl"})
@@ -39,7 +39,7 @@ def read_queue_xml(data: bytes, *, name: str = "queue.xml") -> QueueFileEntries:
         parser.close()
     except SAXParseException as error:
         line, column = error.getLineNumber() or 1, (error.getColumnNumber() or 0) + 1
-        raise DocumentError((f"{name}:{line}:{column}: not XML: {error.getMessage()}",)) from None
+        raise DocumentError((f"{name}:{line}:{column}: not a queue.xml: {error.getMessage()}",)) from None
     except DefusedXmlException:
         place = reading.place()
         told = "a document type (<!DOCTYPE ...>) is not read, as entities can hide anything in it: remove it"
@@ -71,6 +71,7 @@ class _Reading(ContentHandler):
         self.mistakes: list[tuple[Place, str]] = []
         self._open: list[_Open] = []
         self._skipping = 0
+        self._left = MAX_VALUES
 
     def place(self) -> Place:
         """Where the parser stands."""
@@ -83,6 +84,9 @@ class _Reading(ContentHandler):
         attrs: AttributesNSImpl,
     ) -> None:
         """SAX: an element begins."""
+        self._left -= 1
+        if not self._left:
+            raise SAXParseException(f"more than {MAX_VALUES} elements: is this the right file?", None, self._parser)
         tag = name[1]
         inner = _Open(tag if not self._open else tag.replace("-", "_"), self.place())
         if self._skipping or not self._may_begin(inner, tag):

@@ -18,6 +18,7 @@ MAX_DEPTH: Final = 40
 Path = tuple[str | int, ...]
 """The keys and list positions that lead to a value."""
 
+_TOO_MANY: Final = f"keys and values are more than {MAX_VALUES} here: is this the right file?"
 _TAG: Final = "tag:yaml.org,2002:"
 _PLAIN_TAGS: Final = frozenset({f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str")})
 # YAML 1.2.2, section 10.3.2 (core schema): 12:30, yes and 010 are not what YAML 1.1 took them for.
@@ -99,8 +100,8 @@ def read_document(text: str, *, name: str) -> Document:
 def read_tree(text: str, *, name: str, anchors: Literal["allowed", "refused"] = "refused") -> yaml.Node | None:
     """The nodes of `text`, nested at most 40 deep, for who must know how a value was written; `None` for no text.
 
-    Where anchors are allowed an alias is its anchor's own node, and whoever walks the tree bounds the walk. Raises
-    `DocumentError` for broken syntax.
+    Where anchors are refused there are at most `MAX_VALUES` nodes. Where they are allowed an alias is its anchor's own
+    node, and whoever walks the tree bounds the walk. Raises `DocumentError` for broken syntax.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_TEXT_BYTES:
@@ -122,13 +123,15 @@ class _Composer(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's own name
     depth = 0
+    left = MAX_VALUES
     aliasing: Literal["allowed", "refused"] = "refused"
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        if event.anchor and self.aliasing == "refused":
-            told = "anchors and aliases are not read here: write it out"
+        self.left -= 1
+        if self.aliasing == "refused" and (event.anchor or not self.left):
+            told = "anchors and aliases are not read here: write it out" if event.anchor else _TOO_MANY
             raise yaml.composer.ComposerError(None, None, told, event.start_mark)
         if self.depth > MAX_DEPTH:
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)

@@ -125,11 +125,11 @@ def test_a_mistake_is_told_with_line_and_column(inside: str, told: str) -> None:
         ),
         ("<queue-entry/>", "1:1: <queue-entry>: the outermost element must be <queue-entries>"),
         ("<queue-entries a='b'/>", "1:1: <queue-entries>: unknown attribute 'a'"),
-        ("", "1:1: not XML: no element found"),
-        ("<queue-entries>", "1:16: not XML: no element found"),
-        ("<queue-entries>\n</queue>", "2:3: not XML: mismatched tag"),
-        ("<queue-entries>\n&nbsp;</queue-entries>", "2:1: not XML: undefined entity"),
-        ("<q:queue-entries/>", "1:1: not XML: unbound prefix"),
+        ("", "1:1: not a queue.xml: no element found"),
+        ("<queue-entries>", "1:16: not a queue.xml: no element found"),
+        ("<queue-entries>\n</queue>", "2:3: not a queue.xml: mismatched tag"),
+        ("<queue-entries>\n&nbsp;</queue-entries>", "2:1: not a queue.xml: undefined entity"),
+        ("<q:queue-entries/>", "1:1: not a queue.xml: unbound prefix"),
         ("<?xml version='1.0' encoding='klingon'?><queue-entries/>", "1:1: the encoding can't be read"),
         ("<?xml version='1.0' encoding='utf-7'?><queue-entries/>", "1:1: the encoding can't be read"),
     ],
@@ -158,6 +158,7 @@ def test_depth_and_size_are_bounded() -> None:
     deep = mistakes(one_queue(f"<acl>{'<a>' * 9000}{'</a>' * 9000}</acl>"))
     assert [line.split(": ")[-1] for line in deep] == ["unknown setting", "no element may stand here"]
     assert "at most 262144 bytes" in mistakes(" " * 300_000)[0]
+    assert "more than 20000 elements" in mistakes("<queue-entries>" + "<a/>" * 20_000)[0]
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:

@@ -1,7 +1,10 @@
 """A queue.yaml: its grammar, what `gcloud app deploy` refuses, and every mistake with its place."""
 
+from pathlib import Path
+
 import pytest
 
+from queue_core import queue_yaml
 from queue_core.limits import MAX_LEASES
 from queue_core.queue_file import QueueFileEntries
 from queue_core.queue_yaml import read_queue_yaml
@@ -9,6 +12,7 @@ from queue_core.task import QueueSpec
 from queue_core.yaml_text import DocumentError
 
 DAY = 86_400.0
+PAGE = Path(queue_yaml.__file__).parent / "doc" / "queue-yaml.md"
 
 
 def mistakes(text: str) -> list[str]:
@@ -300,3 +304,16 @@ def test_aliases_that_would_expand_to_a_billion_values_are_told_in_no_time() -> 
     assert "nested deeper than 40 levels" in mistakes("queue: " + "[" * 5000)[0]
     assert "anchors" in mistakes("queue: &a [*a]")[0]
     assert "at most 262144 bytes" in mistakes("#" * 300_000)[0]
+    assert "more than 20000" in mistakes("queue: [" + "a," * 20_000)[0]
+
+
+def test_a_hundred_mistakes_are_told_and_how_many_more_there_are() -> None:
+    lines = mistakes("queue:\n" + "- a\n" * 150)
+    assert (len(lines), lines[-1]) == (101, "queue.yaml:102:3: and 50 more mistakes from here")
+
+
+def test_the_example_of_the_documentation_is_right() -> None:
+    example = PAGE.read_text().split("```yaml\n")[1].split("```")[0]
+    entries = read_queue_yaml(example)
+    assert [(queue.name, queue.max_leases) for queue in entries.queues] == [("thumbs", 7)]
+    assert (entries.push_queues, entries.total_storage_limit_bytes) == (("mail",), 3 << 29)
