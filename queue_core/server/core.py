@@ -57,7 +57,9 @@ class ServerCore:
         self.hot = HotVerbs(self.gate, self.turns, self.waiting, self.repeats)
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
-        self.appengine = AppEngineDoor(self.gate, self.turns, self.waiting, self.look, self.lease_counts)
+        self.appengine = AppEngineDoor(
+            self.gate, self.turns, self.waiting, self.look, self.lease_counts, self.lease_rate
+        )
         self._looks = Hands(LOOKS_AT_ONCE, name="towline-look")
         self._lease_notes = LeaseNotes(self.lease_counts, self.service, self._looks)
 

@@ -182,7 +182,8 @@ class Server:
             self.core.start()
             if self._grpc is not None:
                 self._grpc.start()
-            log.info(events.SERVER_STARTED, url=self.url)
+            also = {} if self.grpc_address is None else {"grpc": self.grpc_address}
+            log.info(events.SERVER_STARTED, url=self.url, **also)
             started()
 
         server = self._uvicorn = _Uvicorn(config, self.core, told)

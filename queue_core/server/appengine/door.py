@@ -46,12 +46,14 @@ Look = Callable[[Step[bytes]], Awaitable[bytes]]
 class AppEngineDoor:
     """The task queue service of App Engine over the queues of one server. Lives in its loop."""
 
-    def __init__(self, gate: Gate, turns: Turns, waiting: WaitingLeases, look: Look, counts: LeaseCounts) -> None:
+    def __init__(
+        self, gate: Gate, turns: Turns, waiting: WaitingLeases, look: Look, counts: LeaseCounts, rate: LeaseRate
+    ) -> None:
         self._gate = gate
         self._turns = turns
         self._waiting = waiting
         self._look = look
-        self._rate = LeaseRate()
+        self._rate = rate
         self._bounds: dict[str, tuple[Instant, int | None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._changes: Mapping[str, tuple[str, Prepare]] = {

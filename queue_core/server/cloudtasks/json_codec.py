@@ -152,29 +152,33 @@ def _timed(parse: object, value: str, place: str) -> int:
 
 
 def _json(field: Field, value: object, enums: str) -> object:
+    if field.kind in _AS_IT_IS:
+        return list(value) if isinstance(value, tuple) else value
     if field.is_repeated:
         assert isinstance(value, list | tuple)
         return [_json_one(field, one, enums) for one in value]
     return _json_one(field, value, enums)
 
 
+_AS_IT_IS = frozenset({"text", "bool", "int32", "double", "opaque"})
+
+
 def _json_one(field: Field, value: object, enums: str) -> object:
+    kind = field.kind
     if isinstance(value, dict):
         return json_of(field.of, value, enums=enums)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if not isinstance(value, int):
-        return value
-    match field.kind:
-        case "timestamp":
-            return format_timestamp(Instant(value))
-        case "duration":
-            return format_duration(value)
-        case "int64":
-            return str(value)
-        case "enum" if enums == "names":
-            return ENUMS[field.of][value]
-    return value
+    if isinstance(value, tuple):
+        return ",".join(camel(path) for path in value)
+    assert isinstance(value, int)
+    if kind == "timestamp":
+        return format_timestamp(Instant(value))
+    if kind == "duration":
+        return format_duration(value)
+    if kind == "enum" and enums == "names":
+        return ENUMS[field.of][value]
+    return str(value) if kind == "int64" else value
 
 
 def _shown(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from queue_core.clock import MICROSECONDS, Instant
 
@@ -37,8 +38,18 @@ def parse_timestamp(text: str) -> Instant:
 
 def format_timestamp(instant: Instant) -> str:
     """RFC 3339 in UTC with 0, 3 or 6 digits, as protobuf has it."""
-    moment = _EPOCH + timedelta(microseconds=min(max(instant, 0), _LAST))
-    return moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0") + _fraction(moment.microsecond) + "Z"
+    seconds, microseconds = divmod(instant if 0 <= instant <= _LAST else _nearest(instant), MICROSECONDS)
+    return f"{_whole_second(seconds)}{_fraction(microseconds)}Z"
+
+
+def _nearest(instant: int) -> int:
+    """Timestamps end with the year 9999, and ours begin with 1970."""
+    return 0 if instant < 0 else _LAST
+
+
+@lru_cache(maxsize=256)
+def _whole_second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def parse_duration(text: str) -> int:
