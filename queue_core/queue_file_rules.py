@@ -257,7 +257,7 @@ class _Rules:
         members: dict[str, Member] = {}
         values: dict[str, Value] = {}
         for member in node.members:
-            inner = self._path(path, member.key)
+            inner = self._path(path, member.key if member.key.isprintable() else ascii(member.key))
             if member.key not in readers:
                 known_keys = [shown_key(key, self._spelling) for key in readers]
                 meant = did_you_mean(shown_key(member.key, self._spelling), known_keys)

@@ -38,7 +38,7 @@ class _Walk:
         place = place_of(node)
         if not _is_plain_value(node):
             told = node.tag.replace(_STANDARD_TAG, "!!")[:60]
-            self.mistakes.append((place, f"a value of type {told} is not allowed: use text, lists and mappings"))
+            self.mistakes.append((place, f"a value of type {told!a} is not allowed: use text, lists and mappings"))
             return Told(place)
         if isinstance(node, yaml.ScalarNode):
             if node.style is None and node.value in _NULLS and node.tag != f"{_STANDARD_TAG}str":

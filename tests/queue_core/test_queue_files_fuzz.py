@@ -101,7 +101,7 @@ def check(read: Callable[[], QueueFileEntries]) -> None:
         entries = read()
     except DocumentError as error:
         assert error.lines
-        assert all(PLACED.match(line) and len(line) < 1000 for line in error.lines)
+        assert all(PLACED.match(line) and line.isprintable() and len(line) < 1000 for line in error.lines)
         return
     names = [spec.name for spec in entries.queues] + list(entries.push_queues)
     assert len(set(names)) == len(names)
@@ -124,6 +124,7 @@ def check(read: Callable[[], QueueFileEntries]) -> None:
 @example("queue:\n" + "- name: a\n" * 20_000)
 @example("!" * 100_000)
 @example("\ud800")
+@example('"a\\nb\\e[31m": 1\nqueue: !%0Ax y')
 def test_any_text_is_a_queue_yaml_or_a_mistake(text: str) -> None:
     check(lambda: read_queue_yaml(text))
 
