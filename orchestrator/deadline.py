@@ -152,7 +152,7 @@ class Burst:
         """
         reach = pace.startup_seconds + pace.turn_seconds
         seen: Sequence[tuple[Monotonic, int]] = (*self.recent, (at, arrivals)) if arrivals else self.recent
-        recent = tuple(look for look in seen[-_MAX_BURST_LOOKS:] if look[0] > at - reach)
+        recent = tuple([look for look in seen[-_MAX_BURST_LOOKS:] if look[0] > at - reach])
         if pace.is_start_in_time:
             return Burst(at=at, recent=recent)
         half_life_seconds = _BURST_HALF_LIFE_SECONDS * min(_SLOWEST_FORGETTING, max(1.0, lateness))

@@ -137,7 +137,7 @@ class Decision:
     @property
     def limited_by(self) -> tuple[GuardName, ...]:
         """The guards that changed the target, in the order in which they spoke."""
-        return tuple(limit.guard for limit in self.limits)
+        return tuple([limit.guard for limit in self.limits])
 
     def record(self) -> dict[str, object]:
         """The decision as plain values, fit for a log line or JSON."""

@@ -113,9 +113,10 @@ def _remaining(weights: tuple[float, ...], mean_seconds: float, edges: int) -> R
     """For so many edges, to the leases seen it adds a heavy-tailed guess (Lomax): what has lasted long lasts longer."""
     total = math.fsum(weights) + _PRIOR_LEASES
     scale = mean_seconds * (_PRIOR_SHAPE - 1.0)
-    guess = [1.0 - 1.0 / (1.0 + edge / scale) ** _PRIOR_SHAPE for edge in EDGES_SECONDS[:edges]]
-    seen = accumulate(weights[: len(guess)], initial=0.0)
-    shares = [(below + _PRIOR_LEASES * prior) / total for below, prior in zip(seen, guess, strict=False)]
+    shares = [
+        (below + _PRIOR_LEASES * (1.0 - 1.0 / (1.0 + edge / scale) ** _PRIOR_SHAPE)) / total
+        for below, edge in zip(accumulate(weights, initial=0.0), EDGES_SECONDS[:edges], strict=False)
+    ]
     areas = [(low + high) / 2 * width for low, high, width in zip(shares, shares[1:], _WIDTHS_SECONDS, strict=False)]
     return Remaining(mean_seconds, weights, tuple(shares), tuple(accumulate(areas, initial=0.0)))
 

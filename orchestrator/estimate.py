@@ -48,7 +48,7 @@ class Service:
         return Service(
             self.count * keep + weight,
             self.seconds * keep + math.fsum(held_seconds) / known * weight,
-            self.seconds_squared * keep + math.fsum(s * s for s in held_seconds) / known * weight,
+            self.seconds_squared * keep + math.fsum([s * s for s in held_seconds]) / known * weight,
         )
 
     def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
@@ -57,7 +57,7 @@ class Service:
         Leases still running beyond the mean count before they end: `running_seconds` is how long each has run.
         """
         settled = (self.seconds + _PRIOR_SERVICE_SECONDS) / (self.count + 1.0)
-        beyond = math.fsum(s - settled for s in running_seconds if s > settled)
+        beyond = math.fsum([s - settled for s in running_seconds if s > settled])
         return max(_MIN_SERVICE_SECONDS, settled + beyond / (self.count + 1.0))
 
     @property
@@ -133,12 +133,12 @@ class Outcomes:
 
     def after(self, finished: Sequence[FinishedLease]) -> "Outcomes":
         """Learn from leases that ended."""
-        known = self
+        failed, done = self.failed, self.done
         for lease in finished:
             if lease.lease_number == 1:
                 ok = lease.outcome == "deleted"
-                known = Outcomes(_KEEP_OUTCOME * known.failed + (not ok), _KEEP_OUTCOME * known.done + ok)
-        return known
+                failed, done = _KEEP_OUTCOME * failed + (not ok), _KEEP_OUTCOME * done + ok
+        return Outcomes(failed, done)
 
     @property
     def failed_share(self) -> float:
@@ -257,7 +257,7 @@ def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
 
 def work_done(sample: QueueSample, *, elapsed_seconds: float) -> float:
     """Slot-seconds of work done since the sample before, by leases that ended in between and those held."""
-    done = math.fsum(min(lease.held_seconds, elapsed_seconds) for lease in sample.running)
+    done = math.fsum([min(lease.held_seconds, elapsed_seconds) for lease in sample.running])
     for lease in sample.finished:
         done += min(lease.held_seconds, max(0.0, elapsed_seconds - lease.ended_seconds_ago))
     return done

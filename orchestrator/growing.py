@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from orchestrator.deadline import Need, workers_needed
@@ -23,8 +24,9 @@ def grow(scene: Scene) -> Wish:
     if scene.sample.ready and scene.current == 0:
         wishes.append(Wish(1, "wake", f"{scene.sample.ready} ready and nobody to lease them"))
     low, by = scene.spec.workers.min, scene.facts.conditions.bounds_by
-    wishes.append(Wish(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
-    return max(wishes, key=lambda wish: wish.target)
+    if low > scene.current:
+        wishes.append(Wish(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
+    return max(wishes, key=attrgetter("target"))
 
 
 def _deadline(scene: Scene) -> Wish:

@@ -49,6 +49,9 @@ class Plan:
         return not (self.kill or self.retire or self.drain or self.spawn)
 
 
+NOTHING_TO_DO: Final = Plan()
+
+
 def plan(decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) -> Plan:
     """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
 
@@ -59,13 +62,15 @@ def plan(decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) ->
     alive = fleet.alive
     kill = _overdue(fleet, now)
     retire = _surplus(alive, decision, spec=spec, now=now)
-    drain = _above_max(alive, gone={leave.worker for leave in retire}, spec=spec, decision=decision)
+    drain = _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
     room = max(0, spec.workers.max - len(fleet.workers))
     grow = min(room, max(0, decision.target - len(alive)))
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or drain or replaced or _is_replacing_unwise(decision, fleet, spec)):
         retire, drain, spawn = _replacing(fleet, alive, spec=spec, room=room, target=decision.target, now=now)
+    if not (kill or retire or drain or spawn or replaced):
+        return NOTHING_TO_DO
     for worker, leave in replaced:
         (retire if worker.state == "idle" else drain).append(leave)
     ended = {leave.worker for leave in kill}
@@ -98,17 +103,16 @@ def _why_leave(decision: Decision) -> str:
     return decision.why
 
 
-def _above_max(alive: tuple[Worker, ...], *, gone: set[str], spec: PoolSpec, decision: Decision) -> list[Leave]:
+def _above_max(alive: tuple[Worker, ...], retire: list[Leave], *, spec: PoolSpec, decision: Decision) -> list[Leave]:
     """With its upper bound lowered a pool asks those to finish that lose least: starting, then with fewest leases."""
     most, why = spec.workers.max, f"the pool is above its max of {spec.workers.max}"
-    if "contention" in decision.limited_by and decision.target < decision.current:
+    if decision.target < decision.current and "contention" in decision.limited_by:
         most, why = min(most, max(decision.target, 1)), "fewer workers get as much done: " + _why_of(decision)
-    if decision.target > most:  # a guard holds the pool as it is
+    surplus = len(alive) - len(retire) - most
+    if surplus <= 0 or decision.target > most:  # at a higher target a guard holds the pool as it is
         return []
+    gone = {leave.worker for leave in retire}
     left = [w for w in alive if w.worker not in gone]
-    surplus = len(left) - most
-    if surplus <= 0:
-        return []
     left.sort(key=lambda w: (w.state != "starting", w.leases, -w.since, w.worker))
     return [Leave(w.worker, why) for w in left[:surplus]]
 
@@ -130,7 +134,7 @@ def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Wor
 
 def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bool:
     """A replacement that does not start, or a view that is old, is no reason to let a working worker go."""
-    return "stale_sample" in decision.limited_by or fleet.failed_starts(spec) > 0
+    return fleet.failed_starts(spec) > 0 or "stale_sample" in decision.limited_by
 
 
 def _replacing(
@@ -144,8 +148,10 @@ def _replacing(
     drain: list[Leave] = []
     spawn: list[Spawn] = []
     digest = spec.digest()
-    under_way = len(fleet.workers) - len(alive)  # leaving, or with a replacement that is not up yet
     old = [(w, why) for w in alive if (why := outdated(w, spec, digest=digest, now=now))]
+    if not old:
+        return [], [], []
+    under_way = len(fleet.workers) - len(alive)  # leaving, or with a replacement that is not up yet
     old.sort(key=lambda pair: (pair[0].state != "idle", pair[0].leases, pair[0].since, pair[0].worker))
     for w, why in old[: max(0, max(1, target // _REPLACED_SHARE) - under_way)]:
         if room:

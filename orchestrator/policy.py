@@ -53,17 +53,17 @@ def decide(
     """
     facts = Facts(sample, fleet, fleet.alive, spec, conditions, now)
     scene = _scene(facts, state)
-    wish = grow(scene)
+    wish, current = grow(scene), facts.current
     held: Mapping[int, float] = {}
-    if wish.target <= scene.current:
+    if wish.target <= current:
         wish, held = shrink(scene)
-    if facts.is_stale and spec.fallback != "hold" and scene.current < spec.fallback:
+    if spec.fallback != "hold" and current < spec.fallback and facts.is_stale:
         wish = Wish(spec.fallback, "fallback", f"no look at the queue for {now - sample.at:.0f} s")
     target, limits = guarded(wish.target, _facts_learned(scene))
     decision = Decision(
         pool=spec.name,
         at=now,
-        current=scene.current,
+        current=current,
         target=target,
         rule=wish.rule,
         why=wish.why,
@@ -73,7 +73,7 @@ def decide(
         held=held,
         notes=_notes(scene, wish),
     )
-    return decision, scene.state.grown(current=scene.current, target=target, now=now)
+    return decision, scene.state.grown(current=current, target=target, now=now)
 
 
 def _facts_learned(scene: Scene) -> Facts:
@@ -157,7 +157,8 @@ def _course(facts: Facts, estimates: Estimates, *, crew: Crew, pace: Pace) -> Co
 
 def _learned(facts: Facts, state: PolicyState) -> tuple[Estimates, Backlogs]:
     sample, spec, known = facts.sample, facts.spec, state.estimates
-    elapsed = spec.turn_seconds if state.sampled_at is None else sample.at - state.sampled_at
+    turn_seconds = spec.turn_seconds
+    elapsed = turn_seconds if state.sampled_at is None else sample.at - state.sampled_at
     elapsed = max(_MIN_ELAPSED_SECONDS, elapsed)
     service = known.service.mean_seconds([lease.held_seconds for lease in sample.running])
     wait = known.usable_slo_seconds(spec)
@@ -170,7 +171,7 @@ def _learned(facts: Facts, state: PolicyState) -> tuple[Estimates, Backlogs]:
         wait_seconds=wait,
         most=spec.workers.max,
     )
-    if known.startup.planned_seconds + spec.turn_seconds > wait:
+    if known.startup.planned_seconds + turn_seconds > wait:
         needed = math.ceil(peak_leases(sample, elapsed_seconds=elapsed) / spec.concurrency)
     estimates = learn(
         known,
