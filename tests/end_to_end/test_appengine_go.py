@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sdks.serving import ROOT, Served, sdk_environment, serving
+from queue_core.queue_yaml import read_queue_yaml
+from queue_core.stores.memory import MemoryStore
+from tests.support.commands import ROOT
+from tests.support.sdks.serving import Served, sdk_environment, serving, serving_here
 
 SOURCE = ROOT / "tests" / "support" / "sdks" / "go" / "story.go"
 PACKAGES = Path("/usr/share/gocode")
 SECONDS = 120.0
 STORIES = ("tags", "leases", "names", "limits", "refusals")
-QUEUES = "queue:\n" + "".join(f"- {{name: {name}, mode: pull}}\n" for name in (*STORIES, "ticket")).replace(
-    "name: limits, mode: pull", "name: limits, mode: pull, retry_parameters: {task_retry_limit: 3}"
+QUEUES = "queue:\n" + "".join(
+    f"- {{name: {name}, mode: pull, retry_parameters: {{task_retry_limit: 3}}}}\n" for name in (*STORIES, "ticket")
 )
+SPECS = read_queue_yaml(QUEUES).queues
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +46,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("served"), store=request.param, queue_yaml=QUEUES) as running:
-        yield running
+    if request.param == "memory":
+        with serving_here(MemoryStore(), SPECS) as running:
+            yield running
+    else:
+        with serving(tmp_path_factory.mktemp("served"), queue_yaml=QUEUES) as running:
+            yield running
 
 
 def run(program: Path, story: str, served: Served, *, service: str = "default") -> None:
@@ -68,8 +76,7 @@ def test_a_go_program_finds_what_app_engine_would_tell_it(program: Path, served:
     run(program, story, served)
 
 
-def test_the_ticket_of_a_go_program_is_the_servers_token(program: Path, tmp_path: Path) -> None:
-    ticket = "project/trusted.1.instance"
-    with serving(tmp_path, store="memory", queue_yaml=QUEUES, ticket=ticket) as server:
+def test_the_ticket_of_a_go_program_is_the_servers_token(program: Path) -> None:
+    with serving_here(MemoryStore(), SPECS, ticket="project/trusted.1.instance") as server:
         run(program, "ticket", server, service="trusted")
         run(program, "ticket", server, service="stranger")

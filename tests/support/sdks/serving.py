@@ -4,13 +4,18 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.commands import ROOT, program_environment, run_program
+from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.service import QueueService
+from queue_core.store import Store
+from queue_core.task import QueueSpec
+from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
+from tests.support.servers import a_server
 
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
@@ -30,17 +35,17 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *, store: str, queue_yaml: str, ticket: str | None = None) -> Iterator[Served]:
-    """Serve the queues of `queue_yaml` from a new store.
+def serving(folder: Path, *, queue_yaml: str, ticket: str | None = None) -> Iterator[Served]:
+    """Serve the queues of `queue_yaml` from a new SQLite file.
 
     Args:
         folder: an empty one, for the files.
-        store: "memory" or "sqlite".
         ticket: what clients must send as their ticket; None: anything will do.
     """
-    url = "memory:" if store == "memory" else f"sqlite:///{folder}/queue.db"
     tokens = f"\n  tokens: [{{role: admin, token_env: {TOKEN_VARIABLE}}}]" if ticket else ""
-    (folder / "towline.yaml").write_text(f'store: "{url}"\nserver:\n  listen: 127.0.0.1:0{tokens}\n')
+    (folder / "towline.yaml").write_text(
+        f'store: "sqlite:///{folder}/queue.db"\nserver:\n  listen: 127.0.0.1:0{tokens}\n'
+    )
     (folder / "queue.yaml").write_text(queue_yaml)
     environment = program_environment() | ({TOKEN_VARIABLE: ticket} if ticket else {})
     log = folder / "serve.log"
@@ -71,6 +76,16 @@ def serving(folder: Path, *, store: str, queue_yaml: str, ticket: str | None = N
             process.wait()
 
 
+@contextmanager
+def serving_here(store: Store, queues: Iterable[QueueSpec], *, ticket: str | None = None) -> Iterator[Served]:
+    """The same server in a thread of this process, which takes a tenth of the time to start."""
+    tokens = (AccessToken(Role.ADMIN, ticket),) if ticket else ()
+    with a_server(store, ServeOptions(tokens=tokens)) as running:
+        for queue in queues:
+            QueueService(store).run(lambda turn, queue=queue: turn.put_queue(queue))
+        yield Served("127.0.0.1", running.port)
+
+
 def _port(process: "subprocess.Popen[bytes]", log: Path) -> int | None:
     assert process.poll() is None, log.read_text()
     found = re.search(r'"url":"http://127\.0\.0\.1:([0-9]+)"', log.read_text())
@@ -81,6 +96,3 @@ def sdk_environment(**settings: str) -> dict[str, str]:
     """The environment that a program on an SDK is run with: `settings`, and nothing of App Engine's besides."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("API_", "GAE_", "GOOGLE_", "GO"))}
     return ours | settings
-
-
-__all__ = ["ROOT", "Served", "sdk_environment", "serving"]

@@ -1,0 +1,141 @@
+"""What an SDK sent, and how it was answered: kept in a text file, read by Google's classes, compared, sent again."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from google.protobuf.message import Message
+
+from queue_core.clock import Instant
+from tests.support.appengine_sdk import remote_pb2, service_pb2
+from tests.support.sdks.relay import Exchange
+
+Told: TypeAlias = "Mapping[str, Told] | Sequence[Told] | str | bytes | int | float | bool"
+
+PRESENT_AFTER = Instant(1_500_000_000_000_000)
+"""Etas after it are of the time of the recording; those before it were chosen."""
+_ETAS = frozenset({"eta_usec", "updated_eta_usec", "oldest_eta_usec"})
+_CHOSEN = re.compile(rb"_[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Bodies of one request to `/rpc_http` and of its answer."""
+
+    request: bytes
+    answer: bytes
+
+    @property
+    def method(self) -> str:
+        return str(_remote(self.request).method)
+
+    @property
+    def asked(self) -> Message:
+        """The service's own request."""
+        return _parsed(f"TaskQueue{self.method}Request", _remote(self.request).request)
+
+    @property
+    def told(self) -> Message:
+        """The service's own response; the API host's when it is an error."""
+        answer = remote_pb2.Response()
+        answer.ParseFromString(self.answer)
+        if answer.HasField("response"):
+            return _parsed(f"TaskQueue{self.method}Response", answer.response)
+        return answer
+
+
+def _remote(request: bytes) -> remote_pb2.Request:
+    message = remote_pb2.Request()
+    message.ParseFromString(request)
+    return message
+
+
+def _parsed(name: str, data: bytes) -> Message:
+    message: Message = getattr(service_pb2, name)()
+    message.ParseFromString(data)
+    assert message.IsInitialized()
+    return message
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[Call]:
+    """The calls in a file: `>` before a request in hexadecimal, `<` before its answer, `#` before what they say."""
+    requests, answers = (
+        [bytes.fromhex(line[2:]) for line in path.read_text().splitlines() if line.startswith(mark)] for mark in "><"
+    )
+    return [Call(request, answer) for request, answer in zip(requests, answers, strict=True)]
+
+
+def written(exchanges: Sequence[Exchange], *, title: str) -> str:
+    """The file of these exchanges, every field of theirs told in comments."""
+    lines = [f"# {title}"]
+    for exchange in exchanges:
+        call = Call(exchange.request, exchange.answer)
+        outer = _remote(call.request)
+        outer.ClearField("request")
+        lines.append("")
+        for message, mark in ((outer, ">"), (call.asked, ">"), (call.told, "<")):
+            lines += [f"# {mark} {line}" for line in str(message).splitlines()]
+        lines += [f"> {call.request.hex()}", f"< {call.answer.hex()}"]
+    return "\n".join([*lines, ""])
+
+
+# -- what is the same in every run ------------------------------------------------------------------------------------
+
+
+def told(message: Message) -> Told:
+    """A message's fields; what differs from run to run, and what an error says in words, is left out."""
+    return {field.name: _told(field.name, value) for field, value in message.ListFields()}
+
+
+def _told(name: str, value: object) -> Told:
+    if isinstance(value, Message):
+        return told(value)
+    if isinstance(value, bytes):
+        return "a chosen name" if name.endswith("task_name") and _CHOSEN.fullmatch(value) else value
+    if name == "detail":
+        return "words"
+    if name in _ETAS and isinstance(value, int) and value >= PRESENT_AFTER:
+        return "an instant"
+    if isinstance(value, (str, int, float)):
+        return value
+    assert isinstance(value, Sequence) or hasattr(value, "__iter__")
+    return [_told(name, item) for item in value]
+
+
+# -- sent again -------------------------------------------------------------------------------------------------------
+
+
+def etas(message: Message) -> list[int]:
+    """Every eta in it that is of its own time, in the order of the fields."""
+    found: list[int] = []
+    for field, value in message.ListFields():
+        if field.name in _ETAS:
+            found += [value] if value >= PRESENT_AFTER else []
+        elif isinstance(value, Message):
+            found += etas(value)
+        elif not isinstance(value, (str, bytes, int, float)):
+            found += [eta for item in value if isinstance(item, Message) for eta in etas(item)]
+    return found
+
+
+def with_etas(request: bytes, instead: Mapping[int, int]) -> bytes:
+    """The same bytes, but for these etas, each of which takes as many bytes as the one it stands for."""
+    for recorded, current in instead.items():
+        old, new = _varint(recorded), _varint(current)
+        assert len(old) == len(new)
+        request = request.replace(old, new)
+    return request
+
+
+def _varint(number: int) -> bytes:
+    data = bytearray()
+    while number >= 0x80:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
