@@ -1,5 +1,6 @@
 """Cloud Tasks over REST as it is on the wire: spellings, parameters, errors in its own shape, tokens and acls."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreFullError, StoreReadOnlyError, StoreUnavailableError
+from queue_core.server.auth import Caller
 from queue_core.server.cloudtasks.failures import Code, failure_of
-from queue_core.server.cloudtasks.methods import METHODS
+from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.rest import RULES, bind
+from queue_core.server.core import ServerCore
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.problems import refusal
 from queue_core.service import QueueService
+from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.cloud_tasks import PARENT, PLACE
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server
@@ -307,6 +311,30 @@ def test_a_foreign_page_is_turned_away_in_the_same_shape(server: RunningServer) 
 )
 def test_a_failure_of_the_store_has_the_code_that_clients_know(error: Exception, code: Code) -> None:
     assert failure_of(error).code is code
+
+
+def test_leases_of_a_caller_who_hung_up_meanwhile_are_given_back_uncounted() -> None:
+    async def story() -> list[object]:
+        core = ServerCore(MemoryStore(), ServeOptions())
+        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
+        wanted: dict[str, object] = {"parent": PARENT, "maxTasks": 2, "leaseDuration": 60_000_000}
+
+        async def lease(*, gone: bool) -> list[object]:
+            async def is_gone() -> bool:
+                return gone
+
+            answer = await CloudTasks(core).run(METHODS["LeaseTasks"], wanted, Caller(Role.ADMIN), is_gone)
+            tasks = answer.get("tasks", [])
+            assert isinstance(tasks, list)
+            return [task["status"]["attemptDispatchCount"] for task in tasks]
+
+        try:
+            return [await lease(gone=True), await lease(gone=False)]
+        finally:
+            core.close()
+
+    assert asyncio.run(story()) == [[], [1, 1]]
 
 
 def test_a_purge_takes_no_more_than_was_there_when_it_began() -> None:

@@ -2,30 +2,34 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
 import google_auth_httplib2
 import grpc
 import httplib2
+from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2beta2
 from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 from googleapiclient.discovery import Resource, build
 
-from queue_core.clock import Clock
+from queue_core.clock import Clock, ManualClock
 from queue_core.server.options import GrpcOptions, ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import QueueSpec
+from queue_core.verbs import Turn
 from tests.support.servers import QUEUE, RunningServer
 
 Wire = Literal["rest", "grpc"]
 PLACE = "projects/shop/locations/here"
 PARENT = f"{PLACE}/queues/{QUEUE}"
 MINUTE = timedelta(seconds=60)
+FAILED_PRECONDITION = {"rest": exceptions.BadRequest, "grpc": exceptions.FailedPrecondition}
+"""Over REST the client knows a failed precondition by its status alone, 400."""
 BASIC, FULL = tasks_v2beta2.Task.View.BASIC, tasks_v2beta2.Task.View.FULL
 
 
@@ -67,3 +71,47 @@ def a_discovered_client(server: RunningServer) -> Iterator[Resource]:
         "cloudtasks", "v2beta2", static_discovery=True, http=http, client_options={"api_endpoint": server.url}
     ) as service:
         yield service.projects().locations().queues()
+
+
+def empty(server: RunningServer, clock: ManualClock) -> None:
+    """Leave nothing in the store but the empty queue `work`, and begin a new second."""
+
+    def step(turn: Turn) -> None:
+        for spec in turn.transaction.queues():
+            turn.transaction.delete_queue(spec.name)
+        turn.put_queue(QueueSpec(QUEUE))
+
+    clock.advance(60 - clock.now() % 1_000_000 / 1e6)
+    QueueService(server.store, clock=clock).run(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A client, the server it talks to, and the clock of both."""
+
+    client: tasks_v2beta2.CloudTasksClient
+    server: RunningServer
+    clock: ManualClock
+    wire: Wire
+
+    def create(self, payload: bytes = b"", tag: str = "", **fields: object) -> tasks_v2beta2.Task:
+        return self.client.create_task(
+            parent=PARENT, task={"pull_message": {"payload": payload, "tag": tag}, **fields}, timeout=10
+        )
+
+    def lease(
+        self, count: int = 10, *, seconds: float = 60, view: int = BASIC, tags: str = ""
+    ) -> list[tasks_v2beta2.Task]:
+        answer = self.client.lease_tasks(
+            request={
+                "parent": PARENT,
+                "max_tasks": count,
+                "lease_duration": timedelta(seconds=seconds),
+                "response_view": view,
+                "filter": tags,
+            }
+        )
+        return list(answer.tasks)
+
+    def set_queue(self, spec: QueueSpec) -> None:
+        QueueService(self.server.store, clock=self.clock).run(lambda turn: turn.put_queue(spec))

@@ -1,5 +1,6 @@
 """A call of one method: its fields, and who makes it."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from queue_core.errors import PermissionDeniedError
@@ -10,14 +11,22 @@ from queue_core.server.lease_rate import LeaseRate
 from queue_core.task import QueueSpec
 from queue_core.verbs import Turn
 
+IsGone = Callable[[], Awaitable[bool]]
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a method is given. `rate`: that of the lease calls of all queues."""
+    """What a method is given.
+
+    Args:
+        rate: that of the lease calls of all queues.
+        is_gone: whether the caller has hung up, or does not wait any longer.
+    """
 
     fields: Fields
     caller: Caller
     rate: LeaseRate
+    is_gone: IsGone
 
     def enter(self, turn: Turn, queue: str, access: Access) -> QueueSpec:
         """The queue's settings, for a caller whom its acl lets in.

@@ -113,8 +113,12 @@ class GrpcListener:
         caller = self._door.core.gate.caller(headers_of(context))
         check_role(caller, method.verb)
         values = values_of(method.takes, request)
+
+        async def is_gone() -> bool:
+            return not context.is_active()
+
         message = gives()
-        fill(message, method.gives, self._in_loop(self._door.run(method, values, caller)))
+        fill(message, method.gives, self._in_loop(self._door.run(method, values, caller, is_gone)))
         return message
 
     def _in_loop(self, work: Coroutine[None, None, Values]) -> Values:

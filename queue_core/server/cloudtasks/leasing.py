@@ -93,6 +93,9 @@ async def lease_tasks(core: ServerCore, call: Call) -> Values:
     late = 0
     for _ in range(MAX_SETTLING_TURNS):
         leased = await core.turns.run(step)
+        if leased.leases and await call.is_gone():
+            core.waiting.give_back(parent.queue, leased.leases)
+            return {}
         if core.service.is_late(leased.leases):
             core.waiting.give_back(parent.queue, leased.leases)
             late += 1

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from queue_core.server.auth import Caller
 from queue_core.server.cloudtasks import absent, leasing, policies, queues, tasks, uploads
-from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.call import Call, IsGone
 from queue_core.server.cloudtasks.fields import Fields, Values
 from queue_core.server.core import ServerCore
 
@@ -70,6 +70,6 @@ class CloudTasks:
     def __init__(self, core: ServerCore) -> None:
         self.core = core
 
-    async def run(self, method: Method, values: Values, caller: Caller) -> Values:
+    async def run(self, method: Method, values: Values, caller: Caller, is_gone: IsGone) -> Values:
         """Call a method for somebody who was let in. Raises `ApiError` or an error of the queue."""
-        return await method.handler(self.core, Call(Fields(values), caller, self.core.lease_rate))
+        return await method.handler(self.core, Call(Fields(values), caller, self.core.lease_rate, is_gone))

@@ -53,7 +53,7 @@ async def _answer(door: CloudTasks, request: Request) -> Response:
     shape = rest.shape_of(query)
     _check_json(request)
     body = await read_body(request, limit=core.options.max_body_bytes)
-    values = await door.run(bound.method, rest.request_of(bound, query, body), caller)
+    values = await door.run(bound.method, rest.request_of(bound, query, body), caller, request.is_disconnected)
     return _shaped(json_of(bound.method.gives, values, enums=shape.enums), shape)
 
 
@@ -68,7 +68,8 @@ async def _upload(door: CloudTasks, request: Request) -> Response:
     kind = request.headers.get("content-type", "")
     data = rest.json_of_body(body) if kind.startswith("application/json") and body.lstrip()[:1] == b"{" else None
     values: Values = {"httpBody": http_body(kind, body, data=data)}
-    return _shaped(json_of(method.gives, await door.run(method, values, caller), enums=shape.enums), shape)
+    answer = await door.run(method, values, caller, request.is_disconnected)
+    return _shaped(json_of(method.gives, answer, enums=shape.enums), shape)
 
 
 def _shaped(answer: dict[str, object], shape: rest.Shape) -> Response:
