@@ -54,7 +54,12 @@ class TowlineRpc(default_api_stub.DefaultApiRPC):  # type: ignore[misc]
 class TowlineStub:
     """All calls of a process. A fork gets connections and threads of its own."""
 
-    def __init__(self, url: str, ticket: str, *, worker: str) -> None:
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def set_server(self, url: str, ticket: str, *, worker: str) -> None:
+        """Where calls go from now on, and as whose."""
         self.url = url
         self.ticket = ticket
         self.headers = {
@@ -64,8 +69,6 @@ class TowlineStub:
         }
         if worker:
             self.headers["X-Towline-Worker"] = worker
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)
 
     def renew(self) -> None:
         """Begin anew with no connection and no thread."""
@@ -86,6 +89,9 @@ class TowlineStub:
 
 def register(url: str, ticket: str, *, worker: str) -> None:
     """Take the SDK's calls from now on: those of the task queue whatever else is registered, and all others too."""
-    stub = TowlineStub(url, ticket, worker=worker)
-    apiproxy_stub_map.apiproxy.ReplaceStub("taskqueue", stub)
-    apiproxy_stub_map.apiproxy.SetDefaultStub(stub)
+    stubs = apiproxy_stub_map.apiproxy
+    known = stubs.GetStub("taskqueue")
+    stub = known if isinstance(known, TowlineStub) else TowlineStub()
+    stub.set_server(url, ticket, worker=worker)
+    stubs.ReplaceStub("taskqueue", stub)
+    stubs.SetDefaultStub(stub)

@@ -1,6 +1,7 @@
 """App Engine's own client for Python against a server: every documented exception, raised for its cause."""
 
 import datetime as dt
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import pytest
 
 from queue_core import appengine
 from queue_core.clock import ManualClock
-from queue_core.errors import InvalidSettingError, QueueError, StoreCorruptError, StoreUnavailableError
+from queue_core.errors import AppImportError, InvalidSettingError, QueueError, StoreCorruptError, StoreUnavailableError
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.service import QueueService
@@ -415,3 +416,11 @@ def test_a_supervised_worker_holds_its_leases_under_its_name(world: World, monke
     world.leased()
     held = QueueService(world.store).look(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
     assert [lease.worker for lease in held] == ["pool/1"]
+
+
+def test_without_the_sdk_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "queue_core.appengine_stub")
+    monkeypatch.setitem(sys.modules, "google.appengine.api.apiproxy_rpc", None)
+    monkeypatch.delattr("google.appengine.api.apiproxy_rpc")
+    with pytest.raises(AppImportError, match="pip install appengine-python-standard"):
+        appengine.connect("http://127.0.0.1:1")
