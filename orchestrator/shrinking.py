@@ -6,7 +6,7 @@ from orchestrator.scene import Scene, Wish, restart_seconds
 
 
 def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
-    """Let idle workers go, least recently used first, while a rule says so; and the hold at the last level seen."""
+    """Let idle workers go, least recently used first, while a rule says so; and the hold of each level looked at."""
     state, spec, now = scene.state, scene.spec, scene.facts.now
     wish = Wish(scene.current, "hold", "nothing to change")
     if not scene.idle or (scene.sample.ready and not scene.sample.paused):
@@ -14,7 +14,8 @@ def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
     restart = restart_seconds(state.estimates, spec)
     warm = 0 if scene.pace.is_start_in_time else state.burst.warm_workers
     low = max(spec.workers.min, warm, scene.busy)
-    level, held = scene.current, {}
+    level = scene.current
+    held: dict[int, float] = {}
     for worker in scene.idle:
         if level <= low:
             break
@@ -23,8 +24,7 @@ def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
         if level <= len(state.grown_at):  # what was asked for a moment ago is not spare, whatever was needed till then
             spare_at = max(spare_at, state.grown_at[level - 1])
         spare_seconds = now - spare_at
-        hold = state.estimates.gaps.hold_seconds(level, restart_seconds=restart)
-        held = {level: hold}
+        hold = held[level] = state.estimates.gaps.hold_seconds(level, restart_seconds=restart)
         if spare_seconds >= hold:
             why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
             wish = Wish(level - 1, "idle", why)
