@@ -2,20 +2,20 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.fleet import Fleet
 from orchestrator.room import PRIOR_BYTES, Appetite
 from orchestrator.runtime import Usage
+from orchestrator.value import value
 
 NEARLY_ALL: Final = 0.95
 _FORGET: Final = 0.1
 _LEARN: Final = 0.3
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Measured:
     """A worker's CPU seconds so far, as of an instant at which it was busy or not."""
 

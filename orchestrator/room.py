@@ -3,8 +3,9 @@
 import heapq
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from orchestrator.value import value
 
 MEMORY_SHARE: Final = 0.85
 CPU_SHARE: Final = 0.9
@@ -22,7 +23,7 @@ _MIB: Final = 2**20
 Scarce = Literal["", "memory", "cpu"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Host:
     """What the host, or the container, has in all and has free now."""
 
@@ -37,7 +38,7 @@ class Host:
         return self.free_memory_bytes < PRESSED_SHARE * self.memory_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Appetite:
     """What one worker takes: memory, as nearly all of them need no more; and cores while busy, once that is known."""
 
@@ -45,7 +46,7 @@ class Appetite:
     cores: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Claim:
     """What one pool has and wants of the host.
 
@@ -62,10 +63,10 @@ class Claim:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Room:
-    """Workers a pool may add now; `scarce` is what there is too little of for more. It is to yield an idle worker when
-    memory is all but used up."""
+    """Workers a pool may add now; `scarce` is what there is too little of for more, and `why` says so in numbers. It is to
+    yield an idle worker when memory is all but used up."""
 
     workers: int
     scarce: Scarce = ""
@@ -93,8 +94,9 @@ def shared(host: Host, claims: Iterable[Claim]) -> Mapping[str, Room]:
     for priority in sorted(levels, reverse=True):
         level = levels[priority]
         for claim, granted, scarce in _filled(host, level, 0.0 if host.is_pressed else memory, cores):
-            why = _why(host, claim, scarce)
-            rooms[claim.pool] = Room(granted, scarce, why, is_to_yield=claim.pool == yields)
+            is_to_yield = claim.pool == yields
+            why = _why(host, claim, scarce) if scarce or is_to_yield else ""
+            rooms[claim.pool] = Room(granted, scarce, why, is_to_yield=is_to_yield)
             memory -= granted * claim.appetite.memory_bytes
             cores -= granted * _cores(claim)
     return rooms
