@@ -13,6 +13,7 @@ from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2beta2
 from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTasksGrpcTransport
+from google.oauth2.credentials import Credentials
 from googleapiclient.discovery import Resource, build
 
 from queue_core.clock import Clock, ManualClock
@@ -49,14 +50,16 @@ def a_cloud_tasks_server(
 
 
 @contextmanager
-def a_client(server: RunningServer, wire: Wire) -> Iterator[tasks_v2beta2.CloudTasksClient]:
-    """The real client, over REST or gRPC, without TLS."""
+def a_client(server: RunningServer, wire: Wire, *, secret: str = "") -> Iterator[tasks_v2beta2.CloudTasksClient]:
+    """The real client, over REST or gRPC, without TLS. With a `secret`: over REST (gRPC wants it call by call)."""
     if wire == "rest":
+        credentials = Credentials(secret) if secret else AnonymousCredentials()
         with tasks_v2beta2.CloudTasksClient(
-            credentials=AnonymousCredentials(), transport="rest", client_options={"api_endpoint": server.url}
+            credentials=credentials, transport="rest", client_options={"api_endpoint": server.url}
         ) as client:
             yield client
         return
+    assert not secret
     address = server.thread.grpc_address
     assert address is not None
     with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
