@@ -65,8 +65,10 @@ class Claim:
 
 @value
 class Room:
-    """Workers a pool may add now; `scarce` is what there is too little of for more, and `why` says so in numbers. It is to
-    yield an idle worker when memory is all but used up."""
+    """Workers a pool may add now; `scarce` is what there is too little of for more, `why` the same in numbers.
+
+    It is to yield an idle worker when memory is all but used up.
+    """
 
     workers: int
     scarce: Scarce = ""
