@@ -44,13 +44,13 @@ class Call:
         found = [value for key, value in self.query if key == name]
         return found[-1] if found else None
 
-    def number(self, name: str, default: int, *, most: int = wire.MAX_INTEGER) -> int:
+    def number(self, name: str, default: int, *, least: int = 0, most: int = wire.MAX_INTEGER) -> int:
         """A whole number in the query. Raises `InvalidCountError`."""
         text = self.one(name)
         if text is None:
             return default
-        if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
-            raise InvalidCountError(f"{name} must be a whole number in [0, {most}]: {text[:40]!r}")
+        if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= most):
+            raise InvalidCountError(f"{name} must be a whole number in [{least}, {most}]: {text[:40]!r}")
         return int(text)
 
     def tags(self) -> TagFilter:
@@ -175,7 +175,7 @@ async def observe(core: ServerCore, call: Call) -> Json:
 
 
 async def recent_events(core: ServerCore, call: Call) -> Json:
-    limit = call.number("limit", 100, most=core.options.recent_events)
+    limit = call.number("limit", 100, least=1, most=core.options.recent_events)
     after = call.number("after", max(0, core.ring.total - limit))
     recent = core.ring.recent(after=after, limit=limit)
     return {

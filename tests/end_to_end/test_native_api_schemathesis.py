@@ -1,0 +1,62 @@
+"""The native API beside its own document: right requests, wrong ones and those at every bound, over two stores.
+
+Every check of schemathesis but `positive_data_acceptance`: the document tells the form of a request, while ranges and
+what goes together are checked by the verbs, whose refusals name the limit and the value. That such a refusal is what
+the document says it is, the other checks see to.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks as openapi
+
+from queue_core.server.app import openapi_json
+from tests.support.servers import RunningServer, a_server
+from tests.support.stores import opened
+
+SCHEMA = schemathesis.openapi.from_dict(json.loads(openapi_json()))
+SCHEMA.config.generation.modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
+CHECKS = (
+    not_a_server_error,
+    openapi.content_type_conformance,
+    openapi.ensure_resource_availability,
+    openapi.ignored_auth,
+    openapi.missing_required_header,
+    openapi.negative_data_rejection,
+    openapi.response_headers_conformance,
+    openapi.response_schema_conformance,
+    openapi.status_code_conformance,
+    openapi.unsupported_method,
+    openapi.use_after_free,
+)
+EXAMPLES = 8
+"""Of each operation, besides those at the bounds of its members, which come to some thirty."""
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with opened(request.param, tmp_path_factory.mktemp("api")) as store, a_server(store) as running:
+        yield running
+
+
+@SCHEMA.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_every_request_is_answered_as_the_document_says(case: schemathesis.Case, server: RunningServer) -> None:
+    if case.query and "follow" in case.query:
+        del case.query["follow"]  # goes on for ever
+    if isinstance(case.body, dict) and isinstance(case.body.get("wait_seconds"), float):
+        case.body["wait_seconds"] = 0.0
+    case.call_and_validate(base_url=server.url, checks=CHECKS, headers={"host": "localhost"}, timeout=SECONDS)
