@@ -11,7 +11,7 @@ from queue_core.limits import MAX_TASKS_PER_ADD
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.keys import LAYOUT, key_of
-from queue_core.stores.redis.library import library
+from queue_core.stores.redis.library import VERSION, library
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.redis_stores import a_redis_store, hash_of, operator_of
@@ -166,6 +166,16 @@ def test_nothing_is_left_of_a_dropped_queue(store: RedisStore) -> None:
 
 
 # -- its layout -------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_of_before_goes_on_and_is_closed_to_older_programs(store: RedisStore) -> None:
+    add(store, NewTask(b"kept"))
+    with operator_of(store) as client:
+        client.set(LAYOUT, 1)
+        again = open_store(store.url)
+        assert client.get(LAYOUT) == b"%d" % VERSION
+    assert [held.payload for held in lease(again)] == [b"kept"]
+    again.close()
 
 
 def test_a_store_of_a_newer_version_is_refused(store: RedisStore) -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 from queue_core.stores.redis.link import Library
 
-VERSION = 1
-"""Of the layout: rises when keys or records change so that an older program would misread them."""
+VERSION = 2
+"""Of the layout: rises when keys or records change so that an older program would misread them.
+
+Since 2 a task may have its own bound of leases, which a program of 1 drops with the next lease.
+"""
 
 _SHARED = ("base", "wake", "records")
 _BLOCKS = (

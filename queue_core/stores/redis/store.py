@@ -97,9 +97,13 @@ class RedisStore:
         self._link.close()
 
     def _check_version(self) -> None:
+        """From now on an older program is refused; one that has the store open already goes on."""
         self._link.ask(LAYOUT, "SET", LAYOUT, VERSION, "NX")
-        known = self._link.ask(LAYOUT, "GET", LAYOUT)
-        if isinstance(known, bytes) and int(known) > VERSION:
+        answer = self._link.ask(LAYOUT, "GET", LAYOUT)
+        known = int(answer) if isinstance(answer, bytes) else VERSION
+        if known > VERSION:
             raise StoreVersionError(
-                f"{self._link.url} has the layout of a newer version ({int(known)}; this one knows {VERSION}): upgrade"
+                f"{self._link.url} has the layout of a newer version ({known}; this one knows {VERSION}): upgrade"
             )
+        if known < VERSION:
+            self._link.ask(LAYOUT, "SET", LAYOUT, VERSION)
