@@ -139,6 +139,13 @@ def test_a_body_that_is_no_json_by_its_own_word_is_refused(server: RunningServer
     assert "application/json" in told[2]
 
 
+@pytest.mark.parametrize("version", ["v2", "v2beta3"])
+def test_a_version_without_pull_queues_is_told_which_one_has_them(server: RunningServer, version: str) -> None:
+    status, code, told = _error(_ask(server, "POST", f"/{version}/{PARENT}/tasks", {"task": {}}))
+    assert (status, code) == (501, "UNIMPLEMENTED")
+    assert "v2beta2" in told
+
+
 def test_an_upload_without_a_file_is_refused_and_changes_nothing(server: RunningServer) -> None:
     for body in (b"", b" ", b"\xff"):
         assert _error(_ask(server, "POST", "/api/queue/update", body, content_type="text/yaml"))[0] == 400

@@ -15,6 +15,8 @@ from queue_core.server.cloudtasks.methods import METHODS, Method
 
 PREFIX = "/v2beta2/"
 UPLOAD = "/api/queue/update"
+OTHERS = ("v2", "v2beta3")
+"""Versions of the API that are about push queues."""
 _LOCATION = r"projects/[^/]+/locations/[^/]+"
 _QUEUE = rf"{_LOCATION}/queues/[^/:]+"
 _TASK = rf"{_QUEUE}/tasks/[^/:]+"

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from queue_core.server.auth import check_role
 from queue_core.server.cloudtasks import rest
-from queue_core.server.cloudtasks.failures import ApiError, failure_of, invalid
+from queue_core.server.cloudtasks.failures import ApiError, Code, failure_of, invalid
 from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import json_of
 from queue_core.server.cloudtasks.masks import partial
@@ -41,6 +41,7 @@ def routes(core: ServerCore) -> Sequence[BaseRoute]:
     return [
         Route(f"{rest.PREFIX}{{path:path}}", view(_answer), methods=_METHODS),
         Route(rest.UPLOAD, view(_upload), methods=["POST"]),
+        *(Route(f"/{other}/projects/{{path:path}}", view(_other_version), methods=_METHODS) for other in rest.OTHERS),
     ]
 
 
@@ -70,6 +71,15 @@ async def _upload(door: CloudTasks, request: Request) -> Response:
     values: Values = {"httpBody": http_body(kind, body, data=data)}
     answer = await door.run(method, values, caller, request.is_disconnected)
     return _shaped(json_of(method.gives, answer, enums=shape.enums), shape)
+
+
+async def _other_version(door: CloudTasks, request: Request) -> Response:
+    door.core.gate.caller(request.headers.raw)
+    version = request.url.path.split("/")[1]
+    raise ApiError(
+        Code.UNIMPLEMENTED,
+        f"Cloud Tasks {version} has no pull queues; use v2beta2: in Python, from google.cloud import tasks_v2beta2",
+    )
 
 
 def _shaped(answer: dict[str, object], shape: rest.Shape) -> Response:
