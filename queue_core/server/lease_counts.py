@@ -76,13 +76,17 @@ def _since(notes: tuple[_Note, ...], start: Instant, total: int) -> int:
 
 
 def thinned(notes: tuple[_Note, ...], *, now: Instant) -> tuple[_Note, ...]:
-    """Without the notes that no window needs: one that is older than an hour, then one a minute, then all."""
+    """Without the notes that no window needs: one that is older than an hour, then one a minute, then all.
+
+    The first one stays until an hour has passed: what was leased in its own minute counts from it.
+    """
     kept: list[_Note] = []
     for at, total in notes:
         if at > now:
             continue  # the clock was set back
         is_idle = len(kept) > 1 and kept[-1][1] == kept[-2][1] == total
-        is_old = kept and (at <= now - HOUR or (at <= now - MINUTE and at // MINUTE == kept[-1][0] // MINUTE))
+        is_same_minute = len(kept) > 1 and at <= now - MINUTE and at // MINUTE == kept[-1][0] // MINUTE
+        is_old = is_same_minute or (kept and at <= now - HOUR)
         if is_idle or is_old:
             kept[-1] = (at, total)
         else:
