@@ -1,0 +1,65 @@
+"""Programs of many seeds over one store, each in a store of its own; what differs is shrunk."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, TypeAlias
+
+from queue_core.store import Store
+from queue_core.stores import open_store
+from tests.differential.comparison import Tally, compare
+from tests.differential.programs import a_program
+from tests.differential.report import Found
+from tests.differential.shrinking import shrunk
+from tests.differential.steps import Program
+
+StoreName: TypeAlias = Literal["memory", "sqlite"]
+STORES: tuple[StoreName, ...] = ("memory", "sqlite")
+MOST_FOUND = 10
+"""Differences after which a run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What all programs of a store came to."""
+
+    programs: int
+    tally: Tally
+    found: tuple[Found, ...]
+
+
+def run(store: StoreName, seeds: Sequence[int], steps: int) -> Outcome:
+    """Run the programs of the seeds."""
+    tally = Tally()
+    found: list[Found] = []
+    for seed in seeds:
+        program = a_program(seed, steps)
+        with fresh(store) as opened:
+            compared, difference = compare(program, opened)
+        tally.add(compared)
+        if difference is None:
+            continue
+        short = shrunk(program, lambda shorter: _differs(store, shorter))
+        with fresh(store) as opened:
+            _, again = compare(short, opened)
+        found.append(Found(store, seed, short, again or difference))
+        if len(found) >= MOST_FOUND:
+            break
+    return Outcome(len(seeds), tally, tuple(found))
+
+
+def _differs(store: StoreName, program: Program) -> bool:
+    with fresh(store) as opened:
+        return compare(program, opened)[1] is not None
+
+
+@contextmanager
+def fresh(store: StoreName) -> Iterator[Store]:
+    """An empty store; whoever takes it closes it."""
+    if store == "memory":
+        yield open_store("memory:")
+        return
+    with TemporaryDirectory(prefix="towline-differential-") as folder:
+        yield open_store(f"sqlite:///{Path(folder) / 'queue.db'}")

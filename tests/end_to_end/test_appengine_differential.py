@@ -1,0 +1,154 @@
+"""Random programs on Google's in-process stub and on our server: every answer the same, or different by a named rule.
+
+The long run is `python3 -m tests.differential`.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from queue_core.stores.memory import MemoryStore
+from tests.differential.answers import Leased, Modified
+from tests.differential.comparison import compare
+from tests.differential.programs import a_program
+from tests.differential.report import story
+from tests.differential.rules import RULES
+from tests.differential.running import StoreName, run
+from tests.differential.shrinking import shrunk
+from tests.differential.steps import (
+    BOUNDED,
+    PLAIN,
+    Add,
+    Eta,
+    Given,
+    Lease,
+    Modify,
+    NewOne,
+    Pass,
+    Picked,
+    Retry,
+    Stats,
+    Step,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
+
+SECOND = 1_000_000
+
+
+@pytest.mark.parametrize(("store", "seeds"), [("memory", range(1, 5)), ("sqlite", range(5, 8))])
+def test_random_programs_are_answered_as_by_google(store: StoreName, seeds: range) -> None:
+    outcome = run(store, seeds, 100)
+    assert outcome.found == (), "\n\n".join(story(found) for found in outcome.found)
+    assert outcome.tally.same.total() > outcome.tally.calls.total() / 2
+
+
+def test_a_seed_makes_one_program() -> None:
+    assert a_program(5, 40) == a_program(5, 40) != a_program(6, 40)
+
+
+def test_a_difference_is_shrunk_to_what_it_needs() -> None:
+    program = a_program(1, 60)
+    needed = {program[11], program[42]}
+    assert set(shrunk(program, lambda shorter: needed <= set(shorter))) == needed
+
+
+def a_task(name: str | None = None, *, eta: int = 0, tag: bytes | None = None) -> NewOne:
+    return NewOne(None if name is None else Given(name.encode()), tag, Eta("now", eta))
+
+
+def leased(*, count: int = 10, seconds: float = 10.0, queue: str = PLAIN, by_tag: bool = False) -> Lease:
+    return Lease(queue, seconds, count, by_tag=by_tag, tag=None)
+
+
+RULED: dict[str, tuple[Step, ...]] = {
+    "past etas are now": (
+        Add(PLAIN, (a_task("second", eta=-1),)),
+        Pass(SECOND),
+        Add(PLAIN, (a_task("first", eta=-10 * SECOND),)),
+        Pass(1),
+        leased(count=1),
+    ),
+    "ties by insertion": (Add(PLAIN, (a_task("b", eta=SECOND), a_task("a", eta=SECOND))), Pass(2 * SECOND), leased()),
+    "over at its eta": (Add(PLAIN, (a_task("a"),)), leased()),
+    "exhausted is gone": (
+        Add(BOUNDED, (a_task("a"),)),
+        leased(queue=BOUNDED, seconds=0.0),
+        Pass(1),
+        leased(queue=BOUNDED, seconds=1.0),
+        Pass(SECOND),
+        Stats((BOUNDED,)),
+    ),
+    "a task's own limit": (
+        Add(BOUNDED, (replace(a_task("a"), retry=Retry(None, 0)),)),
+        *[step for _ in range(3) for step in (Pass(1), leased(queue=BOUNDED, seconds=0.0))],
+    ),
+    "untagged tasks fill up": (
+        Add(PLAIN, (a_task("a", eta=1), a_task("b", eta=2, tag=b"red"), a_task("c", eta=3))),
+        Pass(SECOND),
+        leased(count=2, by_tag=True),
+    ),
+    "no end comes twice": (
+        Add(PLAIN, (a_task("a"),)),
+        Pass(1),
+        leased(),
+        Modify(PLAIN, Picked("live", 0.0), "own", 10.0),
+    ),
+    "whole microseconds": (Add(PLAIN, (a_task("a"),)), Pass(1), leased(seconds=0.0000016)),
+}
+
+
+@pytest.mark.parametrize("rule", RULED)
+def test_a_rule_allows_what_its_name_says_and_is_counted(rule: str) -> None:
+    tally, difference = compare(RULED[rule], MemoryStore())
+    assert difference is None
+    assert tally.rules[rule] == 1
+
+
+class WrongStore(MemoryStore):
+    """Its leases end a microsecond late."""
+
+    def lease(self, queue, request, *, now):  # type: ignore[no-untyped-def]
+        seconds = None if request.seconds is None else request.seconds + 0.000_001
+        return super().lease(queue, replace(request, seconds=seconds), now=now)
+
+
+def test_a_wrong_microsecond_is_found_and_no_rule_explains_it() -> None:
+    program = (Add(PLAIN, (a_task("a"),)), Pass(1), leased())
+    _, difference = compare(program, WrongStore())
+    assert difference is not None
+    assert isinstance(difference.google, Leased)
+    assert isinstance(difference.ours, Leased)
+    assert difference.ours.tasks[0].eta == difference.google.tasks[0].eta + 1
+
+
+class ForgetfulStore(MemoryStore):
+    """Grants leases in no order at all."""
+
+    def lease(self, queue, request, *, now):  # type: ignore[no-untyped-def]
+        granted = super().lease(queue, request, now=now)
+        return replace(granted, leases=granted.leases[::-1])
+
+
+def test_another_order_is_found_and_no_rule_explains_it() -> None:
+    program = (Add(PLAIN, (a_task("a"), a_task("b"))), Pass(1), leased())
+    assert compare(program, MemoryStore())[1] is None
+    assert compare(program, ForgetfulStore())[1] is not None
+
+
+def test_rules_have_names_of_their_own_and_reasons() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert all(rule.reason for rule in RULES)
+
+
+def test_a_modification_is_compared_to_the_microsecond() -> None:
+    program = (
+        Add(PLAIN, (a_task("a"),)),
+        Pass(1),
+        leased(),
+        Pass(5),
+        Modify(PLAIN, Picked("leased", 0.0), "own", 10.0),
+    )
+    tally, difference = compare(program, MemoryStore())
+    assert difference is None
+    assert tally.kinds[Modified.__name__.lower()] == 1
