@@ -166,11 +166,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--calls", type=int, default=CALLS_PER_ROUND, help="a round, a side")
+    parser.add_argument("--durability", choices=("strict", "relaxed"), default="strict")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="towline-bench-") as folder:
         site = Site(Path(folder))
-        with new_place(site, "sqlite") as place, serving(site, place) as served:
+        with new_place(site, "sqlite", durability=options.durability) as place, serving(site, place) as served:
             queues = HttpQueues(served.url)
             queues.put_queue(QueueSpec(QUEUE, lease_seconds=LEASE_SECONDS))
             queues.close()

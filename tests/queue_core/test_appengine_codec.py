@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import MAX_DEPTH, MAX_FIELDS, CodecError, decode, encode
+from queue_core.server.appengine.codec import MAX_DEPTH, MAX_VALUES, CodecError, decode, encode
 from queue_core.server.appengine.codes import Code, RpcCode
 from queue_core.server.appengine.schema import Field, Kind, Label, Message, Record
 from tests.support.appengine_sdk import remote_pb2, service_pb2
@@ -232,6 +232,7 @@ HOSTILE = [
     pytest.param(b"\xff\xff\xff\xff\xff\x0f\x00", id="a field's number over 2^32"),
     pytest.param(b"\x7e", id="wire type 6"),
     pytest.param(b"\x0c", id="the end of no group"),
+    pytest.param(b"\x04", id="the end of group 0"),
     pytest.param(b"\x7b" * 100_000, id="groups inside groups without end"),
     pytest.param(b"\x7b" * (MAX_DEPTH + 1) + b"\x7c" * (MAX_DEPTH + 1), id="groups too deep"),
     pytest.param(b"\x7b\x84\x01", id="a group ended by another's end"),
@@ -270,9 +271,9 @@ def test_the_last_value_counts_and_the_parts_of_a_message_are_merged() -> None:
     assert record.record("retry_parameters") == {"retry_limit": 5, "max_doublings": 1}
 
 
-def test_more_fields_than_memory_should_hold_are_refused() -> None:
+def test_more_values_than_memory_should_hold_are_refused() -> None:
     with pytest.raises(CodecError, match="more than"):
-        decode(messages.DELETE_REQUEST, b"\x0a\x00" + b"\x12\x00" * MAX_FIELDS)
+        decode(messages.DELETE_REQUEST, b"\x0a\x00" + b"\x12\x00" * (MAX_VALUES + 1))
     with pytest.raises(CodecError, match="more than"):
         decode(messages.DELETE_RESPONSE, b"\x1a" + b"\xc1\x9a\x0c" + b"\x00" * 200_001)
 

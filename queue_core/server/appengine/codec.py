@@ -17,19 +17,18 @@ from queue_core.server.appengine.schema import (
     VARINT,
     Field,
     Kind,
-    Label,
     Message,
     Record,
     Value,
+    varint,
 )
 
 MAX_DEPTH = 100
 """Messages and groups inside each other, as Google's parser."""
-MAX_FIELDS = 200_000
-"""Fields of one message, those inside it included: a few bytes on the wire would be a hundred in memory."""
+MAX_VALUES = 200_000
+"""Values of repeated fields in one message, those inside it included: two bytes on the wire are a hundred in memory."""
 
 _DOUBLE = struct.Struct("<d")
-_MAX_LENGTH = (1 << 31) - 1
 
 
 class CodecError(Exception):
@@ -61,85 +60,120 @@ def _check_required(message: Message, record: Record) -> None:
 
 
 class _Reader:
-    __slots__ = ("at", "data", "fields_left")
+    """Reads along `data`. Its one loop is long for a reason: it is most of what a call through this door costs."""
+
+    __slots__ = ("at", "data", "values_left")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
-        self.fields_left = MAX_FIELDS
+        self.values_left = MAX_VALUES
 
     def fields(self, message: Message, record: Record, *, end: int, depth: int, group: int) -> None:
         """Fields up to `end`, or up to the end of the group of that number."""
-        data, by_tag = self.data, message.by_tag
-        while self.at < end:
-            tag = data[self.at]
-            if tag < 0x80:
-                self.at += 1
-            else:
-                tag = self._tag(end)
+        data, by_tag, at = self.data, message.by_tag, self.at
+        while at < end:
+            tag = data[at]
+            at += 1
+            if tag >= 0x80:
+                if at < end and 0 < data[at] < 0x80:
+                    tag = tag & 0x7F | data[at] << 7
+                    at += 1
+                else:
+                    self.at = at - 1
+                    tag = self._tag(end)
+                    at = self.at
             known = by_tag.get(tag)
             if known is None:
-                if tag & 7 == END:
-                    if tag >> 3 != group or not group:
-                        raise CodecError(f"{message.name}: end of a group that was not begun, at byte {self.at}")
-                    break
+                self.at = at
+                if group and tag == group << 3 | END:
+                    return
                 self._skip(message, tag, end, depth)
+                at = self.at
                 continue
-            self.fields_left -= 1
-            if self.fields_left < 0:
-                raise CodecError(f"{message.name}: more than {MAX_FIELDS} fields")
-            self._known(message, record, known, tag & 7, end=end, depth=depth)
-        else:
-            if group:
-                raise CodecError(f"{message.name}: a group without its end")
-
-    def _known(self, message: Message, record: Record, known: Field, wire: int, *, end: int, depth: int) -> None:
-        if wire == LENGTH:
-            length = self._varint(end)
-            begin, stop = self.at, self.at + length
-            if length > _MAX_LENGTH or stop > end:
-                raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {begin}")
-            if known.kind is Kind.BYTES:
-                _put(record, known, self.data[begin:stop])
-                self.at = stop
-            elif known.kind is Kind.STRING:
-                try:
-                    _put(record, known, self.data[begin:stop].decode())
-                except UnicodeDecodeError as error:
-                    raise CodecError(f"{message.name}.{known.name}: not UTF-8: {error.reason}") from None
-                self.at = stop
-            elif known.message is not None:
-                self._nested(message, record, known, known.message, end=stop, depth=depth, group=0)
+            if known.is_bytes:
+                if at < end and data[at] < 0x80:
+                    stop = at + 1 + data[at]
+                    at += 1
+                else:
+                    self.at = at
+                    stop = self._length(message, known, end)
+                    at = self.at
+                if stop > end:
+                    raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {at}")
+                value: Value | None = data[at:stop]
+                at = stop
+            elif tag & 7 == VARINT and at < end and data[at] < 0x80 and not known.values:
+                value = data[at] if known.kind is not Kind.BOOL else data[at] != 0
+                at += 1
             else:
-                self._packed(record, known, stop)
-        elif wire == VARINT:
-            _put(record, known, _number(known, self._varint(end)))
-        elif wire == FIXED64:
+                self.at = at
+                value = self._other(message, record, known, tag & 7, end=end, depth=depth)
+                at = self.at
+            if value is None:
+                continue
+            if known.is_repeated:
+                self._append(record, known, value)
+            else:
+                record[known.name] = value
+        self.at = at
+        if group:
+            raise CodecError(f"{message.name}: a group without its end")
+
+    def _other(
+        self, message: Message, record: Record, known: Field, wire: int, *, end: int, depth: int
+    ) -> "Value | None":
+        """The value of a field that is no bytes; None when there is none to keep, or it was kept already."""
+        if wire == VARINT:
+            return _number(known, self._varint(end))
+        if wire == FIXED64:
             if self.at + 8 > end:
                 raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {self.at}")
-            _put(record, known, _DOUBLE.unpack_from(self.data, self.at)[0])
             self.at += 8
-        else:
-            assert known.message is not None
-            self._nested(message, record, known, known.message, end=end, depth=depth, group=known.number)
+            value: float = _DOUBLE.unpack_from(self.data, self.at - 8)[0]
+            return value
+        if wire == GROUP:
+            return self._nested(message, record, known, end=end, depth=depth, group=known.number)
+        stop = self._length(message, known, end)
+        if known.kind is Kind.STRING:
+            begin, self.at = self.at, stop
+            try:
+                return self.data[begin:stop].decode()
+            except UnicodeDecodeError as error:
+                raise CodecError(f"{message.name}.{known.name}: not UTF-8: {error.reason}") from None
+        if known.message is not None:
+            return self._nested(message, record, known, end=stop, depth=depth, group=0)
+        while self.at < stop:
+            number = _number(known, self._varint(stop))
+            if number is not None:
+                self._append(record, known, number)
+        return None
 
     def _nested(
-        self, outer: Message, record: Record, known: Field, inner: Message, *, end: int, depth: int, group: int
-    ) -> None:
+        self, outer: Message, record: Record, known: Field, *, end: int, depth: int, group: int
+    ) -> "Value | None":
         if depth >= MAX_DEPTH:
             raise CodecError(f"{outer.name}: more than {MAX_DEPTH} messages inside each other")
-        found = None if known.label is Label.REPEATED else record.record(known.name)
+        assert known.message is not None
+        found = None if known.is_repeated else record.record(known.name)
         part = Record() if found is None else found
-        self.fields(inner, part, end=end, depth=depth + 1, group=group)
-        if found is None:
-            _put(record, known, part)
+        self.fields(known.message, part, end=end, depth=depth + 1, group=group)
+        return part
 
-    def _packed(self, record: Record, known: Field, stop: int) -> None:
-        while self.at < stop:
-            self.fields_left -= 1
-            if self.fields_left < 0:
-                raise CodecError(f"{known.name}: more than {MAX_FIELDS} values")
-            _put(record, known, _number(known, self._varint(stop)))
+    def _append(self, record: Record, known: Field, value: Value) -> None:
+        self.values_left -= 1
+        if self.values_left < 0:
+            raise CodecError(f"{known.name}: more than {MAX_VALUES} values")
+        values = record.setdefault(known.name, [])
+        assert isinstance(values, list)
+        values.append(value)
+
+    def _length(self, message: Message, known: Field, end: int) -> int:
+        """Where a value ends that says how long it is."""
+        stop = self._varint(end) + self.at
+        if stop > end:
+            raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {self.at}")
+        return stop
 
     def _tag(self, end: int) -> int:
         began_at = self.at
@@ -208,17 +242,6 @@ class _Reader:
             raise CodecError(f"{message.name}: a field ends after its message")
 
 
-def _put(record: Record, known: Field, value: "Value | None") -> None:
-    if value is None:
-        return
-    if known.label is Label.REPEATED:
-        values = record.setdefault(known.name, [])
-        assert isinstance(values, list)
-        values.append(value)
-    else:
-        record[known.name] = value
-
-
 def _number(known: Field, raw: int) -> int | None:
     """What a varint stands for; None for a number that the enum does not know."""
     if known.kind is Kind.INT64:
@@ -242,54 +265,41 @@ def encode(message: Message, record: Mapping[str, "Value | Sequence[Value]"]) ->
 
 def _write(message: Message, record: Mapping[str, "Value | Sequence[Value]"], parts: list[bytes]) -> None:
     written = 0
-    for known in message.fields:
+    for known, head in message.heads:
         value = record.get(known.name)
         if value is None:
-            if known.label is Label.REQUIRED:
+            if known.is_required:
                 raise CodecError(f"{message.name}: required field {known.name} is missing")
             continue
         written += 1
-        if known.label is Label.REPEATED:
-            assert isinstance(value, list)
+        if not known.is_repeated:
+            _write_value(known, head, value, parts)
+        elif isinstance(value, list):
             for one in value:
-                _write_field(known, one, parts)
+                _write_value(known, head, one, parts)
         else:
-            _write_field(known, value, parts)
+            raise CodecError(f"{message.name}.{known.name}: not a list: {type(value).__name__}")
     if written != len(record):
         raise CodecError(f"{message.name}: no such field: {sorted(set(record) - {one.name for one in message.fields})}")
 
 
-def _write_field(known: Field, value: object, parts: list[bytes]) -> None:
-    tag = known.tag
-    wire = tag & 7
-    parts.append(_varint(tag))
-    if wire == VARINT and isinstance(value, int):
-        parts.append(_varint(value & 0xFFFF_FFFF_FFFF_FFFF))
+def _write_value(known: Field, head: bytes, value: object, parts: list[bytes]) -> None:
+    wire = known.wire
+    if wire == LENGTH and isinstance(value, bytes):
+        parts += (head, varint(len(value)), value)
+    elif wire == VARINT and isinstance(value, int):
+        parts += (head, varint(value & 0xFFFF_FFFF_FFFF_FFFF))
+    elif wire == GROUP and isinstance(value, Mapping) and known.message is not None:
+        parts.append(head)
+        _write(known.message, value, parts)
+        parts.append(varint(known.number << 3 | END))
     elif wire == FIXED64 and isinstance(value, int | float):
-        parts.append(_DOUBLE.pack(value))
-    elif known.message is not None and isinstance(value, Mapping):
-        if wire == GROUP:
-            _write(known.message, value, parts)
-            parts.append(_varint(known.number << 3 | END))
-        else:
-            data = encode(known.message, value)
-            parts += (_varint(len(data)), data)
-    elif wire == LENGTH and isinstance(value, bytes | str):
-        data = value.encode() if isinstance(value, str) else value
-        parts += (_varint(len(data)), data)
+        parts += (head, _DOUBLE.pack(value))
+    elif wire == LENGTH and isinstance(value, Mapping) and known.message is not None:
+        data = encode(known.message, value)
+        parts += (head, varint(len(data)), data)
+    elif wire == LENGTH and isinstance(value, str):
+        data = value.encode()
+        parts += (head, varint(len(data)), data)
     else:
         raise CodecError(f"{known.name}: not a {known.kind.value}: {type(value).__name__}")
-
-
-_SMALL = tuple(bytes((number,)) for number in range(0x80))
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return _SMALL[value]
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)

@@ -1,6 +1,7 @@
 """What bytes in App Engine's messages mean here: names, tags, ranges, each with the code of its refusal. Pure."""
 
 import re
+from functools import lru_cache
 from math import isnan
 
 from queue_core import limits
@@ -8,11 +9,14 @@ from queue_core.errors import InvalidRequestError, InvalidTaskNameError
 from queue_core.server.appengine.codes import ApplicationError, Code, code_of
 
 MAX_DETAIL_CHARACTERS = 500
+KNOWN = 1000
+"""Names and tags that need not be checked again: most calls have those of the call before."""
 
 _NAME = re.compile(rb"[a-zA-Z0-9_-]{1,500}")
 _CHOSEN_NAME = re.compile(r"_[0-9]+")
 
 
+@lru_cache(maxsize=KNOWN)
 def queue_of(name: bytes) -> str:
     """A queue's name. Raises `ApplicationError`."""
     text = name.decode("ascii", "replace")
@@ -53,6 +57,7 @@ def given_name(name: bytes) -> str | None:
     return text
 
 
+@lru_cache(maxsize=KNOWN)
 def tag_of(tag: bytes) -> str | None:
     """A tag; None for an empty one, which is none. Raises `ApplicationError`."""
     if not tag:

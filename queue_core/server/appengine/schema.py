@@ -53,6 +53,7 @@ class Field:
     Args:
         values: of an enum: the numbers it knows. Another one is skipped like an unknown field.
         message: the table of a message or a group.
+        wire: how its values lie on the wire; with the number, the tag before each of them.
     """
 
     number: int
@@ -61,16 +62,26 @@ class Field:
     label: Label = Label.OPTIONAL
     values: frozenset[int] = frozenset()
     message: "Message | None" = None
+    wire: int = field(init=False, repr=False, compare=False)
+    is_bytes: bool = field(init=False, repr=False, compare=False)
+    is_repeated: bool = field(init=False, repr=False, compare=False)
+    is_required: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wire", _WIRE[self.kind])
+        object.__setattr__(self, "is_bytes", self.kind is Kind.BYTES)
+        object.__setattr__(self, "is_repeated", self.label is Label.REPEATED)
+        object.__setattr__(self, "is_required", self.label is Label.REQUIRED)
 
     @property
     def tag(self) -> int:
-        """What it begins with on the wire."""
-        return self.number << 3 | _WIRE[self.kind]
+        """What each of its values begins with."""
+        return self.number << 3 | self.wire
 
     @property
     def is_packable(self) -> bool:
         """Whether its values may come in one run."""
-        return self.label is Label.REPEATED and _WIRE[self.kind] == VARINT
+        return self.is_repeated and self.wire == VARINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +93,17 @@ class Message:
     by_tag: Mapping[int, Field] = field(init=False, repr=False, compare=False)
     required: tuple[str, ...] = field(init=False, repr=False, compare=False)
     nested: "tuple[tuple[str, Message], ...]" = field(init=False, repr=False, compare=False)
+    heads: tuple[tuple[Field, bytes], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_tag = {one.tag: one for one in self.fields}
         by_tag |= {one.number << 3 | LENGTH: one for one in self.fields if one.is_packable}
-        object.__setattr__(self, "fields", tuple(sorted(self.fields, key=lambda one: one.number)))
+        in_order = sorted(self.fields, key=lambda one: one.number)
         object.__setattr__(self, "by_tag", by_tag)
-        object.__setattr__(self, "required", tuple(one.name for one in self.fields if one.label is Label.REQUIRED))
-        nested = tuple((one.name, one.message) for one in self.fields if one.message is not None)
+        object.__setattr__(self, "required", tuple(one.name for one in in_order if one.is_required))
+        nested = tuple((one.name, one.message) for one in in_order if one.message is not None)
         object.__setattr__(self, "nested", nested)
+        object.__setattr__(self, "heads", tuple((one, varint(one.tag)) for one in in_order))
 
 
 class Record(dict[str, "Value | list[Value]"]):
@@ -139,3 +152,18 @@ class Record(dict[str, "Value | list[Value]"]):
         values = self.get(name, [])
         assert isinstance(values, list)
         return [value for value in values if isinstance(value, Record)]
+
+
+_SMALL = tuple(bytes((number,)) for number in range(0x80))
+
+
+def varint(value: int) -> bytes:
+    """A number in [0, 2^64) as it lies on the wire."""
+    if value < 0x80:
+        return _SMALL[value]
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
