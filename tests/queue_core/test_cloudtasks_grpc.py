@@ -1,6 +1,7 @@
 """The listener for gRPC: where it listens, tokens, TLS, its settings, and its end."""
 
 import socket
+import sys
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -107,6 +108,13 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_left_open() -> None:
 def test_a_certificate_that_is_none_is_told() -> None:
     with pytest.raises(ListenError, match="certificate"):
         Server(MemoryStore(), ServeOptions(port=0, grpc=GrpcOptions(tls=GrpcTls(b"no", b"pem"))))
+
+
+def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "queue_core.server.cloudtasks.grpc_server", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(InvalidSettingError, match=r"towline\[grpc\]"):
+        Server(MemoryStore(), ServeOptions(port=0, grpc=GrpcOptions()))
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
