@@ -15,7 +15,6 @@ import pytest
 
 from queue_core.clock import SystemClock
 from queue_core.task import QueueSpec
-from tests.support.commands import ROOT
 from tests.support.sdks import java_runtime, recorded
 from tests.support.sdks.java_runtime import TICKET, Client
 from tests.support.sdks.recorded import Call
@@ -23,7 +22,6 @@ from tests.support.sdks.relay import Exchange, read_message, relaying
 from tests.support.sdks.serving import Served, serving, serving_here
 from tests.support.stores import opened
 
-RECORDED = ROOT / "tests" / "support" / "sdks" / "java" / "recorded.txt"
 TITLE = "What Story.java sent to /rpc_http (>) through Google's SDK for Java 2.0.36, and how it was answered (<)."
 STORY = QueueSpec("story", on_exhausted="delete")
 QUEUE = "queue:\n- {name: story, mode: pull}\n"
@@ -54,7 +52,7 @@ def test_a_java_application_finds_what_app_engine_would_tell_it(application: Pat
         exchanges = run(application, served, client="jdk", folder=tmp_path)
     (tmp_path / "recorded.txt").write_text(recorded.written(exchanges, title=TITLE))  # should it have to be new
     sent = [recorded.told(Call(exchange.request, exchange.answer).asked) for exchange in exchanges]
-    assert sent == [recorded.told(call.asked) for call in recorded.read(RECORDED)]
+    assert sent == [recorded.told(call.asked) for call in recorded.read(recorded.JAVA)]
 
 
 def test_the_other_client_of_the_java_runtime_finds_the_same(application: Path, tmp_path: Path) -> None:
@@ -92,7 +90,7 @@ def replay(served: Served, *, ticket: bytes) -> None:
     current: dict[int, int] = {}
     start: int | None = None
     with socket.create_connection((served.host, served.port), timeout=10) as connection:
-        for call in recorded.read(RECORDED):
+        for call in recorded.read(recorded.JAVA):
             for eta in recorded.etas(call.asked):
                 start = eta if start is None else start
                 current.setdefault(eta, now + eta - start)  # an eta that no answer told was made from the time of day

@@ -10,10 +10,12 @@ from google.protobuf.message import Message
 
 from queue_core.clock import Instant
 from tests.support.appengine_sdk import remote_pb2, service_pb2
+from tests.support.commands import ROOT
 from tests.support.sdks.relay import Exchange
 
 Told: TypeAlias = "Mapping[str, Told] | Sequence[Told] | str | bytes | int | float | bool"
 
+JAVA = ROOT / "tests" / "support" / "sdks" / "java" / "recorded.txt"
 PRESENT_AFTER = Instant(1_500_000_000_000_000)
 """Etas after it are of the time of the recording; those before it were chosen."""
 _ETAS = frozenset({"eta_usec", "updated_eta_usec", "oldest_eta_usec"})
