@@ -1,8 +1,10 @@
 """Google's Java runtime and SDK, where the machine has them: from Google's package google-cloud-cli-app-engine-java."""
 
 import os
+import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ RUNTIME = SDK / "production"
 MAIN = "com.google.apphosting.runtime.JavaRuntimeMainWithDefaults"
 OPENED = ("java.base/java.lang", "java.base/java.nio.charset", "java.base/java.util.concurrent")
 TICKET = "the-ticket-of-this-request"
+LOG = "java.log"
 SECONDS = 120.0
 
 Client: TypeAlias = Literal["jdk", "jetty"]
@@ -68,7 +71,7 @@ def running(war: Path, *, api: str, folder: Path, client: Client) -> Iterator[st
     if client == "jdk":
         environment["APPENGINE_API_CALLS_USING_JDK_CLIENT"] = "true"
     opened = [option for name in OPENED for option in ("--add-opens", f"{name}=ALL-UNNAMED")]
-    with (folder / "java.log").open("wb") as log:
+    with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
             [
                 *("java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", *opened),
@@ -92,6 +95,12 @@ def _port(process: "subprocess.Popen[bytes]", log: Path) -> int | None:
     assert process.poll() is None, log.read_text()
     listening = (one for one in psutil.Process(process.pid).net_connections("tcp") if one.status == psutil.CONN_LISTEN)
     return next((one.laddr.port for one in listening), None)
+
+
+def version(folder: Path) -> str | None:
+    """The SDK's, as its runtime told in its log."""
+    found = re.search(r"runtime jars built on .*, version ([0-9.]+)", (folder / LOG).read_text())
+    return found[1] if found else None
 
 
 def ask(url: str) -> str:
