@@ -1,7 +1,7 @@
 """Add and BulkAdd: every request is checked first, and only if all of them are right are any added."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queue_core import limits
 from queue_core.clock import Instant
@@ -12,6 +12,7 @@ from queue_core.server.appengine.codes import ApplicationError, Code
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.schema import Record
 from queue_core.service import Step
+from queue_core.stores.building import builder
 from queue_core.task import NewTask
 from queue_core.verbs import Turn
 
@@ -29,7 +30,7 @@ class Wanted:
 
     Args:
         queue: the queue's name as it came.
-        eta: checked when the present is known, before anything else.
+        eta: checked when the present is known, before anything else; the task has it only then.
         refusal: what is wrong with the rest, whether or not the queue exists.
     """
 
@@ -49,6 +50,11 @@ class Result:
     code: Code
     chosen_name: str = ""
     detail: str = ""
+
+
+new_result = builder(Result)
+new_wanted = builder(Wanted)
+new_task = builder(NewTask)
 
 
 def bulk_add(payload: bytes) -> Step[bytes]:
@@ -92,7 +98,7 @@ def wanted_of(request: bytes) -> Wanted:
         task = _task(record, is_pull=is_pull, size_bytes=len(request))
     except ApplicationError as error:
         refusal = error
-    return Wanted(
+    return new_wanted(
         record.octets("queue_name"),
         Instant(record.integer("eta_usec")),
         task,
@@ -111,11 +117,11 @@ def add_all(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
     if not tasks:
         return []
     try:
-        added = turn.add(tasks[0].queue or "", tasks)
+        added = turn.add(queue_of(wanted[0].queue), tasks)
     except UnknownQueueError:
         return _refusals(turn, wanted)
     return [
-        Result(_STATUS[one.status], "" if request.is_named or one.status != "added" else one.name)
+        new_result(_STATUS[one.status], "" if request.is_named or one.status != "added" else one.name, "")
         for request, one in zip(wanted, added, strict=True)
     ]
 
@@ -123,10 +129,17 @@ def add_all(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
 def _all_tasks(turn: Turn, wanted: Sequence[Wanted]) -> list[NewTask] | None:
     """What is to be added; None when anything is wrong."""
     tasks: list[NewTask] = []
+    now = turn.now
+    home = wanted[0].queue if wanted else b""
     for one in wanted:
-        if one.task is None or not one.is_pull or one.is_transactional or _eta_refusal(one, turn.now) is not None:
+        task = one.task
+        if task is None or not one.is_pull or one.is_transactional or _eta_refusal(one, now) is not None:
             return None
-        tasks.append(one.task)
+        if one.eta > now:
+            task = replace(task, eta=one.eta)
+        if one.queue != home:
+            task = replace(task, queue=queue_of(one.queue))
+        tasks.append(task)
     return tasks
 
 
@@ -153,6 +166,8 @@ def _refusal(turn: Turn, one: Wanted) -> Result:
 
 
 def _eta_refusal(one: Wanted, now: Instant) -> ApplicationError | None:
+    if 0 <= one.eta <= now:
+        return None
     try:
         limits.check_eta(one.eta, now=now)
     except InvalidEtaError as error:
@@ -191,12 +206,11 @@ def _task(record: Record, *, is_pull: bool, size_bytes: int) -> NewTask:
             raise ApplicationError(
                 Code.INVALID_RETRY_PARAMETERS, f"retry_limit must be at least 1, the first lease: {max_leases}"
             )
-    return NewTask(
+    queue_of(record.octets("queue_name"))
+    return new_task(
         record.octets("body"),
         given_name(record.octets("task_name")),
         tag_of(record.octets("tag")),
-        Instant(record.integer("eta_usec")),
-        queue=queue_of(record.octets("queue_name")),
         max_leases=max_leases,
     )
 

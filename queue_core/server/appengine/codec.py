@@ -76,13 +76,9 @@ class _Reader:
             tag = data[at]
             at += 1
             if tag >= 0x80:
-                if at < end and 0 < data[at] < 0x80:
-                    tag = tag & 0x7F | data[at] << 7
-                    at += 1
-                else:
-                    self.at = at - 1
-                    tag = self._tag(end)
-                    at = self.at
+                self.at = at - 1
+                tag = self._tag(end)
+                at = self.at
             known = by_tag.get(tag)
             if known is None:
                 self.at = at
@@ -177,6 +173,9 @@ class _Reader:
 
     def _tag(self, end: int) -> int:
         began_at = self.at
+        if began_at + 1 < end and 0 < self.data[began_at + 1] < 0x80 <= self.data[began_at]:
+            self.at += 2  # as most numbers from 16 on
+            return self.data[began_at] & 0x7F | self.data[began_at + 1] << 7
         tag = self._varint(end)
         if tag >> 32 or self.at - began_at > 5:
             raise CodecError(f"not a field's number, at byte {began_at}")
