@@ -12,6 +12,7 @@ from queue_core.appengine import connect
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
+from queue_core.cli.options import json_option
 from queue_core.cli.target import find_target
 
 SCRIPT_FAILED = 1
@@ -34,10 +35,16 @@ SCRIPT_FAILED = 1
     help="File with the bearer token  [default: TOWLINE_TOKEN]",
 )
 @click.option("-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Settings file.")
+@json_option
 @click.argument("script", type=click.Path(exists=True, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_appengine(
-    url: str | None, token_file: Path | None, file: Path | None, script: Path, arguments: tuple[str, ...]
+    url: str | None,
+    token_file: Path | None,
+    file: Path | None,
+    script: Path,
+    arguments: tuple[str, ...],
+    as_json: bool,  # noqa: ARG001, FBT001 - for failures before the script begins, which are told elsewhere
 ) -> int:
     """Run the Python SCRIPT with ARGUMENTS, its `google.appengine.api.taskqueue` calls going to a Towline server.
 

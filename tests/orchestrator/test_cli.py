@@ -19,10 +19,26 @@ from queue_core.cli.group import Command
 from tests.support.commands import ROOT, Commands, program_environment, run_program
 
 THE_COMMANDS = (
-    *("up", "serve", "supervise", "work", "demo", "init", "check", "plan", "why", "doctor", "add", "lease", "renew"),
+    *(
+        "up",
+        "serve",
+        "supervise",
+        "work",
+        "run-appengine",
+        "demo",
+        "init",
+        "check",
+        "plan",
+        "why",
+        "doctor",
+        "add",
+        "lease",
+        "renew",
+    ),
     *("simulate", "backtest"),
     *("release", "delete", "peek", "purge", "redrive", "pause", "resume", "queues", "pools", "workers", "events"),
     *("scale", "stats", "top", "export", "import", "migrate", "bench", "schema", "config", "health", "completion"),
+    "run-appengine",
 )
 SETTINGS = """\
 store: sqlite:///queue.db
