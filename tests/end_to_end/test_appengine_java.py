@@ -63,6 +63,14 @@ def test_the_other_client_of_the_java_runtime_finds_the_same(application: Path, 
         run(application, served, client="jetty", folder=tmp_path)
 
 
+def test_a_ticket_that_is_no_token_is_a_security_exception(application: Path, tmp_path: Path) -> None:
+    with (
+        served_here("memory", tmp_path, ticket=TICKET) as served,
+        java_runtime.running(application, api=f"{served.host}:{served.port}", folder=tmp_path, client="jdk") as url,
+    ):
+        assert java_runtime.ask(f"{url}/stranger", ticket="somebody-elses-ticket") == "ok"
+
+
 def run(application: Path, served: Served, *, client: Client, folder: Path) -> list[Exchange]:
     """Run the story, and return what went over the wire."""
     with (

@@ -103,9 +103,9 @@ def version(folder: Path) -> str | None:
     return found[1] if found else None
 
 
-def ask(url: str) -> str:
-    """What the application answers, with a ticket as App Engine's front end adds it."""
-    request = urllib.request.Request(url, headers={"X-AppEngine-API-Ticket": TICKET})
+def ask(url: str, *, ticket: str = TICKET) -> str:
+    """What the application answers, asked with a ticket as App Engine's front end adds it."""
+    request = urllib.request.Request(url, headers={"X-AppEngine-API-Ticket": ticket})
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             told: bytes = answer.read()

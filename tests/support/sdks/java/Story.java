@@ -21,8 +21,8 @@ import javax.servlet.http.HttpServletRequest;
 import javax.servlet.http.HttpServletResponse;
 
 /**
- * A web application as an App Engine shop has it, in Google's runtime: it runs one story on the pull queue {@code
- * story}, checks every answer, and responds with "ok".
+ * A web application as an App Engine shop has it, in Google's runtime: {@code /story} runs one on the pull queue
+ * of that name, {@code /stranger} calls with a ticket that is no token; both check every answer, and respond with "ok".
  */
 public final class Story extends HttpServlet {
   private static final long HOUR = 3_600_000;
@@ -32,7 +32,13 @@ public final class Story extends HttpServlet {
   @Override
   protected void doGet(HttpServletRequest request, HttpServletResponse response) throws IOException {
     try {
-      adds(QueueFactory.getQueue("story"));
+      Queue queue = QueueFactory.getQueue("story");
+      if (request.getRequestURI().equals("/story")) {
+        adds(queue);
+      } else {
+        fails(SecurityException.class, () -> queue.add(named("one").payload("1")));
+        fails(SecurityException.class, () -> queue.leaseTasks(60, TimeUnit.SECONDS, 1));
+      }
       response.getWriter().print("ok");
     } catch (Exception | AssertionError error) {
       response.setStatus(500);
