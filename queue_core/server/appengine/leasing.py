@@ -180,7 +180,10 @@ def _moved(turn: Turn, queue: str, wanted: bytes, eta: Instant, seconds: float) 
 
 
 def _missing(turn: Turn, queue: str, name: str) -> ApplicationError:
-    if is_chosen(name) or _is_tombstoned(turn, queue, name):
+    if is_chosen(name):
+        return ApplicationError(Code.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
+    turn.settle(queue)  # it may have used up its leases, and nobody has looked since
+    if _is_tombstoned(turn, queue, name):
         return ApplicationError(Code.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
     return ApplicationError(Code.UNKNOWN_TASK, f"no task {name} in queue {queue}")
 
