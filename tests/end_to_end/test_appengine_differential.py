@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from queue_core.stores.memory import MemoryStore
-from tests.differential.answers import Leased, Modified
+from tests.differential.answers import TOMBSTONED_TASK, Leased, Modified
 from tests.differential.comparison import compare
+from tests.differential.facts import RETENTION
 from tests.differential.programs import a_program
 from tests.differential.report import story
 from tests.differential.rules import RULES
@@ -19,6 +20,7 @@ from tests.differential.steps import (
     BOUNDED,
     PLAIN,
     Add,
+    Delete,
     Eta,
     Given,
     Lease,
@@ -29,6 +31,7 @@ from tests.differential.steps import (
     Retry,
     Stats,
     Step,
+    Which,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
@@ -88,6 +91,14 @@ RULED: dict[str, tuple[Step, ...]] = {
         Pass(SECOND),
         leased(count=2, by_tag=True),
     ),
+    "names come free": (
+        Add(PLAIN, (a_task("a"),)),
+        Delete(PLAIN, (Given(b"a"),)),
+        Pass(RETENTION - 1),
+        Add(PLAIN, (a_task("a"),)),
+        Pass(1),
+        Add(PLAIN, (a_task("a"),)),
+    ),
     "no end comes twice": (
         Add(PLAIN, (a_task("a"),)),
         Pass(1),
@@ -103,6 +114,21 @@ def test_a_rule_allows_what_its_name_says_and_is_counted(rule: str) -> None:
     tally, difference = compare(RULED[rule], MemoryStore())
     assert difference is None
     assert tally.rules[rule] == 1
+
+
+@pytest.mark.parametrize("name", [Given(b"a"), Picked("ever", 1.0 - 1e-9)], ids=["given", "chosen"])
+def test_a_task_that_used_up_its_leases_is_gone_for_whoever_held_it(name: Which) -> None:
+    program = (
+        Add(BOUNDED, (a_task("a"), a_task())),
+        leased(queue=BOUNDED, seconds=0.0),
+        Pass(1),
+        leased(queue=BOUNDED, seconds=1.0),
+        Pass(2 * SECOND),
+        Modify(BOUNDED, name, "own", 10.0),
+    )
+    tally, difference = compare(program, MemoryStore())
+    assert difference is None
+    assert tally.kinds[f"refused {TOMBSTONED_TASK}"] == 1
 
 
 class WrongStore(MemoryStore):
