@@ -193,7 +193,10 @@ BEGIN
             settled := towline.settle_before(q, free_slot, now, end_eta, end_id);
         END IF;
         -- Not what is ready from later on: such a row was leased, and is back in another place, since this call began.
-        end_eta := least(end_eta, now + 1);
+        -- By this server's clock: `now` may have been stepped back, and what was ready then is ready still.
+        end_eta := least(
+            end_eta, greatest(now, (extract(epoch FROM statement_timestamp()) * 1000000)::int8) + 1
+        );
         IF is_paused THEN
             filter := -1;
         ELSIF filter = 3 THEN
