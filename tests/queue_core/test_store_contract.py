@@ -88,6 +88,11 @@ def test_tokens_never_repeat_when_the_clock_is_stepped_back(store: Store) -> Non
     assert len(seen) == 4
 
 
+def test_what_is_ready_stays_so_when_the_clock_is_stepped_back(store: Store) -> None:
+    add(store, NewTask(name="waits"), now=at(5))
+    assert names(lease(store, 1, now=at(3))) == ["waits"]
+
+
 # -- order and tags ---------------------------------------------------------------------------------------------------
 
 
