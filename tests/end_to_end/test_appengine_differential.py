@@ -16,7 +16,7 @@ from tests.differential.facts import RETENTION
 from tests.differential.programs import a_program
 from tests.differential.report import REASONS, story
 from tests.differential.rules import RULES
-from tests.differential.running import StoreName, run
+from tests.differential.running import STORES, StoreName, fresh, run
 from tests.differential.shrinking import shrunk
 from tests.differential.steps import (
     BOUNDED,
@@ -131,6 +131,23 @@ def test_a_task_that_used_up_its_leases_is_gone_for_whoever_held_it(name: Which)
     tally, difference = compare(program, MemoryStore())
     assert difference is None
     assert tally.kinds[f"refused {TOMBSTONED_TASK}"] == 1
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_lowest_eta_is_that_of_a_task_that_is_still_there(store: StoreName) -> None:
+    program = (
+        Add(BOUNDED, (a_task("a"), a_task("b", eta=60 * SECOND), a_task("c", eta=30 * SECOND))),
+        leased(queue=BOUNDED, seconds=0.0),
+        leased(queue=BOUNDED, seconds=1.0),
+        Pass(2 * SECOND),
+        Stats((BOUNDED,)),
+        Delete(BOUNDED, (Given(b"b"), Given(b"c"))),
+        Stats((BOUNDED,)),
+    )
+    with fresh(store) as opened:
+        tally, difference = compare(program, opened)
+    assert difference is None
+    assert tally.calls["FetchQueueStats"] == 2
 
 
 class WrongStore(MemoryStore):

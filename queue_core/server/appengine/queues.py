@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from queue_core import limits
 from queue_core.api import ALL_STATES
+from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import decode, encode
@@ -14,7 +15,7 @@ from queue_core.server.appengine.schema import Record
 from queue_core.server.lease_counts import LeaseCounts
 from queue_core.service import Step
 from queue_core.stats import QueueStats
-from queue_core.task import ANY, QueueSpec, Task
+from queue_core.task import ANY, QueueSpec, Task, TaskState
 from queue_core.verbs import Turn
 
 MAX_QUEUES_PER_CALL = 1000
@@ -53,14 +54,13 @@ def _stats(turn: Turn, queue: str | None, recent: LeaseCounts) -> Record:
     """What is known of a queue; tasks that are dead count for nothing: they are no backlog."""
     try:
         counts = turn.stats(queue, ANY) if queue is not None else QueueStats("")
-        next_eta = turn.transaction.next_eta(queue, now=turn.now) if queue is not None else None
+        lowest = _lowest_eta(turn, queue, counts) if queue is not None else None
     except UnknownQueueError:
-        counts, next_eta = QueueStats(""), None
+        counts, lowest = QueueStats(""), None
     leased = recent.counts(counts, now=turn.now)
-    etas = [eta for eta in (counts.oldest_ready_at, next_eta) if eta is not None]
     return Record(
         num_tasks=min(counts.ready + counts.delayed + counts.in_flight, (1 << 31) - 1),
-        oldest_eta_usec=int(min(etas)) if etas else -1,
+        oldest_eta_usec=-1 if lowest is None else int(lowest),
         scanner_info=Record(
             executed_last_minute=leased.last_minute,
             executed_last_hour=leased.last_hour,
@@ -69,6 +69,24 @@ def _stats(turn: Turn, queue: str | None, recent: LeaseCounts) -> Record:
             enforced_rate=0.0,
         ),
     )
+
+
+def _lowest_eta(turn: Turn, queue: str, counts: QueueStats) -> Instant | None:
+    """Of every task that counts. What the store names as due may be one that has used up its leases, not settled yet:
+    then the next ones are looked for, of delayed tasks among the first thousand."""
+    if counts.oldest_ready_at is not None:
+        return counts.oldest_ready_at
+    next_eta = turn.transaction.next_eta(queue, now=turn.now)
+    if next_eta is None or next_eta > turn.now:
+        return next_eta
+    etas = [lease.expires_at for lease in turn.transaction.live_leases(queue, limit=1, now=turn.now)]
+    if counts.delayed:
+        delayed = frozenset({TaskState.DELAYED})
+        page = turn.peek(
+            queue, tags=ANY, states=delayed, names=None, after=0, limit=limits.MAX_PEEK_TASKS, payload_bytes=0
+        )
+        etas += [task.eta for task in page.tasks]
+    return min(etas, default=None)
 
 
 # -- tasks of a queue -------------------------------------------------------------------------------------------------
