@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from threading import Lock
@@ -53,6 +53,20 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
         logger_factory=_LineLoggers(getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)),
         cache_logger_on_first_use=True,
     )
+
+
+@contextlib.contextmanager
+def beside_answers() -> Iterator[None]:
+    """Warnings to stderr for the length of a command: its stdout is for answers."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["warning"]),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 class LifecycleFile:

@@ -220,6 +220,10 @@ class Transaction(Protocol):
 class Signals(Protocol):
     """Wakes waiting lease calls of other processes on the same store. Never a source of state, only a hint."""
 
+    @property
+    def trouble(self) -> str:
+        """Why waiters of this process can't be woken, and what to do about it; "" when they can, or nobody waited."""
+
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """`count` tasks of a tag became leasable: wake as many fitting waiters, most recently active first."""
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from queue_core import logs
 from queue_core.cli.catalog import COMMANDS, LOOK, RUN, TASKS
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import Entry, LazyGroup
@@ -50,4 +51,5 @@ def command() -> LazyGroup:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
-    return run_command(command(), arguments)
+    with logs.beside_answers():
+        return run_command(command(), arguments)

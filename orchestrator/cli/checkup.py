@@ -23,6 +23,7 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
 from queue_core.stores.urls import is_shared, masked
+from queue_core.task import ANY
 from queue_core.units import format_bytes
 
 Level = Literal["ok", "warn", "bad"]
@@ -131,6 +132,8 @@ def _shared_store(project: Project) -> Finding:
             QueueService(store).look(lambda turn: turn.transaction.queues())
             took.append(clock.monotonic() - began)
         ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
+        store.signals.subscribe("doctor", ANY).close()
+        trouble = store.signals.trouble
     except QueueError as error:
         return Finding("store", "bad", f"{place}: {error}", "look at the engine's log")
     finally:
@@ -141,6 +144,8 @@ def _shared_store(project: Project) -> Finding:
         told += f"; this host's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}, which changes nothing"
     if median > SLOW_LOOK_SECONDS:
         return Finding("store", "warn", told, "every lease waits for it: run the server nearer to it")
+    if trouble:
+        return Finding("store", "warn", told, trouble)
     return Finding("store", "ok", told)
 
 

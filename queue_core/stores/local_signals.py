@@ -19,6 +19,11 @@ class LocalSignals:
         self._waiters: list[LocalSubscription] = []
         self._idle: dict[str, list[int]] = {}
 
+    @property
+    def trouble(self) -> str:
+        """None: nothing lies between the waiters."""
+        return ""
+
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Wake up to `count` fitting waiters that are not awake yet."""
         if not self._waiters:

@@ -4,7 +4,9 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -18,6 +20,7 @@ from tests.support import engines
 from tests.support.commands import Commands
 from tests.support.engines import Engine, EngineUnavailableError, free_port
 from tests.support.eventually import eventually
+from tests.support.postgres_links import Pooler, through
 from tests.support.stores import new_url
 
 PASSWORD = "a/b@c:d"
@@ -130,3 +133,12 @@ def test_the_doctor_looks_at_a_shared_store(towline: Commands) -> None:
     _write(towline.folder, f"redis://127.0.0.1:{free_port()}/0")
     found = {finding["check"]: finding for finding in towline("doctor", "--json").json}
     assert found["store"]["level"] == "bad"
+
+
+def test_the_doctor_says_what_keeps_waiters_from_being_woken(towline: Commands) -> None:
+    url = new_url("postgresql")
+    with closing(Pooler("127.0.0.1", urlsplit(url).port or 0)) as pooler:
+        _write(towline.folder, through(url, pooler.port))
+        found = {finding["check"]: finding for finding in towline("doctor", "--json").json}
+    assert found["store"]["level"] == "warn"
+    assert "listen=" in found["store"]["fix"]

@@ -206,10 +206,10 @@ class Listener:
         with self._changed:
             self._state = "deaf" if is_refused else "lost"
             self._ears.look_seconds = LOOK_SECONDS if is_refused else inf
+            is_news, self._trouble = not self._trouble, str(error)
             self._changed.notify_all()
-        if not self._trouble:
+        if is_news:
             log.warning(events.SIGNALS_UNHEARD if is_refused else events.LISTENER_LOST, error=str(error))
-        self._trouble = str(error)
         if is_refused:
             self._ears.hear_all()
             return REFUSED_SECONDS

@@ -21,7 +21,7 @@ class NotifySignals:
 
     @property
     def trouble(self) -> str:
-        """Why waiters of this process can't be woken, and what to do about it; "" when they can."""
+        """Why waiters of this process can't be woken, and what to do about it; "" when they can, or nobody waited."""
         return self._listener.trouble
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:

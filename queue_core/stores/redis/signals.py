@@ -53,6 +53,11 @@ class RedisSignals:
         """A verb's answer said that somebody listens on the queue: what it made leasable is to be published."""
         self._listened_until[queue] = self._link.clock.monotonic() + LISTENED_SECONDS
 
+    @property
+    def trouble(self) -> str:
+        """None that lasts: while Redis is away nothing else works either."""
+        return ""
+
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
         if queue in self._ears or self._listened_until.get(queue, 0.0) > self._link.clock.monotonic():

@@ -60,6 +60,11 @@ class SocketSignals:
         self._idle: dict[str, list[int]] = {}
         self._lock = Lock()
 
+    @property
+    def trouble(self) -> str:
+        """None that lasts: sockets in one folder."""
+        return ""
+
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
         waiters = self._waiters()
