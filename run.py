@@ -48,7 +48,7 @@ CHECKS = (
     ("ruff format", ["-m", "ruff", "format", "--check", "."]),
     ("mypy", ["-m", "mypy"]),
     ("import-linter", ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]),
-    ("pytest", ["-m", "pytest", "-q", "-rs", "--durations=5"]),
+    ("pytest", ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "2", "--dist", "worksteal"]),
 )
 
 

@@ -82,5 +82,6 @@ Node: TypeAlias = Text | Nothing | Told | Items | Group
 
 
 def shown_key(key: str, spelling: Spelling) -> str:
-    """A key as the file spells it."""
-    return key if spelling == "yaml" else key.replace("_", "-")
+    """A key as the file spells it; in quotes where it begins or ends in nothing that is seen."""
+    spelt = key if spelling == "yaml" else key.replace("_", "-")
+    return spelt if spelt == spelt.strip() and spelt else repr(spelt)

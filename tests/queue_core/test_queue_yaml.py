@@ -263,6 +263,7 @@ def test_a_mode_is_in_lower_case(mode: str) -> None:
         ("queue:\n- &a {name: x, mode: pull}\n- *a\n", "2:3", "anchors"),
         ("queue: []\napplication: &a b\n", "2:14", "anchors"),
         ("queue:\n- name: a\n  <<: {mode: pull}\n  rate: 5/s\n", "3:3", "unknown setting"),
+        ("queue: []\n? ' '\n", "2:3", "' ': unknown setting"),
         ("queue:\n- ? [a]\n  : b\n  name: a\n  rate: 1/s\n", "2:5", "key must be text"),
         ("queue:\n- name: a\n\tmode: pull\n", "3:1", "tab"),
         ("queue: [\n", "2:1", "expected"),
