@@ -70,6 +70,15 @@ def check_lease_time(spec: QueueSpec, seconds: float) -> None:
         )
 
 
+def check_renewed_time(spec: QueueSpec, seconds: float) -> None:
+    """Raise `InvalidLeaseTimeError` for a lease that would last so long in all, renewals included.
+
+    A `max_lease_seconds` of its greatest value bounds each renewal alone, as App Engine does, and never the sum.
+    """
+    if spec.max_lease_seconds < limits.MAX_LEASE_SECONDS:
+        check_lease_time(spec, seconds)
+
+
 def check_not_moved(spec: QueueSpec) -> None:
     """Raise `QueueMovedError` for a queue that is fenced: it says where the queue lives instead."""
     if not spec.moved_to:

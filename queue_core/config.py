@@ -81,7 +81,10 @@ class QueueSettings(Model):
         default=60.0, gt=0, le=MAX_LEASE_SECONDS, description="Length of a lease; renewed while the handler lives."
     )
     max_lease: Seconds = Field(
-        default=MAX_LEASE_SECONDS, gt=0, le=MAX_LEASE_SECONDS, description="The longest a lease may become by renewals."
+        default=MAX_LEASE_SECONDS,
+        gt=0,
+        le=MAX_LEASE_SECONDS,
+        description="The longest a lease may become by renewals; without bound at 7d.",
     )
     max_leases: Count | None = Field(
         default=None, ge=1, le=MAX_LEASES, description="Leases after which a task is dead."

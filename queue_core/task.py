@@ -141,7 +141,7 @@ class QueueSpec:
 
     Args:
         lease_seconds: length of a lease when the caller names none.
-        max_lease_seconds: the longest a lease may become by renewals.
+        max_lease_seconds: the longest a lease may become by renewals; 7 days: each renewal is bounded alone.
         max_leases: charged leases after which a task that is not deleted becomes dead; None: no bound.
         retry_min_seconds, retry_max_seconds: delay after the first failed lease, doubling up to the second.
         on_exhausted: what becomes of a task at `max_leases`: kept as dead, or deleted (App Engine).

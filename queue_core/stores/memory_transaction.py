@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.admission import check_lease_time, check_not_moved
+from queue_core.admission import check_lease_time, check_not_moved, check_renewed_time
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -111,7 +111,7 @@ class MemoryTransaction:
         asked = [held.spec.lease_seconds if renewal.seconds is None else renewal.seconds for renewal in renewals]
         for task, seconds in zip(tasks, asked, strict=True):
             if task is not None:
-                check_lease_time(held.spec, seconds_between(task.leased_at, after(now, seconds)))
+                check_renewed_time(held.spec, seconds_between(task.leased_at, after(now, seconds)))
         outcomes: list[Renewed | None] = []
         for task, renewal, seconds in zip(tasks, renewals, asked, strict=True):
             if task is None:

@@ -7,10 +7,9 @@ stays the stub's own, so that a rule allows one difference and no other.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.differential.answers import INVALID_REQUEST, Answer, Leased, Modified, Refused
+from tests.differential.answers import Answer, Leased, Modified
 from tests.differential.facts import RETENTION, limit_of
 from tests.differential.refusals import (
-    MAX_LEASE_SECONDS,
     bounds_of_calls,
     checks_of_clients,
     far_etas,
@@ -43,17 +42,6 @@ def _paused(trial: Trial) -> After | None:
     if not trial.stub.queue(trial.queue).paused:
         return None
     return lambda answer: trial.undone(Leased(())) if isinstance(answer, Leased) else answer
-
-
-def _seven_days(trial: Trial) -> After | None:
-    known = trial.facts.known.get(trial.queue, {})
-    if not isinstance(trial.call, Modify) or bytes(trial.request.task_name) not in known:
-        return None
-    leased_at = known[bytes(trial.request.task_name)].leased_at
-    longest = leased_at + round(MAX_LEASE_SECONDS * 1e6)
-    if not leased_at or not trial.now + trial.request.lease_seconds * 1e6 > longest:
-        return None
-    return lambda answer: trial.undone(Refused(INVALID_REQUEST)) if isinstance(answer, Modified) else answer
 
 
 def _rounded(trial: Trial) -> After | None:
@@ -253,7 +241,6 @@ RULES = (
         names_of_queues,
     ),
     Rule("a paused queue", "leases nothing, with OK: a worker would die of an error", _paused),
-    Rule("seven days in all", "our leases last no longer, however often they are renewed (`max_lease`)", _seven_days),
     Rule("pull tasks only", "the stub looks at the mode of the first task alone", pull_only),
     Rule(
         "names like a chosen one",

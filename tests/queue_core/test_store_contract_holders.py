@@ -8,6 +8,7 @@ from queue_core.errors import (
     InvalidTokenError,
     UnknownQueueError,
 )
+from queue_core.limits import MAX_LEASE_SECONDS
 from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.task_builders import (
@@ -99,6 +100,15 @@ def test_no_lease_outgrows_the_queues_longest(store: Store) -> None:
         (renewed,) = transaction.renew(QUEUE, [Renewal(held.token, 40)], now=at(20))
     assert renewed is not None
     assert renewed.expires_at == at(60)
+
+
+def test_a_queue_without_a_longest_lease_bounds_each_renewal_and_not_their_sum(store: Store) -> None:
+    add(store, NewTask())
+    (held,) = lease(store, seconds=MAX_LEASE_SECONDS)
+    with store.begin() as transaction:
+        (renewed,) = transaction.renew(QUEUE, [Renewal(held.token, MAX_LEASE_SECONDS)], now=at(1))
+    assert renewed is not None
+    assert renewed.expires_at == at(1 + MAX_LEASE_SECONDS)
 
 
 def test_two_leases_of_a_task_never_end_at_the_same_microsecond(store: Store) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from queue_core import semantics
-from queue_core.admission import check_lease_time
+from queue_core.admission import check_renewed_time
 from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Release, Renewal, Renewed
@@ -64,7 +64,7 @@ def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -
     asked = [queue.spec.lease_seconds if renewal.seconds is None else renewal.seconds for renewal in renewals]
     for fence, seconds in zip(fences, asked, strict=True):
         if fence in rows:
-            check_lease_time(queue.spec, seconds_between(fence[1], after(now, seconds)))
+            check_renewed_time(queue.spec, seconds_between(fence[1], after(now, seconds)))
     tasks: dict[Fence, Task] = {fence: task_of(step, queue, row) for fence, row in rows.items()}
     outcomes: list[Renewed | None] = []
     for fence, renewal, seconds in zip(fences, renewals, asked, strict=True):

@@ -26,7 +26,8 @@ BEGIN
         held[place] := FOUND;
         IF FOUND THEN
             end_at := now + round(coalesce(seconds[place], q.lease_seconds) * 1000000)::int8;
-            IF (end_at - grants[place]) / 1000000::float8 > q.max_lease_seconds THEN
+            -- Seven days bound each renewal alone, never the sum.
+            IF q.max_lease_seconds < 604800 AND (end_at - grants[place]) / 1000000::float8 > q.max_lease_seconds THEN
                 RETURN NEXT towline.answer(
                     4, concat_ws(' ', queue_name, (end_at - grants[place]) / 1000000::float8, q.max_lease_seconds), 0
                 );

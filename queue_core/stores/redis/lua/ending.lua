@@ -42,8 +42,9 @@ local function renew(keys, args)
   for index = 1, number do
     if lengths[index] < 0 then lengths[index] = queue.spec.lease_us end
   end
+  local is_bounded = queue.spec.most_seconds < 604800  -- seven days bound each renewal alone, never the sum
   for index, lease in ipairs(leases) do
-    local seconds = lease and (now + lengths[index] - lease.held.leased_at) / 1e6
+    local seconds = is_bounded and lease and (now + lengths[index] - lease.held.leased_at) / 1e6
     if seconds and seconds > queue.spec.most_seconds then return TOO_LONG .. pack('>d', seconds) .. queue.settings end
   end
   local letters, renewed = {}, {}
