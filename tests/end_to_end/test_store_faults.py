@@ -26,12 +26,13 @@ def test_nothing_is_lost_or_doubled_whatever_is_killed_or_cut(store: StoreName, 
     assert (tally.engine_kills >= 1) == (store != "sqlite")
 
 
-def test_a_store_that_waits_for_no_disk_is_seen_to_lose_adds(tmp_path: Path) -> None:
+def test_a_store_that_waits_for_no_disk_is_seen_to_lose_what_was_acknowledged(tmp_path: Path) -> None:
     budget = Budget(LONGEST_SECONDS, seed=1)
     tally = kills_on("postgresql", budget, tmp_path, round_seconds=ROUND_SECONDS, durability="relaxed")
     if tally.skipped:
         pytest.skip(tally.skipped)
-    assert "I1" in {violation.invariant for violation in tally.violations}
+    # An add, a deletion, or a lease that was charged: whichever was last when the engine was killed.
+    assert {violation.invariant for violation in tally.violations} & {"I1", "I4", "I11"}
 
 
 @pytest.mark.parametrize("store", ["postgresql", "redis"])
