@@ -71,7 +71,7 @@ class Gaps:
         longer, waited = math.fsum(weights), 0.0
         best_cost, best = longer * restart_seconds, 0.0
         for hold, weight, typical in zip(EDGES_SECONDS, weights, _TYPICAL_SECONDS, strict=False):
-            longer -= weight
+            longer = max(0.0, longer - weight)  # rounding must not make a longer hold look cheaper
             waited += weight * typical
             cost = waited + longer * (hold + restart_seconds)
             if cost < best_cost:

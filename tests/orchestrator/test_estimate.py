@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -124,6 +125,11 @@ def test_a_worker_that_is_always_wanted_again_soon_is_held_that_long() -> None:
 
 def test_a_worker_that_is_wanted_rarely_goes_at_once() -> None:
     assert used_at(*range(0, 100_000, 1_000)).hold_seconds(1, restart_seconds=20.0) <= 1.0
+
+
+def test_no_worker_is_held_for_longer_than_any_gap_because_of_rounding() -> None:
+    gaps = used_at(*accumulate([20, 3, 3] * 3, initial=0.0))
+    assert gaps.hold_seconds(1, restart_seconds=20.0) == 60.0, "the edge above the longest gap, imagined ones too"
 
 
 def test_a_pause_of_a_turn_is_no_gap() -> None:
