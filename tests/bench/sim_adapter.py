@@ -1,26 +1,31 @@
 """The project's own policy behind the interface of an outside simulator that races autoscalers on recorded arrivals.
 
-That simulator calls `decide(observation)` every `interval` seconds; here its observation becomes a sample and a fleet.
+That simulator calls `decide(observation)` every `interval` seconds, and tells counts: neither when a lease ended nor
+which began late, both of which a queue tells; nor does it call when a worker exits, which wakes a supervisor. So it is
+asked for ten looks per turn. A look only takes note; the policy is asked once per `turn_seconds`, and at once when a
+supervisor's turn comes at once: a first task without any worker, a start that failed, the exit of a drained worker.
 Nothing is decided here.
 """
 
 import bisect
-import heapq
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
-from orchestrator.fleet import CrashLoop, Fleet, Started, Worker, spawn_failed
+from orchestrator.fleet import CrashLoop, Fleet, Started, State, Worker, spawn_failed
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.plan import plan
 from orchestrator.policy import PolicyState, decide
 
 POSITIONS = 8
 MAX_SEEN = 2000
+LOOKS_PER_TURN = 10
 CORES = 64  # the simulated host starts any number of workers at a time
+_SAME_SECONDS = 1e-6
 
 
 class Settings(Protocol):
@@ -38,6 +43,8 @@ class Observation(Protocol):
     ready: int
     delayed: int
     inflight: int
+    alive: int
+    n_drain: int
     arrivals: int
     leases: Sequence[tuple[float, int, bool, int]]
     late: int
@@ -47,13 +54,32 @@ class Observation(Protocol):
     age: Callable[[int], float]
     start_samples: Sequence[float]
     start_fails: int
-    peak_busy: int
 
 
 class Plan(Protocol):
     """The simulator's richer answer: the size, the idle workers to let go (None: as it likes), and why."""
 
     def __init__(self, desired: int, reap: list[int] | None, why: str) -> None: ...
+
+
+class Ended(NamedTuple):
+    """A lease that ended; `at_a_time` counts the leases held when it began."""
+
+    held_seconds: float
+    at_a_time: int
+    is_ok: bool
+    number: int
+    at: float
+    is_late: bool
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the looks since the last turn saw; `starts` are seconds."""
+
+    arrivals: int = 0
+    ended: list[Ended] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
 
 
 class Towline:
@@ -78,95 +104,135 @@ class Towline:
                 **self.settings,
             }
         )
-        self.interval = self.spec.turn_seconds
+        self.interval = self.spec.turn_seconds / LOOKS_PER_TURN
         self.digest = self.spec.digest()
         self.state = PolicyState()
         self.crash = CrashLoop()
-        self.sampled_at = 0.0
         self.decision: Decision | None = None
-        self.busy: list[tuple[float, int]] = []
+        self.due_at = 0.0
+        self.looked_at = -self.interval
+        self.seen = Seen()
+        self.running: dict[float, bool] = {}  # by the instant they began: whether late
+        self.held: list[tuple[float, int]] = []
+        self.births: set[float] = set()
+        self.draining = 0
 
     def decide(self, o: Observation) -> Plan:
-        """One decision of the policy as it ships."""
+        """What a look brings: at a turn the answer of the policy and plan as they ship, else as many as there are."""
+        is_urgent = self._look(o)
+        if not is_urgent and o.t < self.due_at - _SAME_SECONDS:
+            return self.answer(o.alive, [], "")
+        self.due_at = o.t + self.spec.turn_seconds
         now = Monotonic(o.t)
-        fleet = self._fleet(o, now)
-        sample = self._sample(o, now)
-        self.sampled_at = o.t
+        fleet, sample = self._fleet(o, now), self._sample(o, now)
+        self.seen = Seen()
         decision, self.state = decide(
             sample, fleet=fleet, spec=self.spec, state=self.state, now=now, conditions=Conditions(cores=CORES)
         )
         self.decision = decision
+        todo = plan(decision, fleet=fleet, spec=self.spec, now=now)
         why = f"{decision.current}->{decision.target}: {decision.rule}: {decision.why} {decision.limited_by}"
-        if decision.target >= decision.current:
-            return self.answer(decision.target, None, why)
-        idle = [number for _, number in sorted(o.idle(), reverse=True)]
-        surplus = decision.current - decision.target
-        if surplus > len(idle):
-            return self.answer(decision.target, None, why)  # a guard lowers the size: the busy ones finish first
-        return self.answer(decision.target, idle[:surplus], why)
+        size = o.alive + len(todo.spawn) - len(todo.retire) - len(todo.drain)
+        if todo.drain:  # the simulator drains in an order of its own, the idle ones first
+            return self.answer(size, None, why)
+        return self.answer(size, [int(leave.worker[1:]) for leave in todo.retire], why)
+
+    def _look(self, o: Observation) -> bool:
+        """Note what happened since the last look; whether a supervisor would take a turn at once."""
+        span, self.looked_at = max(_SAME_SECONDS, o.t - self.looked_at), o.t
+        has_changed = not self.held or self.held[-1][1] != o.inflight
+        if has_changed:
+            self.held.append((o.t, o.inflight))
+            del self.held[:-MAX_SEEN]
+        if has_changed or o.leases or o.late:
+            self._note_leases(o, span)
+        self.seen.arrivals += o.arrivals
+        self.seen.starts += o.start_samples
+        self._note_starts(o)
+        has_exit, self.draining = o.n_drain < self.draining, o.n_drain
+        is_first = 0 < o.ready <= o.arrivals and not o.alive
+        return is_first or has_exit or bool(o.start_fails)
+
+    def _note_leases(self, o: Observation, span: float) -> None:
+        """A lease that ran at an earlier look ended when its seconds say; one that did not, somewhere in between."""
+        late = o.late
+        running: dict[float, bool] = {}
+        for held in o.elapsed():
+            began_at = _instant(o.t - held)
+            running[began_at] = self.running.get(began_at, late > 0)
+            late -= running[began_at] and began_at not in self.running
+        over = [began_at for began_at in self.running if began_at not in running]
+        for held, at_a_time, is_ok, number in o.leases:
+            ends = [at for at in over if -_SAME_SECONDS <= o.t - at - held <= span + _SAME_SECONDS]
+            if ends:
+                over.remove(ends[0])
+                ended_at, is_late = min(o.t, ends[0] + held), self.running[ends[0]]
+            else:
+                ended_at, is_late = o.t - span / 2, late > 0
+                late -= is_late
+            self.seen.ended.append(Ended(held, at_a_time, is_ok, number, ended_at, is_late))
+        self.running = running
+
+    def _note_starts(self, o: Observation) -> None:
+        births = {_instant(o.t - age) for age in o.starting()}
+        gone = sorted(self.births - births) or [o.t]
+        self.births = births
+        crash = self.crash
+        for spawned_at in gone[: o.start_fails]:
+            crash = spawn_failed(
+                Fleet(self.spec.name, crash=crash),
+                spec_digest=self.digest,
+                spawned_at=Monotonic(spawned_at),
+                now=Monotonic(o.t),
+            ).crash
+        if any(o.t - seconds >= crash.failed_at for seconds in o.start_samples):
+            crash = CrashLoop()
+        self.crash = crash
 
     def _fleet(self, o: Observation, now: Monotonic) -> Fleet:
         workers = [self._worker(f"i{number}", "idle", since=now - seconds) for seconds, number in o.idle()]
-        workers += [self._worker(f"b{n}", "busy", since=now - held, leases=1) for n, held in enumerate(o.elapsed())]
+        for n, held in enumerate(_longest_first(o)):  # those that drain began nothing since they were asked to
+            state: State = "draining" if n < o.n_drain else "busy"
+            workers.append(self._worker(f"b{n}", state, since=now - held, leases=1))
         workers += [self._worker(f"s{n}", "starting", since=now - age) for n, age in enumerate(o.starting())]
-        fleet = Fleet(
+        return Fleet(
             self.spec.name,
             {worker.worker: worker for worker in workers},
             self.crash,
-            tuple(Started(f"u{n}", seconds) for n, seconds in enumerate(o.start_samples)),
+            tuple(Started(f"u{n}", seconds) for n, seconds in enumerate(self.seen.starts)),
         )
-        if o.start_fails:
-            fleet = spawn_failed(fleet, spec_digest=self.digest, spawned_at=now, now=now)
-        elif o.start_samples:
-            fleet = replace(fleet, crash=CrashLoop())
-        self.crash = fleet.crash
-        return fleet
 
-    def _busy_at(self, at: float) -> int:
+    def _held_at(self, at: float) -> int:
         """How many leases were held then, as far as was seen."""
-        seen = bisect.bisect_left(self.busy, (at, 0))
-        return self.busy[min(seen, len(self.busy) - 1)][1]
+        seen = bisect.bisect_left(self.held, (at, 0))
+        return self.held[min(seen, len(self.held) - 1)][1]
 
-    def _worker(self, name: str, state: str, *, since: float, leases: int = 0) -> Worker:
-        started = None if state == "starting" else Monotonic(since)
-        return Worker(
-            name,
-            name,
-            self.digest,
-            Monotonic(since),
-            state,  # type: ignore[arg-type]
-            Monotonic(since),
-            leases,
-            started_at=started,
-        )
+    def _worker(self, name: str, state: State, *, since: float, leases: int = 0) -> Worker:
+        at = Monotonic(since)
+        started_at = None if state == "starting" else at
+        return Worker(name, name, self.digest, at, state, at, leases, started_at=started_at)
+
+    def _waited(self, *, is_late: bool) -> float:
+        return 2 * self.spec.slo if is_late else 0.0
 
     def _sample(self, o: Observation, now: Monotonic) -> QueueSample:
-        self.busy.append((o.t, o.inflight))
-        del self.busy[:-MAX_SEEN]
-        span = max(0.001, o.t - self.sampled_at) if self.decision else self.interval
-        late = o.late
         running = []
-        for n, held in enumerate(sorted(o.elapsed())):
-            is_late = late > 0 and held < span
-            late -= is_late
-            waited = 2 * self.spec.slo if is_late else 0.0
-            running.append(RunningLease(f"b{n}", held, waited, 1, self._busy_at(o.t - held)))
-        finished = []
-        ends = _ends(o, span)
-        for (held, at_a_time, ok, attempt), ended_ago in zip(o.leases, ends, strict=True):
-            is_late = late > 0 and held + ended_ago < span
-            late -= is_late
-            finished.append(
-                FinishedLease(
-                    "f",
-                    held,
-                    2 * self.spec.slo if is_late else 0.0,
-                    "deleted" if ok else "released",
-                    attempt,
-                    ended_ago,
-                    at_a_time,
-                )
+        for n, held in enumerate(_longest_first(o)):
+            began_at = _instant(o.t - held)
+            waited = self._waited(is_late=self.running.get(began_at, False))
+            running.append(RunningLease(f"b{n}", held, waited, 1, self._held_at(began_at)))
+        finished = [
+            FinishedLease(
+                "f",
+                lease.held_seconds,
+                self._waited(is_late=lease.is_late),
+                "deleted" if lease.is_ok else "released",
+                lease.number,
+                o.t - lease.at,
+                lease.at_a_time,
             )
+            for lease in self.seen.ended
+        ]
         points = min(POSITIONS, o.ready)
         positions = [(o.ready * j + points - 1) // points for j in range(1, points + 1)]
         return QueueSample(
@@ -175,23 +241,17 @@ class Towline:
             delayed=o.delayed,
             in_flight=o.inflight,
             dead=0,
-            arrivals=o.arrivals,
+            arrivals=self.seen.arrivals,
             waiting=tuple(Waiting(position, o.age(position - 1)) for position in positions),
             running=tuple(running),
             finished=tuple(finished),
         )
 
 
-def _ends(o: Observation, span: float) -> list[float]:
-    """How long ago each finished lease may have ended, so that no more ran at a time than the simulator says did."""
-    free = [min(held, span) for held in o.elapsed()]
-    free += [0.0] * max(0, o.peak_busy - len(free))
-    if not free:
-        free = [0.0]
-    heapq.heapify(free)
-    ends = []
-    for held, *_ in o.leases:
-        ended = heapq.heappop(free)
-        ends.append(min(ended, span))
-        heapq.heappush(free, ended + held)
-    return ends
+def _longest_first(o: Observation) -> list[float]:
+    return sorted(o.elapsed(), reverse=True)
+
+
+def _instant(at: float) -> float:
+    """The same for one event at any two looks."""
+    return round(at, 6)
