@@ -16,6 +16,8 @@ STALE_SECONDS = 3.0
 VAGUE_SECONDS = 0.005
 """An estimate that may be off by more is made better soon: its round trip was slow, as that to a busy server is."""
 AGAIN_SECONDS = 0.05
+OPENING_LOOKS = 3
+"""Of a vague first estimate, how often to ask at once: the server may just have been too busy to answer."""
 DRIFT = 200e-6
 """Seconds by which two hosts' clocks may part per second. Faster ones are followed like clocks that were set."""
 STAND_STILL_SECONDS = 1.0
@@ -87,9 +89,14 @@ class RemoteClock:
         bounds = self._bounds
         if bounds is None:
             return True
-        is_vague = bounds.high - bounds.low > 2 * VAGUE_SECONDS * MICROSECONDS
-        patience = AGAIN_SECONDS if is_vague else STALE_SECONDS
+        patience = AGAIN_SECONDS if self.is_vague else STALE_SECONDS
         return self._since_boot() - self._heard_at > patience * MICROSECONDS
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether `now` may be off by more than `VAGUE_SECONDS`, apart from drift; true before the first `note`."""
+        bounds = self._bounds
+        return bounds is None or bounds.high - bounds.low > 2 * VAGUE_SECONDS * MICROSECONDS
 
     @property
     def error_seconds(self) -> float:

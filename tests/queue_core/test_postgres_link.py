@@ -22,6 +22,7 @@ from queue_core.errors import (
     StoreUnsafeError,
 )
 from queue_core.stores.postgres import link as link_module
+from queue_core.stores.postgres.address import parse_address
 from queue_core.stores.postgres.failures import translate
 from queue_core.stores.postgres.link import Link
 from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
@@ -30,6 +31,7 @@ from tests.support.cutting_wire import a_wire
 from tests.support.engines import Engine, EngineUnavailableError
 from tests.support.eventually import eventually
 from tests.support.postgres_links import Pooler, a_link, operator, through
+from tests.support.slow_clock import slow_at_first
 from tests.support.stores import new_url
 
 SECRET = "s3cr3t"
@@ -390,3 +392,10 @@ def test_a_role_whose_connections_are_used_up_is_unavailable(url: str) -> None:
     scarce = url.replace("towline@", "scarce@")
     with a_link(scarce) as link, link.lend(), pytest.raises(StoreUnavailableError, match="too many"):
         link.take()
+
+
+def test_a_first_answer_that_took_long_is_asked_for_again_at_once(url: str) -> None:
+    link = Link(parse_address(url), clock=RemoteClock(since_boot=slow_at_first()))
+    with link.lend():
+        assert not link.clock.is_vague
+    link.close()

@@ -14,11 +14,13 @@ from structlog.testing import capture_logs
 from queue_core.clock import SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.stores.redis import events, link
+from queue_core.stores.remote_clock import RemoteClock
 from queue_core.task import ANY
 from tests.support.cutting_wire import WireFate, a_wire
 from tests.support.engines import Engine, free_port
 from tests.support.eventually import eventually
 from tests.support.redis_links import KEY, a_link, a_redis, count, counted, impatient, opened, operator, signals_over
+from tests.support.slow_clock import slow_at_first
 
 LONG = 20.0
 
@@ -208,3 +210,11 @@ def test_the_wire_of_a_link_is_found_cut_within_seconds(server: Engine) -> None:
         with capture_logs():
             assert count(cut) == 2
         assert SystemClock().monotonic() - started < 2
+
+
+def test_a_first_answer_that_took_long_is_asked_for_again_at_once(
+    server: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "RemoteClock", lambda: RemoteClock(since_boot=slow_at_first()))
+    with a_link(server.tcp_url) as opened_vaguely:
+        assert not opened_vaguely.clock.is_vague

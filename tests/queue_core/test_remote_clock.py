@@ -67,6 +67,15 @@ def test_an_estimate_that_may_be_far_off_is_made_better_soon() -> None:
     assert not world.clock.is_stale
 
 
+def test_a_vague_estimate_is_told_from_an_exact_one() -> None:
+    world = World()
+    assert world.clock.is_vague
+    world.ask(there=0.2 * SECOND, back=0.1 * SECOND)
+    assert world.clock.is_vague
+    world.ask()
+    assert not world.clock.is_vague
+
+
 def test_a_long_round_trip_does_not_spoil_what_a_short_one_showed() -> None:
     world = World()
     world.ask(there=50, back=50)

@@ -12,7 +12,7 @@ from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres import failures
 from queue_core.stores.postgres.watching import Watch
-from queue_core.stores.remote_clock import RemoteClock
+from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
 
 OLDEST_VERSION = 14
 GREETING_SECONDS = 5.0
@@ -99,7 +99,10 @@ def open_wire(
             wire = _greet(connection, where, schema)
             if not wire.is_pooled:
                 connection.execute(_SET, (list(settings), list(settings.values())))
-            wire.ask_time(clock)
+            for _ in range(OPENING_LOOKS):
+                wire.ask_time(clock)
+                if not clock.is_vague:
+                    break
         return wire
     except BaseException as error:
         connection.close()

@@ -21,7 +21,7 @@ from queue_core.stores.redis.greeting import Greeter
 from queue_core.stores.redis.line import Answer, Cell, Line, Wire
 from queue_core.stores.redis.topology import Key, topology_of
 from queue_core.stores.redis.url import Address, parse_url
-from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
+from queue_core.stores.remote_clock import OPENING_LOOKS, STALE_SECONDS, RemoteClock
 
 INSIST_SECONDS = 5.0
 """How long a call is tried, from its first failure, that changes nothing, or may have changed something."""
@@ -234,7 +234,10 @@ class Link:
         try:
             met = self._meet_all(line)
             with contextlib.suppress(RedisError, OSError):
-                self._set_clock(line, self._topology.address(_CLOCK_KEY))
+                for _ in range(OPENING_LOOKS):
+                    self._set_clock(line, self._topology.address(_CLOCK_KEY))
+                    if not self.clock.is_vague:
+                        break
             if self.clock.is_stale:  # until its node is back: the nodes' clocks should not differ by much
                 self._set_clock(line, met)
         except (RedisError, OSError) as error:
