@@ -51,6 +51,10 @@ CHECKS = (
     ("pytest", ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "2", "--dist", "worksteal"]),
 )
 
+ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
+"""What failed beside another test is run once more by itself: two at a time on two cores, a deadline may pass."""
+TESTS_FAILED = 1
+
 
 class SetupError(Exception):
     """The environment can't be made; the message says what to do."""
@@ -167,6 +171,9 @@ def run_tests(options: list[str]) -> int:
         say(name)
         started = time.monotonic()
         code = run([str(PYTHON), *arguments])
+        if name == "pytest" and not options and code == TESTS_FAILED:
+            say("pytest: what failed, alone")
+            code = run([str(PYTHON), *ALONE])
         results.append((name, code, time.monotonic() - started))
     absent = [program for program in SERVICES if not is_installed(program)]
     if absent and can_apt():

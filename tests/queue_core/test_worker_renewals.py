@@ -138,7 +138,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost_at_its_end(store: tuple[PullQueu
 @both_kinds
 def test_a_lease_is_not_renewed_beyond_the_queues_max_lease(store: tuple[PullQueues, PullQueue], kind: str) -> None:
     queues, queue = store
-    queues.put_queue(QueueSpec("q", lease_seconds=0.3, max_lease_seconds=0.7, max_leases=1))
+    queues.put_queue(QueueSpec("q", lease_seconds=1.0, max_lease_seconds=2.2, max_leases=1))
     app, ends = App(), []
     app.task(queue="q")(handler_until(kind, lambda task: False, ends))
     queue.add([NewTask(b"x"), NewTask(b"y")])
