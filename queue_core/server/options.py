@@ -8,12 +8,12 @@ from pathlib import Path
 
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
+from queue_core.limits import MAX_EMAIL_CHARACTERS
 
 DEFAULT_PORT = 7878
 MAX_BODY_BYTES = 64 << 20
 MAX_WAITING = 10_000
 MIN_SECRET_CHARACTERS = 16
-MAX_EMAIL_CHARACTERS = 320  # RFC 3696: 64 before the @, 255 after
 
 _SECRET = re.compile(r"[\x21-\x7e]+")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
