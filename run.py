@@ -260,7 +260,7 @@ def must(command: list[str], *, environment: dict[str, str] | None = None) -> No
 def run(command: list[str], *, quiet: bool = False, environment: dict[str, str] | None = None) -> int:
     """Run to the end; an interrupt goes to the child too, which is given the time to clean up."""
     output = subprocess.DEVNULL if quiet else None
-    changed = {**os.environ, **(environment or {})}
+    changed = {**os.environ, **(environment or {}), "PYTHONDONTWRITEBYTECODE": ""}  # else each worker compiles for 2 s
     kept = {name: value for name, value in changed.items() if value}
     with subprocess.Popen(command, stdout=output, stderr=output, env=kept) as process:
         try:

@@ -24,8 +24,8 @@ TICK_SECONDS: Final = 0.05
 LOOK_SECONDS: Final = 0.25
 """How often the worker processes are counted."""
 UP_SECONDS: Final = 15.0
-MARGIN_SECONDS: Final = 30.0
-"""How long after its time the demo gives up."""
+STALLED_SECONDS: Final = 30.0
+"""How long after its time the demo waits for the next task to finish, or worker to leave, until it gives up."""
 KILL_ATTEMPTS: Final = 5
 RESTART_SECONDS: Final = 5.0
 """How long a killed worker's tasks may take to start again before that is a finding."""
@@ -56,6 +56,8 @@ class Run:
     record: Record = field(default_factory=Record)
     workers: dict[str, int] = field(default_factory=dict)
     peak_workers: int = 0
+    moved_at_seconds: float = 0.0
+    """When there was progress last."""
     decisions: int = 0
     killed: list[tuple[str, Instant]] = field(default_factory=list)
     restarted_seconds: float | None = None
@@ -66,6 +68,11 @@ class Run:
     def is_done(self) -> bool:
         """Every task is finished, or dead."""
         return self.is_indexed and len(self.record.deleted | self.record.died) >= self.script.tasks
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Another one when a task has finished, or, at the end, a worker has left."""
+        return len(self.record.deleted), len(self.workers) if self.is_done else 0
 
     def workers_of(self, pool: str) -> int:
         """Worker processes of a pool now."""
@@ -132,10 +139,13 @@ class Demo:
     def _play(self, fleet: FleetProcess, queue: QueueApi) -> None:
         run = self.run_state
         began_at = self._clock.monotonic()
-        while run.elapsed_seconds < run.script.seconds + MARGIN_SECONDS:
+        while run.elapsed_seconds < max(run.script.seconds, run.moved_at_seconds) + STALLED_SECONDS:
             run.elapsed_seconds = self._clock.monotonic() - began_at
+            before = run.progress
             self._feed(queue)
             self._take_in(fleet)
+            if run.progress != before:
+                run.moved_at_seconds = run.elapsed_seconds
             self._kill(fleet)
             self._view.update(run)
             if run.is_done and not run.workers:

@@ -148,7 +148,7 @@ def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path
         cwd=tmp_path,
         env=program_environment(),
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()[-3000:]
