@@ -66,13 +66,13 @@ class Acts:
             return False
         pool.fleet = joined(
             pool.fleet,
-            worker=worker,
+            worker=handle.worker,
             ref=handle.ref,
             spec_digest=handle.spec_digest,
             spawned_at=handle.spawned_at,
             replaces=spawn.replaces,
         )
-        log.info(events.WORKER_SPAWNED, pool=pool.name, worker=worker, ref=handle.ref, replaces=spawn.replaces)
+        log.info(events.WORKER_SPAWNED, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
         return True
 
     def _retire(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:

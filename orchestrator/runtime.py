@@ -28,6 +28,8 @@ class WorkerHandle:
 class Exit:
     """A worker that ended. Exactly one of `code` and `signal` is known; neither for an adopted process.
 
+    `memory_limit_bytes` is what it was allowed and `memory_peak_bytes` the most it had, each where the runtime knows;
+    `reason` is what else the runtime knows of its end, in words ("removed by somebody else").
     `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters.
     """
 
@@ -38,6 +40,9 @@ class Exit:
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+    memory_limit_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    reason: str = ""
     last_lines: tuple[str, ...] = ()
 
 
@@ -62,7 +67,10 @@ class Runtime(Protocol):
     """Starts, asks, ends and collects workers. Verbs return at once; draining spans turns, with a deadline."""
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """Start a worker. Raises `SpawnError` when it cannot even begin (no such command, no memory)."""
+        """Start a worker. Raises `SpawnError` when it cannot even begin (no such command, no memory).
+
+        The handle's worker is the one asked for, or another fresh identity where the runtime names its workers itself.
+        """
 
     def drain(self, worker: str) -> None:
         """Ask a worker to finish what it holds and exit (SIGTERM, or the pool's stop signal); unknown: no effect."""
