@@ -24,7 +24,7 @@ TICK_SECONDS: Final = 0.05
 LOOK_SECONDS: Final = 0.25
 """How often the worker processes are counted."""
 UP_SECONDS: Final = 15.0
-STALLED_SECONDS: Final = 30.0
+STALLED_SECONDS: Final = 60.0
 """How long after its time the demo waits for the next task to finish, or worker to leave, until it gives up."""
 KILL_ATTEMPTS: Final = 5
 RESTART_SECONDS: Final = 5.0
