@@ -1,0 +1,44 @@
+"""`python3 -m tests.soak NAME`: one long run, told in figures; 0 when all of them are as they must be, else 1.
+
+A run is a function from its own arguments to an exit code. Add yours to `RUNS`; import what it needs inside it, as
+not every host has what every run needs.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+Run = Callable[[Sequence[str]], int]
+
+USAGE: Final = 2
+
+
+def _starts(arguments: Sequence[str]) -> int:
+    from tests.soak.starts import main as starts
+
+    return starts(arguments)
+
+
+RUNS: Final[Mapping[str, tuple[str, Run]]] = {
+    "starts": ("thousands of worker starts and stops: memory, descriptors, threads and zombies stay flat", _starts),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the one that is named, with the arguments that follow its name."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if not given or given[0] not in RUNS:
+        print(_told(given[0] if given else ""), file=sys.stderr)
+        return USAGE if given and given[0] not in {"-h", "--help"} else 0
+    return RUNS[given[0]][1](given[1:])
+
+
+def _told(name: str) -> str:
+    lines = [f"there is no run '{name}'"] if name and name not in {"-h", "--help"} else []
+    lines.append("usage: python3 -m tests.soak NAME [--help | options]")
+    lines += [f"  {known:16} {title}" for known, (title, _run) in RUNS.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""What one process takes, as the kernel has it, and whether a row of such looks is flat."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.runtimes import procfs
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a supervisor with nobody to look after. `zombies` are children that nobody has collected."""
+
+    starts: int
+    memory_bytes: int
+    descriptors: int
+    threads: int
+    zombies: int
+
+
+def look_at(pid: int, *, starts: int) -> Look:
+    """What a process takes now. Raises `OSError` when it is gone."""
+    status = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        if ":" in line
+    )
+    return Look(
+        starts,
+        int(status["VmRSS"].split()[0]) * 1024,
+        len(os.listdir(f"/proc/{pid}/fd")),
+        int(status["Threads"]),
+        len(zombies_of(pid)),
+    )
+
+
+def zombies_of(parent: int) -> list[int]:
+    """The ended children of a process that it has not collected."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        try:
+            fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[0] == "Z" and int(fields[1]) == parent:
+            found.append(int(entry))
+    return found
+
+
+def bytes_a_start(looks: Sequence[Look]) -> float:
+    """The slope of memory over starts, by least squares: bytes that one start more leaves behind."""
+    mean_starts = sum(look.starts for look in looks) / len(looks)
+    mean_bytes = sum(look.memory_bytes for look in looks) / len(looks)
+    spread = sum((look.starts - mean_starts) ** 2 for look in looks)
+    if not spread:
+        return 0.0
+    return sum((look.starts - mean_starts) * (look.memory_bytes - mean_bytes) for look in looks) / spread
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs."""
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.is_alive

@@ -1,0 +1,148 @@
+"""`python3 -m tests.soak starts --starts 10000`: a supervisor's life by what it does most, starting and collecting.
+
+Four pools are ordered up to 60 workers each and down to none, over and over; in between some are killed behind its
+back. What it takes is looked at only while there is no worker.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from orchestrator.clock import SystemClock
+from orchestrator.orders import Expiry, Moment, Orders, ScaleOrder
+from orchestrator.runtimes import procfs
+from orchestrator.runtimes.procfs import boot
+from orchestrator.state import StateDir
+from tests.soak.figures import Look, bytes_a_start, look_at
+from tests.soak.tide import MOST, POOLS
+from tests.support.commands import ROOT, program_environment
+from tests.support.eventually import eventually
+
+CLOCK: Final = SystemClock()
+PROGRAM: Final = ("/bin/sleep", "3600")
+WARM_STARTS: Final = 2 * len(POOLS) * MOST
+"""Before the first look: what Python and the pools learn once, they keep."""
+MOST_BYTES_A_START: Final = 64.0
+"""Beyond that memory is not flat: a fleet with a start a second would grow by 5 MiB a day."""
+SMALL_GROWTH_BYTES: Final = 1 << 20
+"""A growth below this over the whole run is the allocator's."""
+SWING_SECONDS: Final = 60.0
+
+
+class Fleet:
+    """The supervisor, and the hand that orders its pools."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = StateDir(folder / "state")
+        self._folder = folder
+        self._random = random.Random(6)  # noqa: S311  which workers are killed
+        with (folder / "log").open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.soak.tide", str(folder), *PROGRAM],
+                cwd=ROOT,
+                env=program_environment(),
+                stdout=output,
+                stderr=output,
+            )
+
+    def order(self, workers: int) -> None:
+        """So many workers in each pool."""
+        now = Moment(CLOCK.wall_seconds(), CLOCK.monotonic(), boot())
+        for pool in POOLS:
+            self.files.change_orders(pool, lambda _before: Orders(ScaleOrder(workers, Expiry.after(3600.0, now))))
+
+    def swing(self, workers: int) -> None:
+        """Up to so many workers in each pool, a few of them killed, and down to none."""
+        self.order(workers)
+        eventually(lambda: len(self.workers()) == workers * len(POOLS), seconds=SWING_SECONDS)
+        for process in self._random.sample(self.workers(), k=3):
+            procfs.signal_exactly(process, signal.SIGKILL)
+        self.order(0)
+        eventually(lambda: not self.workers() and not self.shown_workers(), seconds=SWING_SECONDS)
+
+    def workers(self) -> list[procfs.WorkerProcess]:
+        """Living workers, as the kernel has them."""
+        return [process for process in procfs.worker_processes(str(self.files.path)) if process.leads]
+
+    def shown_workers(self) -> int:
+        """Workers that the supervisor believes in."""
+        workers = (self.files.read_snapshot() or {}).get("workers")
+        return len(workers) if isinstance(workers, list) else 0
+
+    def log(self) -> str:
+        """What the supervisor said: warnings and worse."""
+        return (self._folder / "log").read_text()
+
+
+def soak(folder: Path, *, starts: int, workers: int = MOST) -> tuple[list[Look], int, str]:
+    """Looks at a supervisor over a life of so many starts, its exit code, and what it said."""
+    fleet = Fleet(folder)
+    a_swing = workers * len(POOLS)
+    try:
+        looks: list[Look] = []
+        done = 0
+        while done < starts or not looks:
+            fleet.swing(workers)
+            done += a_swing
+            if done >= min(WARM_STARTS, starts // 2):
+                looks.append(look_at(fleet.process.pid, starts=done))
+        fleet.process.send_signal(signal.SIGTERM)
+        return looks, fleet.process.wait(timeout=SWING_SECONDS), fleet.log()
+    finally:
+        fleet.process.kill()
+        fleet.process.wait()
+        for worker in procfs.worker_processes(str(fleet.files.path)):
+            procfs.signal_exactly(worker, signal.SIGKILL)
+
+
+def faults(looks: Sequence[Look], code: int) -> list[str]:
+    """What is not as it must be."""
+    first, last = looks[0], looks[-1]
+    found = [f"the supervisor ended with {code}"] if code else []
+    if last.descriptors > first.descriptors:
+        found.append(f"descriptors grew from {first.descriptors} to {last.descriptors}")
+    if last.threads > first.threads:
+        found.append(f"threads grew from {first.threads} to {last.threads}")
+    if any(look.zombies for look in looks):
+        found.append(f"{max(look.zombies for look in looks)} zombies")
+    if last.memory_bytes - first.memory_bytes > SMALL_GROWTH_BYTES and bytes_a_start(looks) > MOST_BYTES_A_START:
+        found.append(f"memory grows by {bytes_a_start(looks):.0f} bytes a start")
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it, and print its figures; 0 when they are flat."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.soak starts", description=__doc__)
+    parser.add_argument("--starts", type=int, default=10_000, help="worker starts, about [10000]")
+    parser.add_argument("--json", action="store_true", help="figures as one JSON value")
+    options = parser.parse_args(arguments)
+    began_at = CLOCK.monotonic()
+    with tempfile.TemporaryDirectory(prefix="towline-soak-") as folder:
+        looks, code, _said = soak(Path(folder), starts=options.starts)
+    seconds = CLOCK.monotonic() - began_at
+    found = faults(looks, code)
+    if options.json:
+        shown = [{name: getattr(look, name) for name in Look.__slots__} for look in looks]
+        slope = round(bytes_a_start(looks), 1)
+        print(json.dumps({"seconds": round(seconds, 1), "looks": shown, "bytes_a_start": slope, "faults": found}))
+        return 1 if found else 0
+    print(f"{looks[-1].starts:,} worker starts and stops in {seconds:.0f} s; the supervisor with no worker left:")
+    print(f"{'':12}{'starts':>8}{'memory':>12}{'descriptors':>13}{'threads':>9}{'zombies':>9}")
+    for name, look in zip(("start", "1st quarter", "half", "3rd quarter", "end"), quarters(looks), strict=True):
+        memory = f"{look.memory_bytes / 2**20:.2f} MiB"
+        print(f"{name:12}{look.starts:>8}{memory:>12}{look.descriptors:>13}{look.threads:>9}{look.zombies:>9}")
+    print(f"slope: {bytes_a_start(looks):.1f} bytes a start")
+    print("\n".join(found) or "flat")
+    return 1 if found else 0
+
+
+def quarters(looks: Sequence[Look]) -> list[Look]:
+    """The first look, the last one, and three between."""
+    return [looks[round(part * (len(looks) - 1) / 4)] for part in range(5)]

@@ -1,0 +1,81 @@
+"""A supervisor process over a source without a queue: `python -m tests.soak.tide FOLDER`, for runs that count starts.
+
+Every worker is seen at once and nothing ever waits: how many there are is only what people order.
+"""
+
+import sys
+import threading
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
+from orchestrator.metrics import QueueSample
+from orchestrator.runtimes.process import ProcessRuntime
+from orchestrator.source import ReleasedTask
+from orchestrator.state import StateDir
+from orchestrator.supervisor import Supervisor
+from queue_core import logs
+
+POOLS: Final = ("ebb", "flood", "neap", "spring")
+MOST: Final = 60
+
+
+class Tide:
+    """A `WorkSource` whose queues are empty for ever."""
+
+    def __init__(self) -> None:
+        self._nothing = threading.Event()
+
+    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+        seen = dict.fromkeys(workers, 0.0)
+        return QueueSample(at=now, ready=0, delayed=0, in_flight=0, dead=0, first_seen_seconds_ago=seen)
+
+    def retire(self, worker: str) -> bool:
+        return True
+
+    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+        return ()
+
+    def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
+        self._nothing.wait(timeout_seconds)
+        return None
+
+    def lead(self, supervisor: str, *, seconds: float) -> bool:
+        return True
+
+
+def pools(*, program: Sequence[str]) -> dict[str, PoolSpec]:
+    """Four pools of this program."""
+    settings = {
+        "queue": "tides",
+        "command": list(program),
+        "slo": "10s",
+        "grace": "20s",
+        "spawn_parallelism": MOST,
+        "workers": {"max": MOST},
+    }
+    return parse_pools(dict.fromkeys(POOLS, settings))
+
+
+def main(folder: Path, program: Sequence[str]) -> int:
+    """Supervise until told to stop."""
+    logs.configure(shape="json", level="warning")
+    files = StateDir(folder / "state")
+    runtime = ProcessRuntime(files.path, lock=files.lock_path)
+    try:
+        return Supervisor(
+            SupervisorSettings(state_dir=str(files.path)),
+            pools(program=program),
+            source=Tide(),
+            runtime=runtime,
+            files=files,
+            url="memory:",
+        ).run()
+    finally:
+        runtime.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
