@@ -1,6 +1,5 @@
 """What one process takes, as the kernel has it, and whether a row of such looks is flat."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +20,12 @@ class Look:
 
 def look_at(pid: int, *, starts: int) -> Look:
     """What a process takes now. Raises `OSError` when it is gone."""
-    status = dict(
-        line.split(":", 1)
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-        if ":" in line
-    )
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    status = dict(line.split(":", 1) for line in lines if ":" in line)
     return Look(
         starts,
         int(status["VmRSS"].split()[0]) * 1024,
-        len(os.listdir(f"/proc/{pid}/fd")),
+        len(list(Path(f"/proc/{pid}/fd").iterdir())),
         int(status["Threads"]),
         len(zombies_of(pid)),
     )
@@ -38,15 +34,15 @@ def look_at(pid: int, *, starts: int) -> Look:
 def zombies_of(parent: int) -> list[int]:
     """The ended children of a process that it has not collected."""
     found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
             continue
         try:
-            fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if fields[0] == "Z" and int(fields[1]) == parent:
-            found.append(int(entry))
+            found.append(int(entry.name))
     return found
 
 

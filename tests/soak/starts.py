@@ -42,7 +42,7 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.files = StateDir(folder / "state")
         self._folder = folder
-        self._random = random.Random(6)  # noqa: S311  which workers are killed
+        self._random = random.Random(6)  # which workers are killed
         with (folder / "log").open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.soak.tide", str(folder), *PROGRAM],
