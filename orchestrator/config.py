@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from orchestrator.budget import WorkerHours
+from orchestrator.containers import PROCESS, ContainerSettings, RuntimeChoice, RuntimeKind
 from orchestrator.errors import ConfigError
 from orchestrator.model import CONTRADICTION, DEFAULT_MAX_WORKERS, MAX_WORKERS, Count, Model, WorkerBounds
 from orchestrator.schedule import MAX_WINDOWS, TimeOfDay, Window
@@ -58,14 +59,6 @@ def _hold_or_count(value: object) -> object:
     raise ValueError(f"{value}: write hold, or a number of workers, at least 1 and at most {MAX_WORKERS:,}")
 
 
-def _available_runtime(value: object) -> object:
-    if isinstance(value, Mapping) and list(value) == ["docker"]:
-        raise ValueError("docker is not available in this version yet: write runtime: process")
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r}: write runtime: process")  # noqa: TRY004  pydantic wants a ValueError
-    return value
-
-
 class PoolSpec(Model):
     """One pool: which work it does, what runs, and how long work may wait. `name` is its key in the file."""
 
@@ -90,9 +83,7 @@ class PoolSpec(Model):
     command: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None, min_length=1, description="Any other worker program, as a list of arguments."
     )
-    runtime: Annotated[Literal["process"], BeforeValidator(_available_runtime)] = Field(
-        default="process", description="What a worker is."
-    )
+    runtime: RuntimeChoice = Field(default=PROCESS, description="What a worker is.")
     slo: Seconds = Field(gt=0, description="The longest a task may wait before it is leased.")
     workers: WorkerBounds = Field(default=WorkerBounds())
     grace: Seconds = Field(default=30.0, gt=0, description="From asking a worker to stop to ending it.")
@@ -101,7 +92,9 @@ class PoolSpec(Model):
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = Field(
         default_factory=dict, description="Added to the worker's environment."
     )
-    cwd: str | None = Field(default=None, min_length=1, description="The worker's working directory.")
+    cwd: str | None = Field(
+        default=None, min_length=1, description="The worker's working directory; of a container, in its image."
+    )
     churn: Seconds = Field(default=15.0, description="Worker-seconds that one start less is worth.")
     eps: Fraction = Field(default=0.005, gt=0, le=0.5, description="Share of tasks that may wait beyond the slo.")
     on_failure: Literal["freeze", "ignore"] = Field(
@@ -118,6 +111,12 @@ class PoolSpec(Model):
     )
     finish_by: TimeOfDay | None = Field(
         default=None, description="When what waits is to be done, every day; never later than the slo wants it."
+    )
+    surge: Count | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_WORKERS,
+        description="Workers beyond max while old ones are replaced; left out: a quarter of max, none where max is 1.",
     )
     priority: Count = Field(
         default=0,
@@ -144,10 +143,31 @@ class PoolSpec(Model):
             raise PydanticCustomError(CONTRADICTION, "{why}", {"why": mistake.message})
         return self
 
-    @property
+    @cached_property
     def turn_seconds(self) -> float:
         """The pool's pace of decisions: a tenth of its slo, in [1, 5] s."""
         return min(5.0, max(1.0, self.slo / 10))
+
+    @property
+    def runtime_kind(self) -> RuntimeKind:
+        """What a worker is, in one word."""
+        return self.runtime.kind
+
+    @property
+    def containers(self) -> ContainerSettings | None:
+        """What its workers' containers are made of; None where a worker is no container."""
+        return self.runtime.containers
+
+    @property
+    def surge_workers(self) -> int:
+        """Workers that may be there beyond `workers.max` while they stand beside those they replace.
+
+        A quarter of max, rounded up, unless `surge` says otherwise. A pool of at most one worker may rely on there
+        never being two at a time.
+        """
+        most = self.workers.max
+        default = -(-most // 4) if most > 1 else 0
+        return default if self.surge is None else self.surge
 
     def digest(self) -> str:
         """Names what a worker of this pool is started with: two pools with one digest have equal workers.
@@ -170,6 +190,7 @@ class PoolSpec(Model):
         """A copy may be given other values, and then has another digest."""
         copied = super().__copy__()
         copied.__dict__.pop("_digest", None)
+        copied.__dict__.pop("turn_seconds", None)
         return copied
 
 
@@ -246,6 +267,9 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[Mistake]:
         yield Mistake(("untagged",), "give either tags or untagged, not both")
     if isinstance(tags, list | tuple) and len(set(map(str, tags))) < len(tags):
         yield Mistake(("tags",), "a tag is given twice")
+    cwd, runtime = settings.get("cwd"), settings.get("runtime")
+    if isinstance(cwd, str) and isinstance(runtime, Mapping) and not cwd.startswith("/"):
+        yield Mistake(("cwd",), f"{cwd}: a container's cwd is a path in its image: begin it with /")
     workers = settings.get("workers")
     if isinstance(workers, Mapping):
         low, high = workers.get("min", 0), workers.get("max", DEFAULT_MAX_WORKERS)

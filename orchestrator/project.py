@@ -79,8 +79,13 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
 
 
 def _in_folder(pool: PoolSpec, directory: Path) -> PoolSpec:
-    """Workers start where the file is, wherever the supervisor was started: `tasks:app` lies beside the file."""
-    return pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
+    """Workers start where the file is, wherever the supervisor was started: `tasks:app` lies beside the file.
+
+    A container starts where its image says; what it is given of the host lies beside the file.
+    """
+    if pool.containers is None:
+        return pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
+    return pool.model_copy(update={"runtime": pool.runtime.beside(directory)})
 
 
 def json_schema() -> dict[str, object]:
