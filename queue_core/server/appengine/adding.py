@@ -6,22 +6,20 @@ from dataclasses import dataclass, replace
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, UnknownQueueError
-from queue_core.server.appengine import messages
+from queue_core.server.appengine import messages, plain_adds
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, Code
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
+from queue_core.server.appengine.plain_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.schema import Record
 from queue_core.service import Step
 from queue_core.stores.building import builder
 from queue_core.task import NewTask
 from queue_core.verbs import Turn
 
-MAX_TASKS_PER_ADD = 100
 MAX_PULL_TASK_BYTES = 1 << 20
 """Of the whole request for one task, as App Engine's servers counted."""
 MAX_PUSH_TASK_BYTES = 100 << 10
-
-_STATUS = {"added": Code.OK, "exists": Code.TASK_ALREADY_EXISTS, "tombstoned": Code.TOMBSTONED_TASK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,22 @@ new_task = builder(NewTask)
 
 def bulk_add(payload: bytes) -> Step[bytes]:
     """`TaskQueueService.BulkAdd`."""
+    plain = plain_adds.read(payload)
+    if plain is None:
+        return bulk_add_each(payload)
+
+    def step(turn: Turn) -> bytes:
+        tasks = plain.tasks_at(turn.now)
+        try:
+            return plain_adds.answer(tasks, turn.add(plain.queue, tasks))
+        except (UnknownQueueError, InvalidEtaError):
+            return bulk_add_each(payload)(turn)
+
+    return step
+
+
+def bulk_add_each(payload: bytes) -> Step[bytes]:
+    """The same for any request: a record for each task, and a word for each mistake."""
     requests = decode(messages.BULK_ADD_REQUEST, payload).all_octets("add_request")
     if len(requests) > MAX_TASKS_PER_ADD:
         raise ApplicationError(
@@ -121,7 +135,7 @@ def add_all(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
     except UnknownQueueError:
         return _refusals(turn, wanted)
     return [
-        new_result(_STATUS[one.status], "" if request.is_named or one.status != "added" else one.name, "")
+        new_result(STATUS[one.status], "" if request.is_named or one.status != "added" else one.name, "")
         for request, one in zip(wanted, added, strict=True)
     ]
 
