@@ -39,6 +39,7 @@ SERVICES = {
     "initdb": ("postgresql", "the PostgreSQL store"),
     "redis-server": ("redis-server", "the Redis store"),
     "ip": ("iproute2", "servers in network namespaces"),
+    "dockerd": ("docker.io", "fleets of containers"),
     "go": ("golang-go", "a program on App Engine's SDK for Go"),
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
 }

@@ -1,9 +1,12 @@
 """What the whole session shares."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from tests.support.docker_engine import DockerEngine, EngineUnavailableError
+from tests.support.docker_engine import docker_engine as private_docker
 from tests.support.shared_engines import SharedEngines
 
 
@@ -12,3 +15,27 @@ def shared_engines() -> Iterator[SharedEngines]:
     """PostgreSQL and Redis, each started when a test first asks for it."""
     with SharedEngines() as shared:
         yield shared
+
+
+@pytest.fixture(scope="session")
+def docker_engine_of_session() -> Iterator[DockerEngine | EngineUnavailableError]:
+    """One private Docker Engine without a network, with its image; or why there is none."""
+    with ExitStack() as stack:
+        try:
+            engine = stack.enter_context(private_docker())
+            engine.image()
+            yield engine
+        except EngineUnavailableError as error:
+            yield error
+
+
+@pytest.fixture
+def docker_engine(docker_engine_of_session: DockerEngine | EngineUnavailableError) -> Iterator[DockerEngine]:
+    """The session's Docker Engine, without a container before and after the test; a skip that says why, elsewhere.
+
+    A test that kills or freezes an engine, or wants another one, starts its own (`tests.support.docker_engine`).
+    """
+    if isinstance(docker_engine_of_session, EngineUnavailableError):
+        pytest.skip(str(docker_engine_of_session))
+    yield docker_engine_of_session
+    docker_engine_of_session.remove_containers()

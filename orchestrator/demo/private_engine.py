@@ -1,0 +1,232 @@
+"""A Docker Engine of one's own: its own socket, images, containers and cgroups; nothing of it is left in the end.
+
+The engine of the system, if there is one, is neither used nor disturbed. Only processes of this engine are ever
+signalled: those in its own cgroup, and those that name its own folder.
+"""
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from orchestrator.clock import Clock
+
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.02
+PREFIX: Final = "towline-docker-"
+_SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_LONGEST_SOCKET_PATH_BYTES: Final = 107  # sun_path of Linux, without its closing zero
+_DEEPEST_SOCKET: Final = "exec/containerd/containerd-debug.sock.ttrpc"
+_REMOVALS: Final = 50
+
+
+class NoEngineError(Exception):
+    """No engine of our own can be had here; the message says why and what to do."""
+
+
+def why_none() -> str:
+    """Why no engine can be started here, fit for a skip; "" when nothing stands against it."""
+    if os.geteuid() != 0:
+        return "dockerd: only root can start one"
+    if _program("dockerd") is None:
+        return "dockerd: not installed (Debian: apt-get install docker.io)"
+    return ""
+
+
+def new_home(parent: Path | None = None) -> Path:
+    """A folder for one engine, named by our process. Raises `NoEngineError` where its path is too long for sockets."""
+    home = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+    if len(os.fsencode(home / _DEEPEST_SOCKET)) > _LONGEST_SOCKET_PATH_BYTES:
+        home.rmdir()
+        raise NoEngineError(f"{home}: too long for the sockets of an engine; set TMPDIR=/tmp")
+    return home
+
+
+def socket_path(home: Path) -> Path:
+    """Where the engine of this folder answers."""
+    return home / "docker.sock"
+
+
+def engine_command(home: Path, *, options: Sequence[str] = (), has_network: bool = False) -> list[str]:
+    """How to start the engine of `home`. Without `has_network` its containers have network `none` or `host`.
+
+    The network of this machine is left as it is: with `has_network` it must be started in a network namespace.
+    """
+    config = home / "daemon.json"  # else that of the system, which may contradict us
+    config.write_text("{}")
+    command = [
+        *(_program("dockerd") or "dockerd", "--host", f"unix://{socket_path(home)}", "--data-root", str(home / "data")),
+        *("--exec-root", str(home / "exec"), "--pidfile", str(home / "docker.pid"), "--config-file", str(config)),
+        *("--cgroup-parent", f"/{home.name}", "--exec-opt", "native.cgroupdriver=cgroupfs", "--log-level=warn"),
+    ]
+    if not has_network:
+        command += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
+    return [*command, *options]
+
+
+def answers(home: Path, *, timeout_seconds: float = 2.0) -> bool:
+    """Whether the engine of this folder answers now."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as line:
+        line.settimeout(timeout_seconds)
+        try:
+            line.connect(str(socket_path(home)))
+            line.sendall(b"GET /_ping HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n")
+            answer = http.client.HTTPResponse(line)
+            answer.begin()
+            return answer.status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+@contextmanager
+def private_engine(clock: Clock, *, parent: Path | None = None) -> Iterator[str]:
+    """An engine without a network of its own, ended with all it ran; yields its URL. Raises `NoEngineError`."""
+    if reason := why_none():
+        raise NoEngineError(reason)
+    home = new_home(parent)
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with (home / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                engine_command(home),
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}"},
+            )
+        _await(process, home, clock)
+        yield f"unix://{socket_path(home)}"
+    finally:
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        end_leftovers(home)
+
+
+def _await(process: subprocess.Popen[bytes], home: Path, clock: Clock) -> None:
+    give_up_at = clock.monotonic() + START_SECONDS
+    while not answers(home):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+        if process.poll() is not None or clock.monotonic() >= give_up_at:
+            said = " / ".join((home / "server.log").read_text(errors="replace").strip().splitlines()[-3:])
+            raise NoEngineError(f"dockerd does not start here: {said or 'it said nothing'}")
+
+
+def end_leftovers(home: Path) -> None:
+    """End what outlives an engine: its containers, their shims, its mounts, its cgroups; then remove its folder.
+
+    The engine itself has ended.
+    """
+    for _ in range(_REMOVALS):
+        left = [*_in_cgroup(home), *_naming(home)]
+        if not left:
+            break
+        for member in left:
+            with contextlib.suppress(psutil.Error):
+                member.send_signal(signal.SIGKILL)
+        psutil.wait_procs(left, timeout=0.1)
+    for mount in _mounts_under(home):
+        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+    for controller in {_CGROUPS, *(_CGROUPS.iterdir() if _CGROUPS.is_dir() else ())}:
+        _remove_cgroup(controller / home.name)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def sweep(parent: Path | None = None) -> None:
+    """End what the engines of killed processes left behind."""
+    for home in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*-*"):
+        owner = home.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            end_leftovers(home)
+
+
+def forget_pids(home: Path) -> None:
+    """Before a killed engine is started again: where nobody collects the dead, it would take them for alive."""
+    for file in (home / "docker.pid", home / "exec" / "containerd" / "containerd.pid"):
+        file.unlink(missing_ok=True)
+
+
+def containers_of(home: Path) -> int:
+    """How many processes run in containers of this engine now: what the kernel says."""
+    return len(_in_cgroup(home))
+
+
+def shims_of(home: Path) -> list[psutil.Process]:
+    """The processes between containers and the engine, which outlive it."""
+    return [member for member in _naming(home) if any("containerd-shim" in word for word in _words(member)[:1])]
+
+
+def _in_cgroup(home: Path) -> list[psutil.Process]:
+    pids = set()
+    for file in [
+        *_CGROUPS.glob(f"{home.name}/**/cgroup.procs"),
+        *_CGROUPS.glob(f"*/{home.name}/**/cgroup.procs"),
+    ]:
+        with contextlib.suppress(OSError):
+            pids |= {int(line) for line in file.read_text().split()}
+    return _processes(pids)
+
+
+def _naming(home: Path) -> list[psutil.Process]:
+    """Processes of the engine's own programs that name a path under its folder."""
+    found = []
+    for pid in psutil.pids():
+        for member in _processes({pid}):
+            words = _words(member)
+            is_engine = words and Path(words[0]).name.startswith(("dockerd", "containerd", "docker-", "runc"))
+            if is_engine and any(word.startswith(f"{home}/") or f"//{home}/" in word for word in words):
+                found.append(member)
+    return found
+
+
+def _processes(pids: set[int]) -> list[psutil.Process]:
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            member = psutil.Process(pid)
+            if member.status() != psutil.STATUS_ZOMBIE:
+                found.append(member)
+    return found
+
+
+def _words(member: psutil.Process) -> list[str]:
+    try:
+        return member.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _mounts_under(home: Path) -> list[str]:
+    """The deepest first."""
+    table = Path("/proc/self/mountinfo").read_text().splitlines()
+    places = [line.split()[4] for line in table]
+    return sorted((place for place in places if place.startswith(f"{home}/")), key=len, reverse=True)
+
+
+def _remove_cgroup(group: Path) -> None:
+    for folder, _, _ in os.walk(group, topdown=False):
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")

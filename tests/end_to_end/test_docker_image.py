@@ -1,0 +1,40 @@
+"""The private Docker Engine of the tests, and the image it runs: what other stories on containers stand on."""
+
+import pytest
+from docker.errors import NotFound
+
+from tests.support.docker_engine import DockerEngine, EngineUnavailableError, docker_engine
+
+IMPORTS = "import ssl, sqlite3, ctypes, apsw, orchestrator.cli, queue_core.worker.__main__, tests.support.working"
+
+
+@pytest.mark.parametrize("user", ["root", "65534:65534"])
+def test_a_container_of_the_image_needs_nothing_from_outside(docker_engine: DockerEngine, user: str) -> None:
+    assert _run(docker_engine, ["python3", "-c", f"{IMPORTS}; print('all there')"], user=user) == (0, "all there\n")
+
+
+def test_a_container_of_the_image_has_a_shell_and_the_command(docker_engine: DockerEngine) -> None:
+    code, said = _run(docker_engine, ["/bin/sh", "-c", "towline --version && sleep 0 && exit 7"])
+
+    assert (code, said.split()[0]) == (7, "towline")
+
+
+def test_an_engine_that_is_killed_comes_back_with_its_containers_and_leaves_nothing_in_the_end() -> None:
+    try:
+        with docker_engine() as engine:
+            engine.restart()
+            with engine.client() as client, pytest.raises(NotFound):
+                client.inspect_image("towline-test:latest")
+            home = engine.home
+    except EngineUnavailableError as error:
+        pytest.skip(str(error))
+    assert not home.exists()
+
+
+def _run(engine: DockerEngine, command: list[str], *, user: str = "root") -> tuple[int, str]:
+    """A container's exit code and all it said; it has no network and may not write."""
+    with engine.client() as client:
+        limits = client.create_host_config(network_mode="none", read_only=True)
+        made = client.create_container(engine.image(), command, user=user, host_config=limits)
+        client.start(made["Id"])
+        return int(client.wait(made["Id"])["StatusCode"]), engine.logs(made["Id"])

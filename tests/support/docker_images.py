@@ -1,0 +1,62 @@
+"""Images for tests, made from this machine's own Python: no registry is asked."""
+
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from orchestrator.demo.image import Image, NoImageError, Placed, image_of, towline_image
+from orchestrator.demo.image_files import PROGRAMS, python_files, this_interpreter, tree
+
+TEST_IMAGE: Final = "towline-test:latest"
+BASE_IMAGE: Final = "towline-test-base:latest"
+_TESTS: Final = Path(__file__).resolve().parents[1]
+_BUILD_PROGRAMS: Final = (
+    *(*PROGRAMS, "cp", "mv", "ln", "chmod", "chown", "chgrp", "find", "grep", "sed", "head", "tail", "wc", "dirname"),
+    *("basename", "readlink", "test", "[", "tar", "gzip", "install", "uname", "date", "tr", "sort", "useradd"),
+    "groupadd",
+)
+_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def image_for_tests() -> Image:
+    """Towline and what it needs, and `tests.support`, so that its apps are there. Raises `NoImageError`."""
+    packages = this_interpreter().packages
+    support = tree(_TESTS / "support", at=f"{packages}/tests/support", leave_out=frozenset({"__pycache__", "sdks"}))
+    return towline_image(more=[Placed(f"{packages}/tests/__init__.py", _TESTS / "__init__.py"), *support])
+
+
+@contextmanager
+def base_image() -> Iterator[Image]:
+    """Python with pip, and what a Dockerfile's RUN wants: stands for `python:3.11-slim`. Raises `NoImageError`."""
+    python = this_interpreter()
+    ensurepip = python.library / "ensurepip"
+    with TemporaryDirectory(prefix="towline-pip-") as folder:
+        files = [*python_files(python), *tree(_pip(Path(folder)), at=f"{python.packages}/pip")]
+        if ensurepip.is_dir():
+            files += tree(ensurepip, at=str(ensurepip.resolve()))
+        if _CERTIFICATES.is_file():
+            files.append(Placed(str(_CERTIFICATES), _CERTIFICATES))
+        pip = f"#!{python.program}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
+        yield image_of(files, programs=_BUILD_PROGRAMS, texts={"/usr/local/bin/pip": pip, "/usr/local/bin/pip3": pip})
+
+
+def _pip(folder: Path) -> Path:
+    """pip's package: as installed for this Python, else from the wheel that Python brings. Raises `NoImageError`."""
+    asked = [str(this_interpreter().program), "-I", "-c", "import pip; print(pip.__file__)"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    found = importlib.util.find_spec("pip")
+    for initial in (told, found.origin if found is not None else None):
+        if initial:
+            return Path(initial).parent
+    bundled = this_interpreter().library / "ensurepip" / "_bundled"
+    for wheel in sorted([*bundled.glob("pip-*.whl"), *Path("/usr/share/python-wheels").glob("pip-*.whl")]):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        return folder / "pip"
+    raise NoImageError(f"{sys.executable}: no pip for it, and no wheel of it (Debian: apt-get install python3-venv)")
