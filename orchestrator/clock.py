@@ -46,3 +46,7 @@ class ManualClock:
             raise ValueError(f"a clock goes forward: {seconds} s")
         self._monotonic += seconds
         self._wall_seconds += seconds
+
+    def set_wall(self, seconds: float) -> None:
+        """Set the wall clock by so much, forwards or backwards, as an operator or a time server does."""
+        self._wall_seconds += seconds

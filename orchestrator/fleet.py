@@ -55,6 +55,17 @@ class Worker:
 
 
 @value
+class Memory:
+    """What an earlier supervisor was about with a worker: who was to replace it, and until when it was to finish."""
+
+    replaced_by: str | None = None
+    leaves_by: Monotonic | None = None
+
+
+NOTHING_KNOWN: Final = Memory()
+
+
+@value
 class Started:
     """A worker that asked for its first lease, `seconds` after it was spawned."""
 
@@ -148,6 +159,19 @@ def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at
     """A worker of an earlier supervisor was found; its start-up time is not learned from."""
     found = Worker(worker, ref, spec_digest, spawned_at, "starting", now, adopted=True)
     return replace(fleet, workers={**fleet.workers, worker: found})
+
+
+def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
+    """Go on with adopted workers where an earlier supervisor was: nobody is asked to finish, or replaced, twice."""
+    workers = {}
+    for name, worker in fleet.workers.items():
+        known = memories.get(name, NOTHING_KNOWN)
+        if known.replaced_by in fleet.workers:
+            worker = replace(worker, replaced_by=known.replaced_by)  # noqa: PLW2901
+        if known.leaves_by is not None:
+            worker = replace(worker, state="draining", deadline_at=known.leaves_by)  # noqa: PLW2901
+        workers[name] = worker
+    return replace(fleet, workers=workers)
 
 
 def observe(fleet: Fleet, sample: QueueSample) -> Fleet:

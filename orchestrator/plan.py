@@ -4,7 +4,7 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Decision
+from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision
 from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used, outdated
 from orchestrator.value import value
 
@@ -52,23 +52,28 @@ class Plan:
 NOTHING_TO_DO: Final = Plan()
 
 
-def plan(decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) -> Plan:
+def plan(
+    decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic, conditions: Conditions = NOTHING_SPECIAL
+) -> Plan:
     """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
 
     Shrinking retires idle workers only. A worker that holds a lease is asked to finish only when the pool is above
     its upper bound, or when it is outdated and its replacement is up (or there is no room for one). Every process
-    counts towards the upper bound until it is collected, so growth waits for those that leave.
+    counts towards the upper bound until it is collected, so growth waits for those that leave; but as many as
+    `surge_workers` do not while another one takes their place.
     """
     alive = fleet.alive
+    most, surge = spec.workers.max, spec.surge_workers
     kill = _overdue(fleet, now)
     retire = _surplus(alive, decision, spec=spec, now=now)
     drain = _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
-    room = max(0, spec.workers.max - len(fleet.workers))
+    room = max(0, most + min(surge, _succeeded(fleet)) - len(fleet.workers))
     grow = min(room, max(0, decision.target - len(alive)))
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or drain or replaced or _is_replacing_unwise(decision, fleet, spec)):
-        retire, drain, spawn = _replacing(fleet, alive, spec=spec, room=room, target=decision.target, now=now)
+        beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
+        retire, drain, spawn = _replacing(fleet, alive, spec=spec, room=beside, target=decision.target, now=now)
     if not (kill or retire or drain or spawn or replaced):
         return NOTHING_TO_DO
     for worker, leave in replaced:
@@ -132,6 +137,17 @@ def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Wor
     return up
 
 
+def _succeeded(fleet: Fleet) -> int:
+    """How many workers have a successor, up or not, that is there."""
+    return sum(1 for w in fleet.workers.values() if w.replaced_by is not None and w.replaced_by in fleet.workers)
+
+
+def _fitting(room: int, conditions: Conditions) -> int:
+    """No more at a time than there is memory for; a lack of CPU passes with those that are replaced."""
+    host = conditions.room
+    return room if host is None or host.scarce != "memory" else min(room, host.workers)
+
+
 def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bool:
     """A replacement that does not start, or a view that is old, is no reason to let a working worker go."""
     return fleet.failed_starts(spec) > 0 or "stale_sample" in decision.limited_by
@@ -140,9 +156,9 @@ def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bo
 def _replacing(
     fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, room: int, target: int, now: Monotonic
 ) -> tuple[list[Leave], list[Leave], list[Spawn]]:
-    """Replace outdated workers a few at a time, new before old; at the upper bound, old before new.
+    """Replace outdated workers a few at a time, new before old; without room for so many, old before new.
 
-    Without room nobody is started for the one that leaves: the policy grows the pool again when work asks for it.
+    Then nobody is started for the one that leaves: the policy grows the pool again when work asks for it.
     """
     retire: list[Leave] = []
     drain: list[Leave] = []

@@ -15,7 +15,7 @@ from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet import Fleet, adopted, exited, measured, observe
+from orchestrator.fleet import Fleet, Memory, adopted, exited, measured, observe, recalled
 from orchestrator.launch import Launch
 from orchestrator.managed import AT_ONCE, ManagedPool, state_of
 from orchestrator.morgue import Morgue
@@ -29,6 +29,7 @@ from orchestrator.state import StateDir
 log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
+NOTHING_KEPT: Final[Mapping[str, Memory]] = {}
 
 
 class Reconciler:
@@ -90,13 +91,20 @@ class Reconciler:
                 self._forget_if_empty(pool)
         self._circumstances.forget(specs)
 
-    def adopt(self, roster: Sequence[WorkerHandle]) -> None:
-        """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone."""
+    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, Memory] = NOTHING_KEPT) -> None:
+        """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone.
+
+        `memories` tell whom it had asked to finish, and whom it was replacing: that goes on where it was.
+        """
         now = self._clock.monotonic()
         found = self._runtime.adopt(remembered=roster, now=now)
         for handle in found:
             self._adopted(handle, now=now)
         living = {handle.worker for handle in found}
+        for pool in self.pools.values():
+            pool.fleet = recalled(pool.fleet, memories)
+            if pool.spec is None:
+                self.drain_pool(pool, why="its pool is not in the settings", now=now)
         for handle in roster:
             if handle.worker not in living:
                 self._morgue.missing(handle.worker, pool=handle.pool)
@@ -112,8 +120,6 @@ class Reconciler:
             now=now,
         )
         log.info(events.WORKER_ADOPTED, pool=handle.pool, worker=handle.worker, ref=handle.ref)
-        if pool.spec is None:
-            self.drain_pool(pool, why="its pool is not in the settings", now=now)
 
     # -- what happens ---------------------------------------------------------------------------------------------
 
@@ -213,7 +219,7 @@ class Reconciler:
         decision, spec, sample = pool.decision, pool.effective, pool.sample
         if not (pool.spec and decision and spec and sample and self._may_act()):
             return
-        todo = plan(decision, fleet=pool.fleet, spec=spec, now=decision.at)
+        todo = plan(decision, fleet=pool.fleet, spec=spec, now=decision.at, conditions=pool.conditions)
         if self._tell(pool, decision, todo, dry_run=spec.dry_run):
             inputs = recorded(
                 sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.fleet import Worker
+from orchestrator.fleet import Memory, Worker
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
 from orchestrator.runtime import WorkerHandle
@@ -49,6 +49,36 @@ def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle |
             return WorkerHandle(name, pool, ref, digest, wall.back(spawned_at))
         case _:
             return None
+
+
+def workers_in(snapshot: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """The `workers` of a snapshot, as far as they can be read."""
+    workers = snapshot.get("workers")
+    return [worker for worker in (workers if isinstance(workers, list) else ()) if isinstance(worker, Mapping)]
+
+
+def wall_time_in(snapshot: Mapping[str, object], *, boot: str) -> WallTime | None:
+    """How the times of a snapshot of this boot become instants, whatever the wall clock was set to since.
+
+    None for a snapshot of another boot.
+    """
+    match snapshot:
+        case {"boot": str(known), "shown_at": int() | float() as wall, "shown_at_monotonic": int() | float() as at} if (
+            boot and known == boot
+        ):
+            return WallTime(wall_seconds=wall, monotonic=Monotonic(at))
+    return None
+
+
+def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, Memory]:
+    """What the supervisor of a snapshot was about with its workers; those left alone are left out."""
+    memories = {}
+    for worker in workers_in(snapshot):
+        name, successor, ends_at = worker.get("worker"), worker.get("replaced_by"), worker.get("ends_at")
+        leaves_by = wall.back(ends_at) if isinstance(ends_at, int | float) else None
+        if isinstance(name, str) and (successor or leaves_by):
+            memories[name] = Memory(successor if isinstance(successor, str) else None, leaves_by)
+    return memories
 
 
 def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:

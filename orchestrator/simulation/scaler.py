@@ -86,7 +86,7 @@ class PolicyScaler:
         self.decision, self._state = decide(
             sample, fleet=self._fleet, spec=spec, state=self._state, now=now, conditions=conditions
         )
-        todo = plan(self.decision, fleet=self._fleet, spec=spec, now=now)
+        todo = plan(self.decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
     def is_settled(self, pool: SimulatedPool) -> bool:

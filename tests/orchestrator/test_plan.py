@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Limit
+from orchestrator.decision import Conditions, Limit
 from orchestrator.fleet import CrashLoop, Fleet, draining, joined, killed
 from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Leave, Plan, plan
+from orchestrator.room import Room
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_fleet_of, a_pool, a_worker
 
 OLD = a_pool(cwd="/old")
@@ -136,8 +137,51 @@ class TestReplacing:
         )
         assert planned(fleet, 4, spec=NEW).is_empty
 
-    def test_without_room_an_old_one_goes_first(self) -> None:
+    def test_at_its_max_a_pool_has_some_more_for_the_moment(self) -> None:
+        spec = a_pool(cwd="/new", most=10)
+        plan_ = planned(a_fleet_of(busy=10, spec=OLD), 10, spec=spec)
+        assert [s.replaces for s in plan_.spawn] == ["b0000", "b0001"]
+        assert not plan_.drain
+
+    @pytest.mark.parametrize(
+        ("most", "surge", "beside"),
+        [
+            pytest.param(1, None, 0, id="a pool of one never has two"),
+            pytest.param(2, None, 1, id="two"),
+            pytest.param(10, None, 3, id="a quarter, rounded up"),
+            pytest.param(10, 0, 0, id="never beyond max"),
+            pytest.param(1, 1, 1, id="a pool of one that may have two"),
+        ],
+    )
+    def test_how_many_more(self, most: int, surge: int | None, beside: int) -> None:
+        spec = a_pool(cwd="/new", most=most, surge=surge)
+        assert spec.surge_workers == beside
+        plan_ = planned(a_fleet_of(busy=most, spec=OLD), most, spec=spec)
+        at_a_time = max(1, most // 4)
+        assert len(plan_.spawn) == min(beside, at_a_time)
+        assert len(plan_.drain) == at_a_time - min(beside, at_a_time)
+
+    def test_a_worker_that_dies_meanwhile_is_made_good_at_once(self) -> None:
         spec = a_pool(cwd="/new", most=4)
+        fleet = a_fleet(
+            *(a_worker(f"old{n}", "busy", spec=OLD) for n in range(2)),  # and a third that just died
+            a_worker("old3", "busy", spec=OLD, replaced_by="new3"),
+            a_worker("new3", "starting", spec=spec, since=NOW),
+        )
+        assert [s.replaces for s in planned(fleet, 4, spec=spec).spawn] == [None]
+        assert not planned(fleet, 4, spec=a_pool(cwd="/new", most=4, surge=0)).spawn
+
+    def test_without_memory_for_another_an_old_one_goes_first(self) -> None:
+        spec = a_pool(cwd="/new", most=10)
+        fleet = a_fleet_of(busy=4, spec=OLD)
+        decision = a_decision(current=4, target=4)
+        for scarce, spawned in (("memory", 0), ("cpu", 1), ("", 1)):
+            conditions = Conditions(room=Room(0, scarce))
+            plan_ = plan(decision, fleet=fleet, spec=spec, now=NOW, conditions=conditions)
+            assert (len(plan_.spawn), len(plan_.drain)) == (spawned, 1 - spawned)
+
+    def test_without_room_an_old_one_goes_first(self) -> None:
+        spec = a_pool(cwd="/new", most=4, surge=0)
         plan_ = planned(a_fleet_of(busy=3, idle=1, spec=OLD), 4, spec=spec)
         assert (names(plan_.retire), plan_.spawn) == (["i0000"], ())
         assert names(planned(a_fleet_of(busy=4, spec=OLD), 4, spec=spec).drain) == ["b0000"]
@@ -157,17 +201,23 @@ class TestReplacing:
         fleet = a_fleet(a_worker("tired", "busy", spec=spec, finished=100), a_worker("fresh", "busy", spec=spec))
         assert [s.replaces for s in planned(fleet, 2, spec=spec).spawn] == ["tired"]
 
-    def test_a_whole_pool_is_replaced_in_the_end_without_leaving_its_bounds(self) -> None:
+    @pytest.mark.parametrize("surge", [0, 1, None])
+    def test_a_whole_pool_is_replaced_in_the_end_without_leaving_its_bounds(self, surge: int | None) -> None:
         for most in (4, 5, 9):
-            spec = a_pool(cwd="/new", least=1, most=most)
+            spec = a_pool(cwd="/new", least=1, most=most, surge=surge)
             fleet = a_fleet_of(busy=4, spec=OLD)
             for turn in range(60):
                 plan_ = planned(fleet, max(len(fleet.alive), 4), spec=spec, now=NOW + turn)
                 fleet = _applied(plan_, fleet, spec, now=NOW + turn)
-                assert 1 <= len(fleet.workers) <= most
+                assert 1 <= len(fleet.workers) <= most + spec.surge_workers
+                assert _ready(fleet) >= (3 if surge == 0 else 4)
                 fleet = _everyone_moves_on(fleet, spec, now=NOW + turn)
             assert {w.spec_digest for w in fleet.workers.values()} == {spec.digest()}
             assert len(fleet.alive) == 4
+
+
+def _ready(fleet: Fleet) -> int:
+    return sum(1 for w in fleet.workers.values() if not w.is_leaving and w.started_at is not None)
 
 
 def _applied(plan_: Plan, fleet: Fleet, spec: PoolSpec, *, now: float) -> Fleet:
@@ -216,15 +266,26 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return fleet
 
 
-@given(fleet=fleets(), target=st.integers(0, 20), least=st.integers(0, 5), most=st.integers(5, 20))
+@given(
+    fleet=fleets(),
+    target=st.integers(0, 20),
+    least=st.integers(0, 5),
+    most=st.integers(5, 20),
+    surge=st.none() | st.integers(0, 5),
+)
 @settings(max_examples=400, deadline=None)
-def test_no_plan_breaks_the_bounds_or_touches_a_lease(fleet: Fleet, target: int, least: int, most: int) -> None:
-    spec = a_pool(cwd="/new", least=least, most=most)
+def test_no_plan_breaks_the_bounds_or_touches_a_lease(
+    fleet: Fleet, target: int, least: int, most: int, surge: int | None
+) -> None:
+    spec = a_pool(cwd="/new", least=least, most=most, surge=surge)
     target = min(most, max(least, target))
     plan_ = planned(fleet, target, spec=spec)
     after = _applied(plan_, fleet, spec, now=NOW)
 
-    assert len(after.workers) <= max(most, len(fleet.workers)), "never above max"
+    assert len(after.workers) <= max(most + spec.surge_workers, len(fleet.workers)), "never above max and surge"
+    if all(spawn.replaces is None for spawn in plan_.spawn):
+        beside = min(spec.surge_workers, sum(1 for w in fleet.workers.values() if w.replaced_by in fleet.workers))
+        assert len(after.workers) <= max(most + beside, len(fleet.workers)), "never above max, but beside the replaced"
     floor = min(least, len(fleet.alive))
     outdated_without_room = 1 if len(fleet.workers) >= most else 0
     assert len(after.alive) >= floor - max(outdated_without_room, target // 4), "never below min, but to replace"

@@ -12,6 +12,7 @@ from structlog.typing import EventDict
 from orchestrator import events
 from orchestrator.clock import ManualClock, Monotonic
 from orchestrator.config import PoolSpec
+from orchestrator.fleet import Memory
 from orchestrator.launch import Launch
 from orchestrator.metrics import QueueSample
 from orchestrator.reconcile import Reconciler
@@ -320,6 +321,31 @@ def test_adopted_workers_of_a_pool_that_is_gone_finish(stage: Stage) -> None:
     stage.set_pools(a_pool())
     stage.reconciler.adopt(())
     assert stage.runtime.asked == [("drain", "gone-old")]
+
+
+def test_what_an_earlier_supervisor_asked_of_workers_is_not_asked_again(stage: Stage) -> None:
+    changed, gone = a_pool(least=2, env={"COLOUR": "red"}), a_pool("gone")
+    for name, pool in (
+        ("resize-old", changed),
+        ("resize-new", a_pool()),
+        ("resize-other", changed),
+        ("gone-old", gone),
+    ):
+        adopted_worker(stage, name, pool=pool)
+        stage.source.seen.add(name)
+    leaves_by = Monotonic(stage.clock.monotonic() + 8.0)
+    memories = {
+        "resize-old": Memory(replaced_by="resize-new", leaves_by=leaves_by),
+        "resize-other": Memory(replaced_by="resize-dead"),
+        "gone-old": Memory(leaves_by=leaves_by),
+        "resize-dead": Memory(leaves_by=leaves_by),
+    }
+    stage.set_pools(a_pool(least=2, most=2))
+    stage.reconciler.adopt((), memories=memories)
+    stage.turn()
+    assert stage.runtime.asked == []
+    stage.turn()
+    assert sorted(stage.runtime.asked) == [("kill", "gone-old"), ("kill", "resize-old")]
 
 
 def test_leases_of_workers_that_died_unseen_are_given_back(stage: Stage) -> None:

@@ -72,7 +72,8 @@ def a_worker(
         **more,
     }
     digest = (spec or a_pool()).digest()
-    return Worker(worker, f"pid:{worker}", digest, Monotonic(spawned_at), state, Monotonic(since), **given)  # type: ignore[arg-type]
+    ref = given.pop("ref", f"pid:{worker}")
+    return Worker(worker, ref, digest, Monotonic(spawned_at), state, Monotonic(since), **given)  # type: ignore[arg-type]
 
 
 def a_fleet(*workers: Worker, pool: str = "resize", **more: object) -> Fleet:
