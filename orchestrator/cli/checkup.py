@@ -16,7 +16,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.project import Project
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
-from queue_core.cli.target import DEFAULT_URL, answers
+from queue_core.cli.target import DEFAULT_URL, answers, bearer_token
 from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import Caller, Retries
 from queue_core.service import QueueService
@@ -233,7 +233,7 @@ def _server(project: Project | None) -> Finding:
     url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
     if not answers(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
-    caller = Caller(url, token=os.environ.get("TOWLINE_TOKEN"), retries=Retries(), timeout_seconds=5.0)
+    caller = Caller(url, token=bearer_token(), retries=Retries(), timeout_seconds=5.0)
     try:
         caller.get("/readyz")
     except QueueError as error:

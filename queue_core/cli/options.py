@@ -83,7 +83,7 @@ def target_options(function: Function) -> Function:
     function = click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the bearer token  [or TOWLINE_TOKEN]",
+        help="File with the bearer token  [or TOWLINE_TOKEN, TOWLINE_TOKEN_FILE]",
     )(function)
     function = click.option("--store", help="Open this store directly, such as sqlite:///towline.db.")(function)
     return click.option(

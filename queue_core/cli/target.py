@@ -84,7 +84,7 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
     """The server or store that the options mean. Raises `CommandError` where there is none."""
     if url and store:
         raise CommandError("--url and --store: give one of them", code=exits.USAGE)
-    token = _token(token_file)
+    token = bearer_token(token_file)
     if url:
         return Target(url, "--url", token, _durability())
     if store:
@@ -162,10 +162,15 @@ def _durability() -> Literal["strict", "relaxed"]:
             )
 
 
-def _token(path: Path | None) -> str | None:
-    if path is None:
-        return os.environ.get("TOWLINE_TOKEN") or None
-    return path.read_text().strip()
+def bearer_token(path: Path | None = None) -> str | None:
+    """What to present to a server: from `path`, else TOWLINE_TOKEN, else the file that TOWLINE_TOKEN_FILE names.
+
+    Raises `OSError` for a file that can't be read.
+    """
+    if path is None and os.environ.get("TOWLINE_TOKEN"):
+        return os.environ["TOWLINE_TOKEN"]
+    named = path or os.environ.get("TOWLINE_TOKEN_FILE")
+    return Path(named).read_text().strip() if named else None
 
 
 def _ensure(queues: QueuesApi, specs: tuple[QueueSpec, ...]) -> None:

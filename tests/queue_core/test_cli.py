@@ -219,3 +219,23 @@ def test_bench_measures_what_it_says(towline: Commands) -> None:
     ]
     assert all(cast("float", speed["tasks_per_second"]) > 0 for speed in speeds)
     assert not list(towline.folder.glob(".towline-bench-*"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "environment", "token"),
+    [
+        pytest.param("flag", {"TOWLINE_TOKEN": "typed", "TOWLINE_TOKEN_FILE": "secret"}, "from-flag", id="the flag"),
+        pytest.param(None, {"TOWLINE_TOKEN": "typed", "TOWLINE_TOKEN_FILE": "secret"}, "typed", id="the variable"),
+        pytest.param(None, {"TOWLINE_TOKEN": "", "TOWLINE_TOKEN_FILE": "secret"}, "from-file", id="its file"),
+        pytest.param(None, {}, None, id="none"),
+    ],
+)
+def test_a_token_comes_from_the_flag_the_variable_or_the_file_it_names(
+    towline: Commands, monkeypatch: pytest.MonkeyPatch, flag: str | None, environment: dict[str, str], token: str | None
+) -> None:
+    Path("flag").write_text("from-flag\n")
+    Path("secret").write_text("from-file\n")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    path = Path(flag) if flag else None
+    assert find_target(url="http://queue.example", store=None, token_file=path, file=None).token == token
