@@ -60,10 +60,12 @@ class Acts:
             handle = self._runtime.spawn(request, now=now)
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
+            pool.tally.failed_starts += 1
             log.warning(
                 events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
             )
             return False
+        pool.tally.starts += 1
         pool.fleet = joined(
             pool.fleet,
             worker=handle.worker,

@@ -18,6 +18,7 @@ from orchestrator.containers import PROCESS, ContainerSettings, RuntimeChoice, R
 from orchestrator.errors import ConfigError
 from orchestrator.model import CONTRADICTION, DEFAULT_MAX_WORKERS, MAX_WORKERS, Count, Model, WorkerBounds
 from orchestrator.schedule import MAX_WINDOWS, TimeOfDay, Window
+from queue_core.config import Listen
 from queue_core.mistakes import Mistake, mistakes_of
 from queue_core.units import Bytes, Fraction, Seconds
 
@@ -201,6 +202,11 @@ class SupervisorSettings(Model):
         default=60.0, gt=0, description="Workers that miss their supervisor this long drain themselves."
     )
     state_dir: str = Field(default=".towline", min_length=1, description="Where it keeps what it has learned.")
+    listen: Listen | None = Field(
+        default=None,
+        examples=["127.0.0.1:7879"],
+        description="Where `towline supervise` tells its numbers, as host:port or unix:/path; `up` does at the server.",
+    )
 
 
 def parse_pools(data: object) -> dict[str, PoolSpec]:

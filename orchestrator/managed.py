@@ -13,6 +13,7 @@ from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision
 from orchestrator.fleet import Fleet
 from orchestrator.metrics import QueueSample
 from orchestrator.policy import PolicyState
+from orchestrator.tally import Tally
 
 log = structlog.get_logger()
 
@@ -41,6 +42,7 @@ class ManagedPool:
     is_stale: bool = False
     grace_seconds: float = LEAVING_GRACE_SECONDS
     told: tuple[object, ...] = ()
+    tally: Tally = field(default_factory=Tally)
 
 
 def state_of(name: str, learned: Mapping[str, object]) -> PolicyState:

@@ -9,7 +9,15 @@ from pydantic import BaseModel
 
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.errors import ConfigError
-from queue_core.config import Override, QueueFile, absolute_store, document_error, overlay, parse_queue_file
+from queue_core.config import (
+    Override,
+    QueueFile,
+    absolute_store,
+    document_error,
+    is_private,
+    overlay,
+    parse_queue_file,
+)
 from queue_core.mistakes import Mistake, did_you_mean
 from queue_core.units import format_seconds
 from queue_core.yaml_text import Document, read_document, shown_path
@@ -66,6 +74,9 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
     except ConfigError as error:
         mistakes += error.mistakes
     mistakes += _relations(mapping)
+    if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
+        why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
+        mistakes.append(Mistake(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
     if mistakes or queue_file is None:
         raise document_error(document, mistakes, overrides)
     return Project(

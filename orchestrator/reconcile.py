@@ -135,6 +135,7 @@ class Reconciler:
     def _ended(self, ended: Exit, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(ended.pool, ManagedPool(ended.pool, None, Fleet(ended.pool)))
         pool.fleet, death = exited(pool.fleet, ended, now=now)
+        pool.tally.died(death.cause, failed_start=death.failed_start)
         pool.due_at = AT_ONCE
         self._morgue.certify(death, ended)
         self._forget_if_empty(pool)
@@ -220,6 +221,7 @@ class Reconciler:
         if not (pool.spec and decision and spec and sample and self._may_act()):
             return
         todo = plan(decision, fleet=pool.fleet, spec=spec, now=decision.at, conditions=pool.conditions)
+        pool.tally.decided(decision)
         if self._tell(pool, decision, todo, dry_run=spec.dry_run):
             inputs = recorded(
                 sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
@@ -244,6 +246,7 @@ class Reconciler:
         pool.is_stale = False
         before = pool.fleet
         pool.sample, pool.fleet = sample, observe(before, sample)
+        pool.tally.finished(sample.finished, slo_seconds=spec.slo)
         if pool.fleet is not before:
             for started in pool.fleet.started:
                 log.info(

@@ -8,7 +8,9 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
+from orchestrator.fleet_view import Phase, view_of
 from orchestrator.managed import ManagedPool
+from orchestrator.pulse import Pulse
 from orchestrator.runtime import WorkerHandle
 from orchestrator.snapshot import WallTime, handle_in, snapshot_of
 from orchestrator.state import StateDir
@@ -18,6 +20,7 @@ log = structlog.get_logger()
 SHOW_SECONDS: Final = 1.0
 SHOW_IDLE_SECONDS: Final = 10.0
 LEARNED_SECONDS: Final = 60.0
+TELL_SECONDS: Final = 0.5
 
 _AT_ONCE: Final = Monotonic(float("-inf"))
 
@@ -25,8 +28,11 @@ _AT_ONCE: Final = Monotonic(float("-inf"))
 class Showcase:
     """Writes the supervisor's snapshot and its learned state, each at a bounded rate."""
 
-    def __init__(self, files: StateDir, *, clock: Clock, url: str) -> None:
+    def __init__(self, files: StateDir, *, clock: Clock, url: str, pulse: Pulse) -> None:
         self._files = files
+        self._pulse = pulse
+        self._tell_at = _AT_ONCE
+        self._told: tuple[object, ...] = ()
         self._clock = clock
         self._started_at = round(clock.wall_seconds(), 3)
         self._url = url
@@ -36,7 +42,7 @@ class Showcase:
         self._shown: tuple[str, Collection[str], Collection[object]] = ("", (), ())
         self.snapshot: Mapping[str, object] = {}
 
-    def update(self, pools: Collection[ManagedPool], *, phase: str) -> None:
+    def update(self, pools: Collection[ManagedPool], *, phase: Phase) -> None:
         """Show a change of phase, workers or orders at once, other changes once a second, an idle fleet less often.
 
         A folder that can't be written to is told in the log; the fleet does not depend on it.
@@ -49,9 +55,18 @@ class Showcase:
             self._show_at = Monotonic(now + (SHOW_IDLE_SECONDS if is_idle else SHOW_SECONDS))
             self._shown = (phase, workers, asked)
             self._show(pools, phase)
+        self._tell(pools, phase=phase, now=now)
         if now >= self._keep_at:
             self._keep_at = Monotonic(now + LEARNED_SECONDS)
             self.keep_learned(pools)
+
+    def _tell(self, pools: Collection[ManagedPool], *, phase: Phase, now: Monotonic) -> None:
+        """Other threads are told a change of phase or of a target at once, all else twice a second."""
+        told = (phase, *[pool.decision and pool.decision.target for pool in pools])
+        if now >= self._tell_at or told != self._told:
+            self._tell_at = Monotonic(now + TELL_SECONDS)
+            self._told = told
+            self._pulse.show(view_of(pools, phase=phase, started_at=self._pulse.started_at))
 
     def keep_learned(self, pools: Collection[ManagedPool]) -> None:
         """Keep now what was learned of each pool."""

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import structlog
 
@@ -17,8 +17,10 @@ from orchestrator import events
 from orchestrator.arrivals import ArrivalWatch
 from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.config import PoolSpec, SupervisorSettings
+from orchestrator.fleet_view import Phase
 from orchestrator.launch import Launch
 from orchestrator.lead import Lead, holder_of
+from orchestrator.pulse import Pulse
 from orchestrator.reconcile import Reconciler
 from orchestrator.reload import Reloads
 from orchestrator.runtime import Runtime
@@ -38,8 +40,6 @@ KILLED_SECONDS: Final = 10.0
 _IDENTITY_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _IDENTITY_CHARS: Final = 6
 
-Phase = Literal["leading", "standby", "stopping", "stopped"]
-
 
 class Supervisor:
     """One supervisor of one state directory. `run` belongs to one thread; requests may come from any."""
@@ -58,6 +58,7 @@ class Supervisor:
         load: Callable[[], Mapping[str, PoolSpec]] | None = None,
         watched: Path | None = None,
         clock: Clock | None = None,
+        pulse: Pulse | None = None,
         environment: Mapping[str, str] | None = None,
         identify: Callable[[str], str] | None = None,
     ) -> None:
@@ -67,6 +68,7 @@ class Supervisor:
         shown_url: the same for people, where `url` may have a password in it.
         load: reads the pools anew for a reload; raises `ReloadRefusedError` for a file that can't be used.
         watched: the file whose change is a reload.
+        pulse: what other threads are shown.
         environment: where a service manager told its socket; the process's own by default.
         identify: makes a fresh worker identity from its pool's name.
         """
@@ -86,7 +88,8 @@ class Supervisor:
         )
         self._lead = Lead(source, holder=holder_of(files.path))
         self._reloads = Reloads(load=load, watched=watched)
-        self._showcase = Showcase(files, clock=self._clock, url=shown_url or url)
+        self._pulse = pulse or Pulse(now=self._clock.monotonic())
+        self._showcase = Showcase(files, clock=self._clock, url=shown_url or url, pulse=self._pulse)
         self._arrivals = ArrivalWatch(source, on_arrival=self._arrive)
         self._arrived: deque[str] = deque()
         self._stops_asked = 0
@@ -166,12 +169,19 @@ class Supervisor:
         while self._arrived:
             self._reconciler.arrived(self._arrived.popleft())
         if self._phase == "leading":
-            is_well = self._reconciler.turns()
+            is_well = self._turns()
             self._arrivals.wait_for(self._reconciler.waiting_pools())
         else:
             self._arrivals.wait_for(())
             self._reconciler.end_overdue()
         self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
+        return is_well
+
+    def _turns(self) -> bool:
+        began_at, due_at = self._clock.monotonic(), self._reconciler.next_turn_at()
+        is_well = self._reconciler.turns()
+        if due_at is not None and due_at <= began_at:
+            self._pulse.took(self._clock.monotonic() - began_at, is_well=is_well)
         return is_well
 
     def _sleep(self) -> None:
@@ -216,6 +226,7 @@ class Supervisor:
 
     def _feed_watchdog(self) -> None:
         now = self._clock.monotonic()
+        self._pulse.passed(now=now)
         if self._manager.watchdog_seconds is not None and now >= self._feed_at:
             self._feed_at = Monotonic(now + self._manager.watchdog_seconds)
             self._manager.tell("WATCHDOG=1")

@@ -163,10 +163,14 @@ def _listen(value: object) -> object:
     return value
 
 
+Listen = Annotated[str, BeforeValidator(_listen)]
+"""host:port or unix:/path."""
+
+
 class ServerSettings(Model):
     """Where the HTTP API listens, and whom it answers."""
 
-    listen: Annotated[str, BeforeValidator(_listen)] = Field(
+    listen: Listen = Field(
         default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket."
     )
     tokens: tuple[TokenSettings, ...] = Field(default=(), description="Asked for when any is given.")
@@ -177,7 +181,7 @@ class ServerSettings(Model):
     @property
     def is_private(self) -> bool:
         """True when only this machine can reach it."""
-        return self.listen.startswith("unix:") or self.listen.rpartition(":")[0].strip("[]") in _LOOPBACK
+        return is_private(self.listen)
 
     def url(self, directory: Path) -> str:
         """What a client on this machine is to be told; a relative socket path is seen from `directory`."""
@@ -186,6 +190,11 @@ class ServerSettings(Model):
         host, _, port = self.listen.rpartition(":")
         here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
         return f"http://{here}:{port}"
+
+
+def is_private(listen: str) -> bool:
+    """True when only this machine can reach such a listener."""
+    return listen.startswith("unix:") or listen.rpartition(":")[0].strip("[]") in _LOOPBACK
 
 
 class QueueFile(Model):

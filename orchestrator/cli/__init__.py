@@ -27,6 +27,7 @@ _FLEET: Final = {
     "pools": Entry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
     "workers": Entry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
     "why": Entry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),
+    "health": Entry("orchestrator.cli.health", LOOK, "whether server and supervisor answer and are well"),
     "top": Entry("orchestrator.cli.top", LOOK, "pools, workers and waits, live"),
     "plan": Entry("orchestrator.cli.plan", LOOK, "what a supervisor would do now, without doing it"),
     "simulate": Entry("orchestrator.cli.simulate", LOOK, "what arrivals would cost, and how late they would be"),

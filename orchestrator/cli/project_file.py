@@ -17,6 +17,7 @@ from queue_core.yaml_text import DocumentError
 FLEET_VARIABLES: Final = {
     ("supervisor", "state_dir"): "TOWLINE_STATE_DIR",
     ("supervisor", "orphan_grace"): "TOWLINE_ORPHAN_GRACE",
+    ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
 }
 
 

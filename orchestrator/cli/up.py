@@ -11,9 +11,13 @@ from typing import Final
 import click
 
 from orchestrator.cli.project_file import load_project, pools_loader, state_of
+from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
+from orchestrator.http_api.listener import FleetListener
+from orchestrator.http_api.paths import fleet_paths
 from orchestrator.project import DEFAULT_FILE, Project
+from orchestrator.pulse import Pulse
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.sources.pull_queue import PullQueueSource
 from orchestrator.supervisor import Supervisor
@@ -28,6 +32,7 @@ from queue_core.config import Override
 from queue_core.connect import open_queues
 from queue_core.errors import ListenError
 from queue_core.http_api.caller import Retries
+from queue_core.server.also import Also
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.stores.urls import masked
@@ -80,14 +85,15 @@ def up(
         opened = stack.enter_context(opened_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
+        pulse, paths = _pulse()
         try:
-            server = ServerThread(opened, options, log=lifecycle_file)
+            server = ServerThread(opened, options, log=lifecycle_file, also=paths)
         except ListenError as error:
             raise listen_failure(error) from None
         url = server.start()
         stack.callback(server.stop)
         click.echo(f"serving at {url}, sizing {_counted(project.pools)}", err=True)
-        return _supervise(project, url=url, token=ours, worker_token=workers, file=file, flags=flags)
+        return _supervise(project, url=url, token=ours, worker_token=workers, file=file, flags=flags, pulse=pulse)
 
 
 @command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
@@ -102,7 +108,28 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     found = url or project.queue_file.server.url(project.directory)
     click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
     token = os.environ.get("TOWLINE_TOKEN") or None
-    return _supervise(project, url=found, token=token, worker_token=token, file=file, flags=())
+    with ExitStack() as stack:
+        pulse, paths = _pulse(is_alone=True)
+        if project.supervisor.listen is not None:
+            listener = _listener(project, project.supervisor.listen, paths)
+            click.echo(f"telling of them at {listener.start()}", err=True)
+            stack.callback(listener.stop)
+        return _supervise(project, url=found, token=token, worker_token=token, file=file, flags=(), pulse=pulse)
+
+
+def _pulse(*, is_alone: bool = False) -> tuple[Pulse, Also]:
+    """What the supervisor will show, and the paths that tell of it."""
+    clock = SystemClock()
+    pulse = Pulse(now=clock.monotonic())
+    return pulse, fleet_paths(pulse, clock, is_alone=is_alone)
+
+
+def _listener(project: Project, listen: str, paths: Also) -> FleetListener:
+    try:
+        options = serve_options(project.queue_file, project.directory, listen=listen)
+        return FleetListener(replace(options, grpc=None), paths)
+    except ListenError as error:
+        raise listen_failure(error) from None
 
 
 def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str | None]:
@@ -130,6 +157,7 @@ def _supervise(
     worker_token: str | None,
     file: Path | None,
     flags: tuple[Override, ...],
+    pulse: Pulse,
 ) -> int:
     files = state_of(project)
     with ExitStack() as stack:
@@ -149,6 +177,7 @@ def _supervise(
             token=worker_token,
             load=pools_loader(file, flags=flags),
             watched=file or Path(DEFAULT_FILE),
+            pulse=pulse,
         )
         try:
             return supervisor.run()

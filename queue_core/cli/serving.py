@@ -92,10 +92,11 @@ def lifecycle_log(settings: QueueFile, directory: Path) -> Iterator[EventLog | N
         log.close()
 
 
-def serve_options(settings: QueueFile, directory: Path) -> ServeOptions:
-    """How the server is to be set. Raises `CommandError` for a token that can't be read."""
+def serve_options(settings: QueueFile, directory: Path, *, listen: str | None = None) -> ServeOptions:
+    """How the server is to be set, or another listener with its tokens. Raises `CommandError` for a token that can't
+    be read."""
     server = settings.server
-    listen = server.listen
+    listen = listen or server.listen
     if listen.startswith("unix:") and not listen.startswith("unix:/"):
         listen = f"unix:{directory / listen.removeprefix('unix:')}"
     options = options_of(listen, tokens=_tokens(server, directory))

@@ -16,13 +16,15 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, wire
+from queue_core.server.also import NOTHING_ELSE, Also
+from queue_core.server.also import response_of as _response
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.core import ServerCore
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_ring import RecentEvents, event_json
 from queue_core.server.handlers import Call
 from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, json_reply, reply_of
-from queue_core.server.metrics import QueueMetrics, exposition, look_at_all
+from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
 from queue_core.server.taskqueue import routes as taskqueue
@@ -35,9 +37,9 @@ _PREFIX = "/v1/queues/"
 class ServerApp:
     """One server's application."""
 
-    def __init__(self, core: ServerCore) -> None:
+    def __init__(self, core: ServerCore, *, also: Also = NOTHING_ELSE) -> None:
         self.core = core
-        self._quiet = Starlette(routes=_routes(core), exception_handlers={HTTPException: _refuse})
+        self._quiet = Starlette(routes=_routes(core, also), exception_handlers={HTTPException: refuse})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -105,15 +107,17 @@ async def _send(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def _routes(core: ServerCore) -> Sequence[BaseRoute]:
+def _routes(core: ServerCore, also: Also) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
         # A worker's name may have a "/" in it, which comes unquoted.
         routes.append(Route(path.replace("{worker}", "{worker:path}"), _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
-    routes.append(Route("/openapi.json", _openapi, methods=["GET"]))
-    routes.append(Route("/metrics", _metrics(core), methods=["GET"]))
+    for look_up in also.look_ups:
+        routes.extend(look_up.routes(core.gate))
+    routes.append(Route("/openapi.json", _openapi(also), methods=["GET"]))
+    routes.append(Route("/metrics", _metrics(core, also), methods=["GET"]))
     routes.extend(cloudtasks.routes(core))
     routes.extend(taskqueue.routes(core))
     return routes
@@ -146,12 +150,8 @@ async def _let_in(core: ServerCore, endpoint: Endpoint, request: HttpRequest) ->
     return Call(path, request.query_params.multi_items(), body)
 
 
-def _response(reply: Reply) -> Response:
-    headers = {name.decode(): value.decode() for name, value in reply.headers}
-    return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())
-
-
-async def _refuse(request: HttpRequest, error: Exception) -> Response:
+async def refuse(request: HttpRequest, error: Exception) -> Response:
+    """What a path or a method that is not there is answered with."""
     assert isinstance(error, HTTPException)
     detail = f"{request.method} {request.url.path[:200]}"
     if error.status_code == 405:
@@ -182,29 +182,39 @@ def _sse(recent: RecentEvents) -> bytes:
     )
 
 
-def _metrics(core: ServerCore) -> View:
+def _metrics(core: ServerCore, also: Also) -> View:
     collector = QueueMetrics(lambda: core.service.look(look_at_all), lambda: len(core.waiting))
 
     async def view(request: HttpRequest) -> Response:
         try:
             core.gate.check(request.headers.raw, "stats")
-            text = await core.beside(lambda: exposition(collector))
+            text = await core.beside(lambda: exposition(collector, *also.collectors))
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(text, media_type=MEDIA_TYPE)
 
     return view
 
 
-async def _openapi(request: HttpRequest) -> Response:  # noqa: ARG001 - a view
-    return Response(openapi_json(), media_type="application/json")
+def _openapi(also: Also) -> View:
+    @cache
+    def made() -> bytes:
+        return openapi_json(*[look_up.endpoint for look_up in also.look_ups])
+
+    async def view(request: HttpRequest) -> Response:  # noqa: ARG001 - a view
+        return Response(made(), media_type="application/json")
+
+    return view
 
 
-@cache
-def openapi_json() -> bytes:
-    """The document, made once."""
+def openapi_json(*others: Endpoint) -> bytes:
+    """The document of the queues' API, and of what is served beside it."""
+    return to_json(document((*ENDPOINTS, *others), version=release()))
+
+
+def release() -> str:
+    """The version of this program."""
     try:
-        release = version("towline")
+        return version("towline")
     except PackageNotFoundError:  # run from a checkout
-        release = "0"
-    return to_json(document(ENDPOINTS, version=release))
+        return "0"

@@ -30,7 +30,8 @@ class Endpoint:
 
     Args:
         permission: a verb of `auth.NEEDED`, or None for everybody.
-        handler: None for the verbs that `hot` serves.
+        handler: None for the verbs that `hot` serves, and for what is served beside the queues (`also`).
+        operation: its id, where neither handler nor path names it.
     """
 
     method: str
@@ -41,11 +42,12 @@ class Endpoint:
     takes: type[wire.Wire] | None
     answers: type[BaseModel] | TypeAdapter[QueueStats] | TypeAdapter[QueueSpec]
     query: tuple[Parameter, ...] = ()
+    operation: str = ""
 
     @property
     def name(self) -> str:
         """The operation's id: the handler's name, or the verb's."""
-        return self.handler.__name__ if self.handler else self.path.rpartition("/")[2]
+        return self.operation or (self.handler.__name__ if self.handler else self.path.rpartition("/")[2])
 
 
 _TAGS = (

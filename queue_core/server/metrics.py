@@ -26,6 +26,8 @@ COUNTERS = {
     "died": "Tasks that became dead.",
 }
 
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
 Look = tuple[Instant, Sequence[QueueStats]]
 
 
@@ -70,8 +72,9 @@ class QueueMetrics(Collector):
             yield counter
 
 
-def exposition(collector: QueueMetrics) -> bytes:
-    """The text format, from a registry of its own: nothing of the process' other metrics."""
+def exposition(*collectors: Collector) -> bytes:
+    """The text format, from a registry of its own: of the process' other metrics what is asked for."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
+    for collector in collectors:
+        registry.register(collector)
     return generate_latest(registry)

@@ -19,6 +19,7 @@ from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
 from queue_core.http_api.transport import notice_silence
 from queue_core.server import events
+from queue_core.server.also import NOTHING_ELSE, Also
 from queue_core.server.app import ServerApp
 from queue_core.server.core import ServerCore
 from queue_core.server.options import ServeOptions, check_options
@@ -125,11 +126,18 @@ class Server:
     """One server over a store that is the caller's: open it before, close it after."""
 
     def __init__(
-        self, store: Store, options: ServeOptions, *, clock: Clock | None = None, log: EventLog | None = None
+        self,
+        store: Store,
+        options: ServeOptions,
+        *,
+        clock: Clock | None = None,
+        log: EventLog | None = None,
+        also: Also = NOTHING_ELSE,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
         self._options = options
+        self._also = also
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self.core = ServerCore(store, options, clock=clock, log=log)
@@ -165,7 +173,7 @@ class Server:
     async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; returns when every answer is out and every thread ended."""
         config = uvicorn.Config(
-            ServerApp(self.core),
+            ServerApp(self.core, also=self._also),
             loop="asyncio",
             http=hot_protocol(self.core, limit=self._options.max_body_bytes),
             ws="none",
@@ -233,10 +241,16 @@ class ServerThread:
     """A server in a thread of its own, for programs that have another main loop."""
 
     def __init__(
-        self, store: Store, options: ServeOptions, *, clock: Clock | None = None, log: EventLog | None = None
+        self,
+        store: Store,
+        options: ServeOptions,
+        *,
+        clock: Clock | None = None,
+        log: EventLog | None = None,
+        also: Also = NOTHING_ELSE,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
-        self._server = Server(store, options, clock=clock, log=log)
+        self._server = Server(store, options, clock=clock, log=log, also=also)
         self._thread = threading.Thread(target=self._work, name="towline-server", daemon=True)
         self._started = threading.Event()
         self._failure: BaseException | None = None

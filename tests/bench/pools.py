@@ -21,6 +21,7 @@ from orchestrator.decision import Conditions
 from orchestrator.launch import Launch
 from orchestrator.metrics import QueueSample, RunningLease, Waiting
 from orchestrator.policy import PolicyState, decide
+from orchestrator.pulse import Pulse
 from orchestrator.reconcile import Reconciler
 from orchestrator.showcase import Showcase
 from orchestrator.state import StateDir
@@ -74,7 +75,7 @@ def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], lis
             launch=Launch("memory:", folder, "lock", 60.0),
             identify=lambda pool: f"{pool}-{next(names)}",
         )
-        showcase = Showcase(files, clock=clock, url="memory:")
+        showcase = Showcase(files, clock=clock, url="memory:", pulse=Pulse(now=clock.monotonic()))
         specs = [_pool(number) for number in range(pools)]
         reconciler.set_pools({spec.name: spec for spec in specs})
         took, shown = [], []

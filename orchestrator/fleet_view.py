@@ -1,0 +1,78 @@
+"""The fleet as its supervisor tells others of it: one immutable value, made now and then, read by any thread. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.decision import Decision
+from orchestrator.fleet import State
+from orchestrator.managed import ManagedPool
+from orchestrator.metrics import QueueSample
+from orchestrator.tally import Tally
+
+Phase = Literal["starting", "leading", "standby", "stopping", "stopped"]
+
+WORKER_STATES: Final[tuple[State, ...]] = get_args(State)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool of the settings. `spec` has the bounds of the moment; `states` counts workers; `tally` is a copy.
+
+    `alive` are those that count towards its size; `arrival_rate` and `service_seconds` are as last estimated.
+    """
+
+    spec: PoolSpec
+    states: Mapping[State, int]
+    alive: int
+    memory_bytes: int
+    failed_starts: int
+    sample: QueueSample | None
+    decision: Decision | None
+    tally: Tally
+
+    @property
+    def desired(self) -> int | None:
+        """How many workers it should have; None before the first decision. A dry run asks nobody for anything."""
+        if self.decision is None:
+            return None
+        return self.decision.current if self.spec.dry_run else self.decision.target
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest ready task had waited when last looked at; 0 when there was none."""
+        return max((w.age_seconds for w in self.sample.waiting), default=0.0) if self.sample else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """All pools of the settings, by name."""
+
+    phase: Phase
+    started_at: Monotonic
+    pools: Mapping[str, PoolView]
+
+
+def view_of(pools: Iterable[ManagedPool], *, phase: Phase, started_at: Monotonic) -> FleetView:
+    """What there is to tell now; pools that are no longer in the settings are left out."""
+    return FleetView(phase, started_at, {pool.name: _pool(pool, pool.spec) for pool in pools if pool.spec is not None})
+
+
+def _pool(pool: ManagedPool, spec: PoolSpec) -> PoolView:
+    states: dict[State, int] = dict.fromkeys(WORKER_STATES, 0)
+    memory_bytes = 0
+    for worker in pool.fleet.workers.values():
+        states[worker.state] += 1
+        memory_bytes += worker.memory_bytes
+    return PoolView(
+        spec=pool.effective or spec,
+        states=states,
+        alive=len(pool.fleet.alive),
+        memory_bytes=memory_bytes,
+        failed_starts=pool.fleet.failed_starts(spec),
+        sample=pool.sample,
+        decision=pool.decision,
+        tally=pool.tally.copy(),
+    )

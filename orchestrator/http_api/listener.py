@@ -1,0 +1,92 @@
+"""A listener for a supervisor that runs beside no queue server: the same paths, tokens and guard of names."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from queue_core.server.also import Also, response_of
+from queue_core.server.app import refuse, release
+from queue_core.server.auth import Gate
+from queue_core.server.hot import reply_of
+from queue_core.server.metrics import MEDIA_TYPE, exposition
+from queue_core.server.openapi import document
+from queue_core.server.options import ServeOptions, check_options
+from queue_core.server.run import bind, url_of
+
+STOP_SECONDS = 2
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the supervisor's."""
+        yield
+
+
+class FleetListener:
+    """Answers in a thread of its own, from what is at hand."""
+
+    def __init__(self, options: ServeOptions, also: Also) -> None:
+        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
+        check_options(options)
+        self._options = options
+        self._listening: socket.socket = bind(options)
+        self.url = url_of(options, self._listening)
+        config = uvicorn.Config(
+            Starlette(routes=_routes(Gate(options), also), exception_handlers={HTTPException: refuse}),
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        self._server = _Uvicorn(config)
+        self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
+
+    def start(self) -> str:
+        """Serve; returns the URL. Calls that come before the first answer wait in the socket."""
+        self._thread.start()
+        return self.url
+
+    def stop(self) -> None:
+        """End, within a few seconds; its socket is gone with it."""
+        self._server.should_exit = True
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._server.serve(sockets=[self._listening]))
+        finally:
+            self._listening.close()
+            if self._options.socket_path is not None:
+                self._options.socket_path.unlink(missing_ok=True)
+
+
+def _routes(gate: Gate, also: Also) -> list[Route]:
+    routes = [route for look_up in also.look_ups for route in look_up.routes(gate)]
+    described = document([look_up.endpoint for look_up in also.look_ups], version=release())
+
+    async def openapi(request: Request) -> Response:  # noqa: ARG001 - a view
+        return JSONResponse(described)
+
+    async def metrics(request: Request) -> Response:
+        try:
+            gate.check(request.headers.raw, "stats")
+            return Response(exposition(*also.collectors), media_type=MEDIA_TYPE)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            return response_of(reply_of(error))
+
+    routes.append(Route("/openapi.json", openapi, methods=["GET"]))
+    routes.append(Route("/metrics", metrics, methods=["GET"]))
+    return routes

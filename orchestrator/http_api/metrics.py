@@ -1,0 +1,171 @@
+"""What Prometheus scrapes of a fleet; every name is explained in doc/metrics.md. Workers and tasks are never labels."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, get_args
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from orchestrator.clock import Clock, Monotonic
+from orchestrator.decision import GuardName
+from orchestrator.exits import Cause
+from orchestrator.fleet_view import WORKER_STATES, FleetView, PoolView
+from orchestrator.metrics import Outcome, QueueSample
+from orchestrator.pulse import DURATION_BUCKETS, Pulse, Rounds
+
+GUARDS: Final[Sequence[GuardName]] = get_args(GuardName)
+OUTCOMES: Final[Sequence[Outcome]] = get_args(Outcome)
+
+Number = Callable[[PoolView], float]
+
+_ALWAYS: Final[Mapping[str, tuple[str, Number]]] = {
+    "alive_workers": ("Workers that are not asked to leave.", lambda pool: pool.alive),
+    "min_workers": ("The lower bound in force.", lambda pool: pool.spec.workers.min),
+    "max_workers": ("The upper bound in force.", lambda pool: pool.spec.workers.max),
+    "memory_bytes": ("Memory of all workers.", lambda pool: pool.memory_bytes),
+    "slo_seconds": ("The longest a task may wait.", lambda pool: pool.spec.slo),
+    "failed_starts_in_a_row": ("Starts that failed since the last that did not.", lambda pool: pool.failed_starts),
+}
+_TOTALS: Final[Mapping[str, tuple[str, Number]]] = {
+    "late_leases": ("First leases that began later than the slo.", lambda pool: pool.tally.late_leases),
+    "starts": ("Workers started.", lambda pool: pool.tally.starts),
+    "failed_starts": ("Starts that failed.", lambda pool: pool.tally.failed_starts),
+}
+_SEEN: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
+    "ready": ("Tasks leasable now.", lambda sample: sample.ready),
+    "delayed": ("Tasks whose eta is ahead.", lambda sample: sample.delayed),
+    "in_flight": ("Tasks under a lease.", lambda sample: sample.in_flight),
+    "dead": ("Tasks kept aside after their last lease.", lambda sample: sample.dead),
+}
+
+
+class FleetMetrics(Collector):
+    """Reads the supervisor's view when it is scraped; keeps nothing."""
+
+    def __init__(self, pulse: Pulse, clock: Clock) -> None:
+        self._pulse = pulse
+        self._clock = clock
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: labels are known when there are pools."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per name."""
+        pulse, view, now = self._pulse, self._pulse.view, self._clock.monotonic()
+        started_at = self._clock.wall_seconds() - (now - pulse.started_at)
+        yield from _supervisor(pulse, view, now=now, started_at=started_at)
+        pools = sorted(view.pools.items())
+        yield _info(pools)
+        yield from _simple(pools)
+        yield from _labelled(pools)
+        yield from _sampled(pools, now=now)
+        yield from _decided(pools, now=now)
+
+
+Pools = Sequence[tuple[str, PoolView]]
+
+
+def _supervisor(pulse: Pulse, view: FleetView, *, now: Monotonic, started_at: float) -> Iterator[Metric]:
+    rounds = pulse.rounds
+    for name, told, number in (
+        ("leading", "1 while it sizes the pools.", float(view.phase == "leading")),
+        ("live", "1 while its turns finish.", float(pulse.is_live(now=now))),
+        ("turn_age_seconds", "Since it last finished what was due.", max(0.0, now - pulse.passed_at)),
+        ("pools", "Pools in the settings.", len(view.pools)),
+        ("start_time_seconds", "When it started, since the epoch.", round(started_at, 3)),
+    ):
+        yield GaugeMetricFamily(f"towline_supervisor_{name}", told, value=number)
+    yield CounterMetricFamily(
+        "towline_supervisor_failed_turns", "Rounds of turns in which one failed.", value=rounds.failed
+    )
+    yield _durations(rounds)
+
+
+def _durations(rounds: Rounds) -> Metric:
+    bounds = [*[f"{seconds:g}" for seconds in DURATION_BUCKETS], "+Inf"]
+    buckets = [(bound, float(count)) for bound, count in zip(bounds, accumulate(rounds.counts), strict=True)]
+    told = "How long the turns that were due at a time took."
+    return HistogramMetricFamily(
+        "towline_supervisor_turn_duration_seconds", told, buckets=buckets, sum_value=rounds.seconds
+    )
+
+
+def _info(pools: Pools) -> Metric:
+    family = GaugeMetricFamily("towline_pool_info", "Always 1.", labels=["pool", "queue", "runtime"])
+    for name, pool in pools:
+        family.add_metric([name, pool.spec.queue, pool.spec.runtime_kind], 1.0)
+    return family
+
+
+def _simple(pools: Pools) -> Iterator[Metric]:
+    for name, (told, number) in _ALWAYS.items():
+        gauge = GaugeMetricFamily(f"towline_pool_{name}", told, labels=["pool"])
+        for pool, view in pools:
+            gauge.add_metric([pool], number(view))
+        yield gauge
+    for name, (told, number) in _TOTALS.items():
+        counter = CounterMetricFamily(f"towline_pool_{name}", told, labels=["pool"])
+        for pool, view in pools:
+            counter.add_metric([pool], number(view))
+        yield counter
+
+
+def _labelled(pools: Pools) -> Iterator[Metric]:
+    workers = GaugeMetricFamily("towline_pool_workers", "Workers by state.", labels=["pool", "state"])
+    deaths = CounterMetricFamily("towline_pool_deaths", "Workers that ended, by cause.", labels=["pool", "cause"])
+    leases = CounterMetricFamily("towline_pool_leases", "Leases that ended.", labels=["pool", "outcome"])
+    labels = ["pool", "rule", "direction"]
+    decisions = CounterMetricFamily("towline_pool_decisions", "Decisions, by rule and direction.", labels=labels)
+    for name, pool in pools:
+        for state in WORKER_STATES:
+            workers.add_metric([name, state], pool.states[state])
+        for cause in Cause:
+            deaths.add_metric([name, cause.value.replace(" ", "_")], pool.tally.deaths.get(cause, 0))
+        for outcome in OUTCOMES:
+            leases.add_metric([name, outcome], pool.tally.leases.get(outcome, 0))
+        for (rule, direction), count in pool.tally.decisions.items():
+            decisions.add_metric([name, rule, direction], count)
+    yield from (workers, deaths, leases, decisions)
+
+
+def _sampled(pools: Pools, *, now: Monotonic) -> Iterator[Metric]:
+    seen = [(name, pool, pool.sample) for name, pool in pools if pool.sample is not None]
+    for metric, (told, number) in _SEEN.items():
+        gauge = GaugeMetricFamily(f"towline_pool_{metric}", told, labels=["pool"])
+        for name, _, sample in seen:
+            gauge.add_metric([name], number(sample))
+        yield gauge
+    told = "How long the oldest ready task had waited."
+    oldest = GaugeMetricFamily("towline_pool_oldest_age_seconds", told, labels=["pool"])
+    age = GaugeMetricFamily("towline_pool_sample_age_seconds", "Since the last look at the queue.", labels=["pool"])
+    for name, pool, sample in seen:
+        oldest.add_metric([name], pool.oldest_seconds)
+        age.add_metric([name], max(0.0, now - sample.at))
+    yield from (oldest, age)
+
+
+def _decided(pools: Pools, *, now: Monotonic) -> Iterator[Metric]:
+    desired = GaugeMetricFamily("towline_pool_desired_workers", "Workers it should have.", labels=["pool"])
+    told = "Workers it would want if no guard had spoken."
+    unguarded = GaugeMetricFamily("towline_pool_unguarded_workers", told, labels=["pool"])
+    age = GaugeMetricFamily("towline_pool_decision_age_seconds", "Since the last decision.", labels=["pool"])
+    rate = GaugeMetricFamily("towline_pool_arrival_rate", "Tasks a second that become leasable.", labels=["pool"])
+    service = GaugeMetricFamily("towline_pool_service_seconds", "How long a lease takes.", labels=["pool"])
+    startup = GaugeMetricFamily("towline_pool_startup_seconds", "How long a start takes.", labels=["pool"])
+    guards = GaugeMetricFamily("towline_pool_guard_active", "1 while it holds back.", labels=["pool", "guard"])
+    for name, pool in pools:
+        decision = pool.decision
+        active = decision.limited_by if decision else ()
+        for guard in GUARDS:
+            guards.add_metric([name, guard], float(guard in active))
+        if decision is None or pool.desired is None:
+            continue
+        desired.add_metric([name], pool.desired)
+        unguarded.add_metric([name], decision.unguarded)
+        age.add_metric([name], max(0.0, now - decision.at))
+        rate.add_metric([name], decision.inputs.fast_rate)
+        service.add_metric([name], decision.inputs.service_seconds)
+        startup.add_metric([name], decision.inputs.startup_seconds)
+    yield from (desired, unguarded, age, rate, service, startup, guards)

@@ -1,0 +1,74 @@
+"""What another part of the program answers beside the queues: at the same listener, behind the same gate, by GET only.
+
+Its answers are made in the server's loop: they must be at hand, and never wait.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.registry import Collector
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queue_core.server.auth import Gate
+from queue_core.server.endpoints import Endpoint
+from queue_core.server.hot import Reply, json_reply, reply_of
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """One path.
+
+    Args:
+        name: the operation's id in the OpenAPI document.
+        permission: a verb of `auth.NEEDED`, or None for everybody.
+        look: the answer, from the names in the path. Raises `Problem`.
+        answers: the answer's model.
+        also_at: the same under other paths, which the document leaves out.
+    """
+
+    path: str
+    name: str
+    summary: str
+    permission: str | None
+    look: Callable[[Mapping[str, str]], BaseModel]
+    answers: type[BaseModel]
+    also_at: tuple[str, ...] = ()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """As the document has it."""
+        return Endpoint("GET", self.path, self.summary, self.permission, None, None, self.answers, operation=self.name)
+
+    def routes(self, gate: Gate) -> list[Route]:
+        """Its paths behind a gate."""
+
+        async def view(request: Request) -> Response:
+            try:
+                if self.permission is not None:
+                    gate.check(request.headers.raw, self.permission)
+                path = {key: str(value) for key, value in request.path_params.items()}
+                return response_of(json_reply(self.look(path).model_dump(mode="json")))
+            except Exception as error:  # noqa: BLE001 - the top of a request
+                return response_of(reply_of(error))
+
+        return [Route(path, view, methods=["GET"]) for path in (self.path, *self.also_at)]
+
+
+@dataclass(frozen=True, slots=True)
+class Also:
+    """All of it: paths, and what `/metrics` tells besides."""
+
+    look_ups: tuple[LookUp, ...] = ()
+    collectors: tuple[Collector, ...] = ()
+
+
+NOTHING_ELSE = Also()
+
+
+def response_of(reply: Reply) -> Response:
+    """A reply as Starlette sends it."""
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())
