@@ -8,11 +8,13 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
+from orchestrator.fleet import Memory
 from orchestrator.fleet_view import Phase, view_of
 from orchestrator.managed import ManagedPool
 from orchestrator.pulse import Pulse
 from orchestrator.runtime import WorkerHandle
-from orchestrator.snapshot import WallTime, handle_in, snapshot_of
+from orchestrator.runtimes.procfs import boot
+from orchestrator.snapshot import WallTime, handle_in, memories_in, snapshot_of, wall_time_in, workers_in
 from orchestrator.state import StateDir
 
 log = structlog.get_logger()
@@ -36,10 +38,11 @@ class Showcase:
         self._clock = clock
         self._started_at = round(clock.wall_seconds(), 3)
         self._url = url
+        self._boot = boot()
         self._show_at = _AT_ONCE
         self._keep_at = Monotonic(clock.monotonic() + LEARNED_SECONDS)
         self._is_failing = False
-        self._shown: tuple[str, Collection[str], Collection[object]] = ("", (), ())
+        self._shown: tuple[str, Collection[object], Collection[object]] = ("", (), ())
         self.snapshot: Mapping[str, object] = {}
 
     def update(self, pools: Collection[ManagedPool], *, phase: Phase) -> None:
@@ -48,7 +51,7 @@ class Showcase:
         A folder that can't be written to is told in the log; the fleet does not depend on it.
         """
         now = self._clock.monotonic()
-        workers = {worker for pool in pools for worker in pool.fleet.workers}
+        workers = {(w.worker, w.is_leaving, w.replaced_by) for pool in pools for w in pool.fleet.workers.values()}
         asked = [(pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools]
         if now >= self._show_at or self._shown != (phase, workers, asked):
             is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
@@ -84,23 +87,31 @@ class Showcase:
     def roster(self) -> list[WorkerHandle]:
         """The workers that an earlier supervisor showed last, each as its runtime knew it."""
         shown = self._files.read_snapshot() or {}
-        wall = WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
-        workers = shown.get("workers")
-        return [
-            handle
-            for worker in (workers if isinstance(workers, list) else ())
-            if isinstance(worker, dict) and (handle := handle_in(worker, wall=wall))
-        ]
+        wall = self._time_of(shown)
+        return [handle for worker in workers_in(shown) if (handle := handle_in(worker, wall=wall))]
+
+    def memories(self) -> Mapping[str, Memory]:
+        """What it was about with each of them."""
+        shown = self._files.read_snapshot() or {}
+        return memories_in(shown, wall=self._time_of(shown))
+
+    def _time_of(self, shown: Mapping[str, object]) -> WallTime:
+        """How a snapshot tells time. Within a boot its own monotonic clock counts: the other one may have been set."""
+        found = wall_time_in(shown, boot=self._boot)
+        return found or WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
 
     def _show(self, pools: Collection[ManagedPool], phase: str) -> None:
-        wall = WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
+        now, wall_seconds = self._clock.monotonic(), round(self._clock.wall_seconds(), 3)
+        wall = WallTime(wall_seconds=wall_seconds, monotonic=now)
         snapshot: Mapping[str, object] = {
             "version": 1,
             "pid": os.getpid(),
             "phase": phase,
             "url": self._url,
             "started_at": self._started_at,
-            "shown_at": round(self._clock.wall_seconds(), 3),
+            "shown_at": wall_seconds,
+            "shown_at_monotonic": now,
+            "boot": self._boot,
             **snapshot_of(pools, wall=wall),
         }
         self._write(lambda: self._files.write_snapshot(snapshot))

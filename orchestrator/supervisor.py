@@ -139,7 +139,7 @@ class Supervisor:
 
     def _start(self) -> None:
         self._reconciler.set_pools(self._first_pools, learned=self._showcase.learned())
-        self._reconciler.adopt(self._showcase.roster())
+        self._reconciler.adopt(self._showcase.roster(), memories=self._showcase.memories())
         self._arrivals.start()
         log.info(
             events.SUPERVISOR_STARTED,

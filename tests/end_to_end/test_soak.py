@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from tests.soak.crew import Done
 from tests.soak.figures import Look
+from tests.soak.rolling import roll
 from tests.soak.starts import faults, soak
 
 
 def test_a_supervisor_is_flat_over_three_hundred_starts_and_stops(tmp_path: Path) -> None:
-    looks, code, _said = soak(tmp_path, starts=320, workers=20)
+    looks, code, _said = soak(tmp_path, starts=300, workers=50)
     assert faults(looks, code) == []
 
 
@@ -20,3 +22,10 @@ def test_what_is_not_flat_is_told() -> None:
         "memory grows by 1165 bytes a start",
     ]
     assert faults([first, first], 1) == ["the supervisor ended with 1"]
+
+
+def test_a_pool_at_its_max_is_replaced_under_load_without_a_gap(tmp_path: Path) -> None:
+    rolled = roll(tmp_path, workers=4, task_seconds=0.3)
+    assert rolled.least_ready == 4
+    assert rolled.most_processes <= 5
+    assert rolled.done == Done(rolled.done.added, lost=0, twice=0, released=0, expired=0)

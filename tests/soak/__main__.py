@@ -19,8 +19,15 @@ def _starts(arguments: Sequence[str]) -> int:
     return starts(arguments)
 
 
+def _rolling(arguments: Sequence[str]) -> int:
+    from tests.soak.rolling import main as rolling
+
+    return rolling(arguments)
+
+
 RUNS: Final[Mapping[str, tuple[str, Run]]] = {
     "starts": ("thousands of worker starts and stops: memory, descriptors, threads and zombies stay flat", _starts),
+    "rolling": ("ten workers under load are replaced: no gap in capacity, nothing lost or run twice", _rolling),
 }
 
 

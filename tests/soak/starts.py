@@ -31,8 +31,8 @@ WARM_STARTS: Final = 2 * len(POOLS) * MOST
 """Before the first look: what Python and the pools learn once, they keep."""
 MOST_BYTES_A_START: Final = 64.0
 """Beyond that memory is not flat: a fleet with a start a second would grow by 5 MiB a day."""
-SMALL_GROWTH_BYTES: Final = 1 << 20
-"""A growth below this over the whole run is the allocator's."""
+SMALL_GROWTH_BYTES: Final = 4 << 20
+"""A growth below this over the whole run is the allocators': a few of Python's arenas, which are 1 MiB each."""
 SWING_SECONDS: Final = 60.0
 
 

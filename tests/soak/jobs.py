@@ -1,0 +1,30 @@
+"""Handlers of the long runs: a task says how long it takes, and notes that it was begun and that it was done."""
+
+import os
+import time
+from pathlib import Path
+
+from queue_core.worker.app import App
+from queue_core.worker.held import HeldTask
+
+app = App()
+
+
+@app.task(queue="jobs")
+def work(task: HeldTask) -> None:
+    """`NUMBER SECONDS`, noted in the folder NOTES as one line per task begun and one per task done."""
+    number, _, seconds = task.payload.decode().partition(" ")
+    note("begun", number, task.lease_number)
+    time.sleep(float(seconds))
+    note("done", number, task.lease_number)
+
+
+def note(what: str, number: str, lease_number: int) -> None:
+    """One line, at once."""
+    worker = os.environ["TOWLINE_WORKER"]
+    line = f"{what} {number} {lease_number} {worker}\n".encode()
+    descriptor = os.open(Path(os.environ["NOTES"]) / worker, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
