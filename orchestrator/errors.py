@@ -3,8 +3,8 @@
 OrchestratorError
 ├── ConfigError              mend the file; carries every mistake, not the first
 ├── SpawnError               a worker could not be started; back off, then try again
+│   └── RuntimeUnavailableError  the engine can't be asked, or is not ready; hold, and try again next turn
 ├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
-├── RuntimeUnavailableError  the engine did not answer; hold, and try again next turn
 ├── NotLeaderError           another supervisor leads this store
 ├── AlreadySupervisedError   another supervisor works with this state directory
 └── ReloadRefusedError       mend the file; the supervisor goes on with the settings it has
@@ -33,12 +33,12 @@ class SpawnError(OrchestratorError):
     """A worker could not be started at all."""
 
 
+class RuntimeUnavailableError(SpawnError):
+    """The engine that runs workers did not answer, or is not ready: nothing is wrong with the pool."""
+
+
 class SourceUnavailableError(OrchestratorError):
     """The queue did not answer."""
-
-
-class RuntimeUnavailableError(OrchestratorError):
-    """The engine that runs workers did not answer."""
 
 
 class NotLeaderError(OrchestratorError):

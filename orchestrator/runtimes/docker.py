@@ -1,0 +1,278 @@
+"""Workers as containers of a Docker Engine: found again by their labels, watched through one stream of events.
+
+No verb waits for longer than `PATIENCE_SECONDS`, whatever the engine does; what takes long is done by a few threads,
+as many for one container as for hundreds. While the engine is away everyone is believed to live.
+"""
+
+import hashlib
+import os
+import select
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYetError
+from pathlib import Path
+from typing import Final
+
+import docker
+
+from orchestrator.clock import Clock, Monotonic, SystemClock
+from orchestrator.config import PoolSpec
+from orchestrator.containers import ContainerSettings
+from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtimes import docker_place as place
+from orchestrator.runtimes import docker_state
+from orchestrator.runtimes.docker_create import Surroundings, command_of, creation
+from orchestrator.runtimes.docker_engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker_hands import Hands
+from orchestrator.runtimes.docker_images import Images
+from orchestrator.runtimes.docker_logs import LogFollower
+from orchestrator.runtimes.docker_state import Known, known_of
+from orchestrator.runtimes.docker_ward import STOP, Container, Ward
+from orchestrator.runtimes.docker_watch import Watch
+from orchestrator.runtimes.worker_logs import WorkerLogs
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a verb waits for an engine: one that does not answer by then is away."""
+UPKEEP_SECONDS: Final = 10.0
+REF: Final = "docker:"
+
+
+class DockerRuntime:
+    """A `Runtime` of containers on one engine. All but `wake` belong to one thread."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        lock: Path | None = None,
+        engine: str | None = None,
+        clock: Clock | None = None,
+        on_exit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args:
+        state_dir: names the supervisor; containers of another one's are never touched.
+        lock: the file that a living supervisor holds locked; containers get to see it.
+        engine: its URL; None: that of DOCKER_HOST, or the local one.
+        on_exit: called from another thread whenever there is an exit to reap.
+        """
+        self._state_dir = state_dir.resolve()
+        self._lock_path = lock or self._state_dir / "supervisor.lock"
+        self._state = place.identity_of(self._state_dir)
+        self._clock = clock or SystemClock()
+        self._engine = DockerEngine(engine)
+        self.logs = WorkerLogs(self._state_dir / "workers")
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._told = on_exit
+        self._makers, self._hands = Hands(1, name="docker-make"), Hands(name="docker")
+        follower = LogFollower(self._engine, self.logs)
+        self._ward = Ward(self._engine, self._hands, follower, self.logs, on_exit=self._exited)
+        self._watch = Watch(self._engine, self._ward, state=self._state, review=self._review)
+        self._images = Images(self._engine)
+        self._lock = threading.Lock()
+        self._making: set[str] = set()
+        self._has_adopted = False
+        self._upkeep_at = Monotonic(float("-inf"))
+
+    # -- verbs ----------------------------------------------------------------------------------------------------
+
+    def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
+        """See `Runtime.spawn`: the container is made now, and started by another thread.
+
+        Raises `RuntimeUnavailableError` while the engine is away or fetches the image.
+        """
+        settings = request.pool.containers
+        if settings is None:
+            raise SpawnError(f"pool {request.pool.name} is not one of containers")
+        body = creation(request, settings, around=self._surroundings(request), spawned_at=self._clock.wall_seconds())
+        self._watch.start()
+        if self._watch.trouble:
+            raise RuntimeUnavailableError(self._watch.trouble)
+        with self._lock:
+            self._making.add(request.worker)
+        made = self._makers.do(request.worker, lambda: self._make(request, settings, body, now))
+        try:
+            return made.result(PATIENCE_SECONDS).handle
+        except NotYetError:
+            if made.cancel():
+                self._made(request.worker)
+            else:
+                made.add_done_callback(self._unwanted)
+            slow = f"the engine at {self._engine.url} has not made a container in {PATIENCE_SECONDS:.0f} s"
+            raise RuntimeUnavailableError(self._watch.trouble or slow) from None
+        except docker.errors.APIError as error:
+            raise SpawnError(
+                docker_state.failed_start(explained(error), program=_program(request.pool), pool=request.pool.name)
+            ) from error
+
+    def drain(self, worker: str) -> None:
+        """See `Runtime.drain`: the container's stop signal, to its first process."""
+        container = self._ward.of(worker)
+        if container is not None:
+            self._ward.signal(container, STOP)
+
+    def kill(self, worker: str) -> None:
+        """See `Runtime.kill`: SIGKILL to its first process, and with it to all others of the container."""
+        container = self._ward.of(worker)
+        if container is not None:
+            self._ward.signal(container, "SIGKILL")
+
+    def reap(self, *, now: Monotonic) -> Sequence[Exit]:
+        """See `Runtime.reap`."""
+        if now >= self._upkeep_at:
+            self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
+            self.logs.trim({container.handle.worker for container in self._ward.all()})
+        return self._ward.exits(now=now)
+
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        """See `Runtime.adopt`. One that ended unseen is returned when it is remembered, and then told by `reap`.
+
+        While the engine is away all that are remembered are believed to live.
+        """
+        self._watch.start()
+        ours = {handle.worker: handle for handle in remembered if handle.ref.startswith(REF)}
+        try:
+            seconds = 0.0 if self._watch.trouble else PATIENCE_SECONDS
+            listed = self._makers.do("", self._listed).result(seconds)
+        except (NotYetError, RuntimeUnavailableError, docker.errors.APIError):
+            return [self._believed(handle) for handle in ours.values() if self._ward.of(handle.worker) is None]
+        finally:
+            self._has_adopted = True
+        found = [
+            handle
+            for known in listed
+            if self._ward.of(known.worker) is None
+            and (handle := self._found(known, now=now)) is not None
+            and (known.phase != "ended" or known.worker in ours)
+        ]
+        return sorted(found, key=lambda handle: handle.spawned_at)
+
+    def usage(self) -> Mapping[str, Usage]:
+        """See `Runtime.usage`: of all processes of each container; nothing is known yet of one that just started."""
+        self._ward.measure()
+        return {container.handle.worker: container.used for container in self._ward.all()}
+
+    def wait_for_exit(self, *, timeout_seconds: float) -> bool:
+        """See `Runtime.wait_for_exit`."""
+        if not self._ward.has_exits:
+            ready, _, _ = select.select([self._wake_fd], [], [], max(0.0, timeout_seconds))
+            if ready:
+                os.eventfd_read(self._wake_fd)
+        return self._ward.has_exits
+
+    def wake(self) -> None:
+        """See `Runtime.wake`. Fit for other threads and for signal handlers; a closed runtime has nobody to wake."""
+        if self._wake_fd >= 0:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """See `Runtime.close`."""
+        self._watch.close()
+        self._makers.close()
+        self._hands.close()
+        self._ward.close()
+        self._engine.close()
+        with self._lock:
+            descriptor, self._wake_fd = self._wake_fd, -1
+        os.close(descriptor)
+
+    # -- in the thread that makes containers ----------------------------------------------------------------------
+
+    def _make(
+        self, request: SpawnRequest, settings: ContainerSettings, body: Mapping[str, object], now: Monotonic
+    ) -> Container:
+        try:
+            api = self._engine.api(seconds=WORK_SECONDS)
+            with answering(self._engine.url):
+                self._images.prepare(api, request.pool, settings, body)
+                made = api.create_container_from_config(body, self._name_of(request.worker))
+            container = Container(
+                WorkerHandle(
+                    request.worker, request.pool.name, f"{REF}{made['Id']}", request.environment["TOWLINE_SPEC"], now
+                ),
+                str(made["Id"]),
+                stop_signal=settings.stop_signal,
+                program=_program(request.pool),
+            )
+            self._ward.admit(container)
+        finally:
+            self._made(request.worker)
+        self._ward.start(container)
+        return container
+
+    def _listed(self) -> list[Known]:
+        """Every container of this supervisor, ended ones too."""
+        with answering(self._engine.url):
+            told = self._engine.api().containers(
+                all=True, filters={"label": f"{docker_state.STATE_LABEL}={self._state}"}
+            )
+        return [known for entry in told if (known := known_of(entry)) is not None and known.state == self._state]
+
+    # -- in the thread of the events ------------------------------------------------------------------------------
+
+    def _review(self) -> None:
+        """Look at everyone, and remove what nobody believes in: containers whose making was given up."""
+        before = self._ward.all()
+        with self._lock:
+            making = set(self._making)
+        listed = self._listed()
+        running = {known.container for known in listed if known.phase in {"running", "paused"}}
+        for container in before:
+            if container.id not in running or container.signals or not container.is_started:
+                self._ward.look(container)
+            else:
+                self._ward.hear(container)
+        with self._lock:
+            making |= self._making
+        if self._has_adopted:
+            for known in listed:
+                if self._ward.of(known.worker) is None and known.worker not in making:
+                    self._ward.discard(known.worker, known.container, why="nobody believes in it")
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    def _made(self, worker: str) -> None:
+        with self._lock:
+            self._making.discard(worker)
+
+    def _unwanted(self, made: "Future[Container]") -> None:
+        """A container that was made after all, when nobody waited for it any more."""
+        if not made.cancelled() and made.exception() is None:
+            self._ward.dismiss(made.result())
+
+    def _found(self, known: Known, *, now: Monotonic) -> WorkerHandle:
+        age_seconds = max(0.0, self._clock.wall_seconds() - known.spawned_at)
+        handle = WorkerHandle(
+            known.worker, known.pool, f"{REF}{known.container}", known.spec_digest, Monotonic(now - age_seconds)
+        )
+        return self._believed(handle)
+
+    def _believed(self, handle: WorkerHandle) -> WorkerHandle:
+        container = Container(handle, handle.ref.removeprefix(REF))
+        self._ward.admit(container)
+        self._ward.look(container)
+        return handle
+
+    def _surroundings(self, request: SpawnRequest) -> Surroundings:
+        token = request.environment.get("TOWLINE_TOKEN")
+        if self._engine.socket_path is None:
+            return Surroundings(self._state)
+        return Surroundings(
+            self._state,
+            lock=str(place.shown_lock(self._lock_path)),
+            token=str(place.token_file(self._state_dir, token)) if token else None,
+        )
+
+    def _name_of(self, worker: str) -> str:
+        """Unique on the engine, where supervisors of several folders may name workers alike."""
+        return f"towline-{worker}-{hashlib.sha256(self._state.encode()).hexdigest()[:8]}"
+
+    def _exited(self) -> None:
+        self.wake()
+        self._told()
+
+
+def _program(pool: PoolSpec) -> str:
+    settings = pool.containers
+    return command_of(pool, settings)[0] if settings is not None else ""

@@ -1,0 +1,185 @@
+"""What an engine is asked to make for one worker: the body of a `containers/create`, from settings. Pure."""
+
+import math
+from typing import Final
+from urllib.parse import urlsplit
+
+from orchestrator.config import PoolSpec
+from orchestrator.containers import ContainerSettings, Volume
+from orchestrator.errors import SpawnError
+from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes import docker_state as labels
+from orchestrator.value import value
+
+LOCK_TARGET: Final = "/run/towline/supervisor.lock"
+QUEUE_TARGET: Final = "/run/towline/queue"
+SECRETS_TARGET: Final = "/run/secrets"
+TOKEN_SECRET: Final = "towline-token"  # noqa: S105  the file's name
+APP_MODULE: Final = "queue_core.worker"
+HOST_NAME: Final = "host.docker.internal"
+STOP_MARGIN_SECONDS: Final = 2
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104  compared with, not bound
+# What a container finds elsewhere, or must not have: a token can be read by whoever may ask the engine, and a state
+# directory marks the processes of the host.
+_NOT_HANDED_ON: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_URL"})
+
+
+@value
+class Surroundings:
+    """What a supervisor has on its host for a container: paths as the engine's host calls them.
+
+    `state` names the supervisor's state directory among all of all hosts. `lock` is the file that a living supervisor
+    holds locked, `token` one with the worker's token; None where the engine's host has it not.
+    """
+
+    state: str
+    lock: str | None = None
+    token: str | None = None
+
+
+@value
+class Mount:
+    """A file or folder of the host, or a named volume, as a container sees it."""
+
+    source: str
+    target: str
+    is_read_only: bool = True
+    is_path: bool = True
+
+    def body(self) -> dict[str, object]:
+        """As the engine wants it. A source that is missing is an error, and is never made by the engine."""
+        return {
+            "Type": "bind" if self.is_path else "volume",
+            "Source": self.source,
+            "Target": self.target,
+            "ReadOnly": self.is_read_only,
+        }
+
+
+def creation(
+    request: SpawnRequest, settings: ContainerSettings, *, around: Surroundings, spawned_at: float
+) -> dict[str, object]:
+    """The container of a worker, spawned at this second since the epoch. Raises `SpawnError` for a queue that it
+    could never reach."""
+    pool = request.pool
+    url, mounts = reached(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
+    environment = environment_of(request, url=url, around=around)
+    mounts += [mount_of(Volume.parse(text)) for text in settings.volumes]
+    mounts += [Mount(path, f"{SECRETS_TARGET}/{name}") for name, path in sorted(settings.secrets.items())]
+    if around.lock is not None:
+        mounts.append(Mount(around.lock, LOCK_TARGET))
+    if around.token is not None:
+        mounts.append(Mount(around.token, f"{SECRETS_TARGET}/{TOKEN_SECRET}"))
+    body: dict[str, object] = {
+        "Image": settings.image,
+        "Entrypoint": [],
+        "Cmd": command_of(pool, settings),
+        "Env": [f"{name}={text}" for name, text in sorted(environment.items())],
+        "Labels": labels_of(request, settings, around=around, spawned_at=spawned_at),
+        "StopSignal": settings.stop_signal,
+        "StopTimeout": math.ceil(pool.grace) + STOP_MARGIN_SECONDS,
+        "HostConfig": host_config(settings, mounts, needs_host_name=urlsplit(url).hostname == HOST_NAME),
+    }
+    if pool.cwd is not None:
+        body["WorkingDir"] = pool.cwd
+    if settings.user is not None:
+        body["User"] = settings.user
+    return body
+
+
+def command_of(pool: PoolSpec, settings: ContainerSettings) -> list[str]:
+    """What runs. An image's entrypoint is left out: a worker is the program that its pool names, and nothing else."""
+    return list(pool.command or (settings.python, "-m", APP_MODULE))
+
+
+def environment_of(request: SpawnRequest, *, url: str, around: Surroundings) -> dict[str, str]:
+    """The variables of a container: those of its pool, then the request's as they hold inside."""
+    environment = dict(request.pool.env)
+    environment.update({k: v for k, v in request.environment.items() if k not in _NOT_HANDED_ON})
+    if url:
+        environment["TOWLINE_URL"] = url
+    if around.lock is not None:
+        environment["TOWLINE_SUPERVISOR_LOCK"] = LOCK_TARGET
+    if around.token is not None:
+        environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
+    return environment
+
+
+def labels_of(
+    request: SpawnRequest, settings: ContainerSettings, *, around: Surroundings, spawned_at: float
+) -> dict[str, str]:
+    """What tells whose container it is, for as long as it is there."""
+    told = request.environment
+    orphan = float(told.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0)) + request.pool.grace
+    return {
+        **settings.labels,
+        labels.STATE_LABEL: around.state,
+        labels.WORKER_LABEL: request.worker,
+        labels.POOL_LABEL: request.pool.name,
+        labels.SPEC_LABEL: told["TOWLINE_SPEC"],
+        labels.SPAWNED_AT_LABEL: f"{spawned_at:.6f}",
+        labels.ORPHAN_LABEL: f"{orphan:g}",
+    }
+
+
+def host_config(
+    settings: ContainerSettings, mounts: list[Mount], *, needs_host_name: bool = False
+) -> dict[str, object]:
+    """Limits, network and mounts; never started again by the engine."""
+    config: dict[str, object] = {
+        "Init": settings.init,
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+        "AutoRemove": False,
+        "ReadonlyRootfs": settings.read_only,
+        "Mounts": [mount.body() for mount in mounts],
+    }
+    if settings.read_only and not any(mount.target == "/tmp" for mount in mounts):  # noqa: S108  in the container
+        config["Tmpfs"] = {"/tmp": "rw,mode=1777"}  # noqa: S108
+    if settings.memory is not None:
+        config["Memory"] = config["MemorySwap"] = settings.memory
+    if settings.cpus is not None:
+        config["NanoCpus"] = round(settings.cpus * 1e9)
+    if settings.network is not None:
+        config["NetworkMode"] = settings.network
+    if needs_host_name:
+        config["ExtraHosts"] = [f"{HOST_NAME}:host-gateway"]
+    return config
+
+
+def mount_of(volume: Volume) -> Mount:
+    """A volume of the settings."""
+    return Mount(volume.source, volume.target, volume.is_read_only, volume.is_path)
+
+
+def reached(url: str, settings: ContainerSettings, *, pool: str) -> tuple[str, list[Mount]]:
+    """The queue's URL as a container has to write it, and what it must see of the host for it.
+
+    Of a socket it is given the folder: a server that is started again makes another socket there. Raises `SpawnError`.
+    """
+    found = settings.url or url
+    if found.startswith("unix://"):
+        path = found.removeprefix("unix://")
+        folder, _, name = path.rpartition("/")
+        if settings.url is not None:
+            return found, []  # a path in the image
+        return f"unix://{QUEUE_TARGET}/{name}", [Mount(folder or "/", QUEUE_TARGET)]
+    if is_out_of_reach(found, settings):
+        raise SpawnError(unreachable(found, pool=pool))
+    return found, []
+
+
+def is_out_of_reach(url: str, settings: ContainerSettings) -> bool:
+    """Whether it is a loopback address, which in a container means the container itself."""
+    network = settings.network or ""
+    if network == "host" or network.startswith("container:"):
+        return False
+    return url.startswith(("http://", "https://")) and urlsplit(url).hostname in _LOOPBACK
+
+
+def unreachable(url: str, *, pool: str) -> str:
+    """The same in words, with what to do."""
+    return (
+        f"a container of pool {pool} can't reach the queue at {url}, which is its own loopback: let the queue listen "
+        f"on an address that containers reach, or on unix:/path, or give the container network: host, or its own url"
+    )

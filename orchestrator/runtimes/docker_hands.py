@@ -1,0 +1,75 @@
+"""Calls of an engine, made by a few threads: in order for one worker, beside each other for several."""
+
+import queue
+import threading
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+import docker
+import structlog
+
+from orchestrator import events
+from orchestrator.errors import SpawnError
+
+log = structlog.get_logger()
+
+Result = TypeVar("Result")
+
+STARTERS: Final = 4
+"""Threads that start, ask, end and look: as many as starts that an engine does at a time to any good."""
+
+
+class Hands:
+    """So many threads, each with what it has to do; they start with the first call."""
+
+    def __init__(self, count: int = STARTERS, *, name: str) -> None:
+        self._name = name
+        self._tasks: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue() for _ in range(count)]
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def do(self, key: str, call: Callable[[], Result]) -> "Future[Result]":
+        """Make a call when those before it with the same key are done. Its outcome may be waited for, or not."""
+        future: Future[Result] = Future()
+
+        def carry_out() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = call()
+            except (SpawnError, docker.errors.APIError) as error:
+                future.set_exception(error)  # for whoever waits; an engine that is away is told by its watch
+            except Exception as error:
+                log.exception(events.ENGINE_CALL_FAILED, worker=key)
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._start()
+        self._tasks[zlib.crc32(key.encode()) % len(self._tasks)].put(carry_out)
+        return future
+
+    def close(self) -> None:
+        """Do no more than what is under way; waits for nobody."""
+        for tasks in self._tasks:
+            while True:
+                try:
+                    tasks.get_nowait()
+                except queue.Empty:
+                    break
+            tasks.put(None)
+
+    def _start(self) -> None:
+        with self._lock:
+            while len(self._threads) < len(self._tasks):
+                tasks = self._tasks[len(self._threads)]
+                thread = threading.Thread(target=_work, args=(tasks,), name=self._name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+
+def _work(tasks: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
+    while (task := tasks.get()) is not None:
+        task()

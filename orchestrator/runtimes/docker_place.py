@@ -1,0 +1,59 @@
+"""What a supervisor has on its host for its containers: who it is, the lock that shows it alive, the workers' token."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import Final
+
+_IDENTITY_FILE: Final = "containers.id"
+_READABLE: Final = 0o644
+
+
+def identity_of(state_dir: Path) -> str:
+    """Names a state directory among all of all hosts, for as long as it exists: `5f2c9a1b:/srv/app/.towline`.
+
+    Not the path alone: two supervisors in containers may call their folders the same, and share an engine.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = state_dir / _IDENTITY_FILE
+    with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
+        file.write(secrets.token_hex(4))
+    return f"{path.read_text(encoding='ascii').strip()}:{state_dir.resolve()}"
+
+
+def host_id() -> str:
+    """Names this host; a container is a host of its own."""
+    try:
+        known = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except OSError:
+        known = ""
+    return hashlib.sha256((known or socket.gethostname()).encode()).hexdigest()[:12]
+
+
+def shown_lock(lock: Path) -> Path:
+    """The supervisor's lock, such that a container's user can look at it whoever that is; made where there is none.
+
+    Its folder stays closed to the users of the host.
+    """
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, _READABLE)
+    finally:
+        os.close(descriptor)
+    return lock
+
+
+def token_file(state_dir: Path, token: str) -> Path:
+    """A file with the workers' token, for containers only: the folder around it is closed to the users of the host."""
+    folder = state_dir / "tokens"
+    folder.mkdir(exist_ok=True, mode=0o700)
+    path = folder / hashlib.sha256(token.encode()).hexdigest()[:12]
+    if not path.exists():
+        draft = folder / f".{path.name}.{secrets.token_hex(4)}"
+        draft.write_text(token, encoding="utf-8")
+        draft.chmod(_READABLE)
+        draft.replace(path)
+    return path
