@@ -37,8 +37,16 @@ class MemoryQueue:
 
     def add(self, new: NewTask, *, task_id: int, now: Instant) -> Added:
         """Add a task unless its name is taken."""
+        if new.name in self.names:
+            self._settle_used_up(self.tasks[self.names[new.name]], now=now)
         refused = self._refused(new.name, now=now)
         return refused or self._keep(semantics.add(new, task_id=task_id, queue=self.spec.name, now=now))
+
+    def _settle_used_up(self, task: Task, *, now: Instant) -> None:
+        """Let time act on a task that is gone with the end of its last lease: its name is a deleted one's."""
+        settled = semantics.settle(task, self.spec, now=now)
+        if isinstance(settled, Ending) and settled.task is None:
+            self.end(task, settled)
 
     def restore(self, moved: Task, *, task_id: int, now: Instant) -> Added:
         """Add a task as another store had it, unless its name is taken."""

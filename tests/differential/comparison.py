@@ -8,7 +8,7 @@ from typing import Any  # protobuf messages have no types
 
 from queue_core.clock import MICROSECONDS, ManualClock
 from queue_core.store import Store
-from tests.differential.answers import OK, TASK_ALREADY_EXISTS, TOMBSTONED_TASK, Added, Answer, Leased, Method, Told
+from tests.differential.answers import OK, Added, Answer, Leased, Method, Told
 from tests.differential.facts import MINUTE, Facts
 from tests.differential.google_stub import GoogleStub, StubCopy
 from tests.differential.messages import Writer
@@ -20,7 +20,6 @@ from tests.differential.trial import After, Trial, touched
 QUEUES: Mapping[str, int | None] = {PLAIN: None, BOUNDED: RETRY_LIMIT}
 RECENT_FIGURES = "figures of the last minute"
 """The one difference that is no `Rule`: the stub draws these figures at random, so ours are checked by themselves."""
-NOT_LOOKED_AT = "used up, not looked at"
 CHOSEN_NAMES = "names that are chosen"
 
 
@@ -103,8 +102,6 @@ class Comparison:
         as_expected = self._stub.copy(touched(call))
         given = self._server.call(method, self._writer.in_our_names(call, request))
         ours = self._in_their_names(call, given)
-        if isinstance(expected, Added) and isinstance(ours, Added):
-            expected = self._not_looked_at(call, trial, expected, ours)
         self.tally.calls[method.name] += 1
         self.tally.kinds[_kind(ours)] += 1
         if ours != expected or not self._are_recent(call, ours):
@@ -152,18 +149,6 @@ class Comparison:
             return answer
         theirs = self._facts.theirs(call.queue)
         return Leased(tuple(replace(task, name=theirs.get(task.name, task.name)) for task in answer.tasks))
-
-    def _not_looked_at(self, call: Call, trial: Trial, expected: Added, ours: Added) -> Added:
-        """Where our store still has the name of a task that used up its leases, for nobody has looked since."""
-        results = list(expected.results)
-        for place, (mine, one) in enumerate(zip(ours.results, trial.request.add_request, strict=True)):
-            known = self._facts.known.get(one.queue_name.decode(), {}).get(bytes(one.task_name))
-            if known is None or mine != (TASK_ALREADY_EXISTS, False) or results[place] == mine:
-                continue
-            if (known.used_up or bytes(one.task_name) in trial.gone) and results[place][0] == TOMBSTONED_TASK:
-                results[place] = mine
-                self.tally.rules[NOT_LOOKED_AT] += 1
-        return Added(tuple(results), expected.chosen)
 
     def _are_recent(self, call: Call, answer: Answer) -> bool:
         """Whether the figures that the stub draws at random are the true ones."""

@@ -19,7 +19,6 @@ class Known:
         sequence: its place in the order of all adds.
         etas: all that it had, in order.
         leased_at: the instant of its last lease; two are never at the same. 0: never.
-        used_up: whether it went because it had all its leases.
         gone_at: since when its name is only remembered; None while it is there.
     """
 
@@ -29,7 +28,6 @@ class Known:
     etas: list[int] = field(default_factory=list)
     leased_at: int = 0
     gone_at: int | None = None
-    used_up: bool = False
 
 
 @dataclass(slots=True)
@@ -60,7 +58,6 @@ class Facts:
         for name, known in self.known[queue].items():
             task = live.get(name)
             if task is None:
-                known.used_up = known.used_up or name in gone
                 known.gone_at = known.gone_at if known.gone_at is not None else gone.get(name, now)
             elif not known.etas or known.etas[-1] != task.eta_usec:
                 known.etas.append(task.eta_usec)

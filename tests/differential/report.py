@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from tests.differential.comparison import CHOSEN_NAMES, NOT_LOOKED_AT, RECENT_FIGURES, Difference, Tally
+from tests.differential.comparison import CHOSEN_NAMES, RECENT_FIGURES, Difference, Tally
 from tests.differential.rules import RULES
 from tests.differential.steps import Program
 
 REASONS = {rule.name: rule.reason for rule in RULES} | {
     CHOSEN_NAMES: "differ in their form; a task is known by the pair of its names",
-    NOT_LOOKED_AT: "an add finds the name of an exhausted task still taken, if no lease or delete came since: exists",
     RECENT_FIGURES: "the stub draws them at random: ours are checked against what was leased",
 }
 

@@ -453,6 +453,22 @@ def test_tasks_are_listed_from_a_name_on_and_found_by_it(server: RunningServer) 
     assert code_of(ask(server, "QueryTasks", Record(queue_name=NAME, start_tag=b"t"))) == Code.INVALID_REQUEST
 
 
+def test_a_task_that_is_gone_is_told_from_one_that_never_was() -> None:
+    with timed_server(QueueSpec(QUEUE, max_leases=1, on_exhausted="delete")) as (server, clock):
+        results(server, an_add(task_name=b"gone"), an_add(task_name=b"used-up"))
+        told(server, "Delete", Record(queue_name=NAME, task_name=[b"gone"]))
+        leased(server)
+        clock.advance(DAY / MICROSECONDS)
+        for name, code in (
+            (b"gone", Code.TOMBSTONED_TASK),
+            (b"used-up", Code.TOMBSTONED_TASK),
+            (b"x", Code.UNKNOWN_TASK),
+        ):
+            assert code_of(ask(server, "FetchTask", Record(queue_name=NAME, task_name=name))) == code
+            assert code_of(ask(server, "QueryTasks", Record(queue_name=NAME, start_task_name=name))) == code
+        assert code_of(ask(server, "FetchTask", Record(queue_name=NOWHERE, task_name=b"\xff"))) == Code.UNKNOWN_QUEUE
+
+
 # -- the host ---------------------------------------------------------------------------------------------------------
 
 

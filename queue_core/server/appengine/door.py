@@ -59,6 +59,7 @@ class AppEngineDoor:
         self._changes: Mapping[str, tuple[str, Prepare]] = {
             "Add": ("add", adding.add),
             "BulkAdd": ("add", adding.bulk_add),
+            "FetchTask": ("peek", queues.fetch_task),
             "ModifyTaskLease": ("renew", leasing.modify),
             "PauseQueue": ("pause", queues.pause),
             "UpdateQueue": ("set-queue", queues.update),
@@ -67,7 +68,6 @@ class AppEngineDoor:
             "FetchQueueStats": ("stats", queues.fetch_stats(counts)),
             "FetchQueues": ("queues", queues.fetch_queues),
             "QueryTasks": ("peek", queues.query_tasks),
-            "FetchTask": ("peek", queues.fetch_task),
         }
         self._long: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
             "Delete": ("delete", self._delete),

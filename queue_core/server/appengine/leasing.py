@@ -163,7 +163,7 @@ def _moved(turn: Turn, queue: str, wanted: bytes, eta: Instant, seconds: float) 
         raise ApplicationError(Code.UNKNOWN_TASK, f"no task {wanted[:60]!r} in queue {queue}")
     page = turn.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
     if not page.tasks:
-        raise _missing(turn, queue, name)
+        raise no_task(turn, queue, name, settles=True)
     (task,) = page.tasks
     expired = ApplicationError(Code.TASK_LEASE_EXPIRED, f"the lease of task {name} until {eta} us is not current")
     if task.eta != eta:
@@ -179,10 +179,16 @@ def _moved(turn: Turn, queue: str, wanted: bytes, eta: Instant, seconds: float) 
     return moved_to
 
 
-def _missing(turn: Turn, queue: str, name: str) -> ApplicationError:
+def no_task(turn: Turn, queue: str, name: str, *, settles: bool) -> ApplicationError:
+    """What tells of a name that no task has: that its task was deleted, as far as that is known, or that it is unknown.
+
+    `settles`: whether the turn may change anything; else a task that used up its leases, which nobody has looked at
+    since, is unknown.
+    """
     if is_chosen(name):
         return ApplicationError(Code.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
-    turn.settle(queue)  # it may have used up its leases, and nobody has looked since
+    if settles:
+        turn.settle(queue)
     if _is_tombstoned(turn, queue, name):
         return ApplicationError(Code.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
     return ApplicationError(Code.UNKNOWN_TASK, f"no task {name} in queue {queue}")

@@ -10,7 +10,8 @@ from queue_core.errors import UnknownQueueError
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, Code
-from queue_core.server.appengine.fields import is_chosen, known_name, queue_of, queue_or_none
+from queue_core.server.appengine.fields import known_name, queue_of, queue_or_none
+from queue_core.server.appengine.leasing import no_task
 from queue_core.server.appengine.schema import Record
 from queue_core.server.lease_counts import LeaseCounts
 from queue_core.service import Step
@@ -105,7 +106,7 @@ def query_tasks(payload: bytes) -> Step[bytes]:
         )
 
     def step(turn: Turn) -> bytes:
-        after = _find(turn, queue, start).id - 1 if start else 0
+        after = _find(turn, queue, start, settles=False).id - 1 if start else 0
         page = turn.peek(
             queue,
             tags=ANY,
@@ -121,28 +122,27 @@ def query_tasks(payload: bytes) -> Step[bytes]:
 
 
 def fetch_task(payload: bytes) -> Step[bytes]:
-    """`FetchTask`."""
+    """`FetchTask`. A change, as it may find a task that used up its leases."""
     record = decode(messages.TASK_REQUEST, payload)
     queue, name = queue_of(record.octets("queue_name")), record.octets("task_name")
 
     def step(turn: Turn) -> bytes:
-        found = _shown(_find(turn, queue, name))
+        found = _shown(_find(turn, queue, name, settles=True))
         return encode(messages.TASK_RESPONSE, {"task": Record(task=[found])})
 
     return step
 
 
-def _find(turn: Turn, queue: str, wanted: bytes) -> Task:
+def _find(turn: Turn, queue: str, wanted: bytes, *, settles: bool) -> Task:
     name = known_name(wanted)
-    names = [] if name is None else [name]
+    if name is None:
+        turn.transaction.queue(queue)
+        raise ApplicationError(Code.UNKNOWN_TASK, f"no task {wanted[:60]!r} in queue {queue}")
     page = turn.peek(
-        queue, tags=ANY, states=ALL_STATES, names=names, after=0, limit=1, payload_bytes=limits.MAX_PAYLOAD_BYTES
+        queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=limits.MAX_PAYLOAD_BYTES
     )
     if not page.tasks:
-        gone = name is not None and is_chosen(name)
-        raise ApplicationError(
-            Code.TOMBSTONED_TASK if gone else Code.UNKNOWN_TASK, f"no task {wanted[:60]!r} in queue {queue}"
-        )
+        raise no_task(turn, queue, name, settles=settles)
     return page.tasks[0]
 
 

@@ -10,6 +10,7 @@ from queue_core.stores.sqlite import names
 from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY, tally
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
+from queue_core.stores.sqlite.settling import settle_used_up
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import NewTask
 
@@ -57,9 +58,7 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
     for new in tasks:
         name = new.name
         if name is not None:
-            refusal: names.Refusal | None = (
-                "exists" if name in named else names.taken(step.connection, queue, name, now=now)
-            )
+            refusal: names.Refusal | None = "exists" if name in named else _taken(step, queue, name, now=now)
             if refusal is not None:
                 outcomes.append(Added(name, refusal))
                 continue
@@ -90,3 +89,11 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
             for tag, number in tally(tags):
                 step.counts.change(queue.whole, tag, ((gauge, number), (ADDED, number)))
     return outcomes
+
+
+def _taken(step: Step, queue: QueueRow, name: str, *, now: Instant) -> names.Refusal | None:
+    """What refuses a name; that of a task which time has ended by now is a deleted one's."""
+    refusal = names.taken(step.connection, queue, name, now=now)
+    if refusal == EXISTS and settle_used_up(step, queue, name, now=now):
+        return names.taken(step.connection, queue, name, now=now)
+    return refusal

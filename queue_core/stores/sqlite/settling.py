@@ -8,7 +8,8 @@ from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counts import DELAYED, READY
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
+from queue_core.stores.sqlite.names import task_id_of
+from queue_core.stores.sqlite.rows import COLUMNS, end, load, task_of
 from queue_core.stores.sqlite.step import QueueRow, Step
 
 SETTLED_PER_CALL = 500
@@ -51,6 +52,19 @@ def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PE
         for row in delayed:
             step.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
     return Settled(tuple([expire(step, queue, row, now=now) for row in leased]), horizon)
+
+
+def settle_used_up(step: Step, queue: QueueRow, name: str, *, now: Instant) -> bool:
+    """Settle the task of a given name if it went with the end of its last lease; whether it did."""
+    if queue.spec.on_exhausted != "delete":
+        return False
+    task_id = task_id_of(step.connection, queue, name)
+    for row in [] if task_id is None else load(step.connection, queue, [task_id]):
+        ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+        if isinstance(ending, Ending) and ending.task is None:
+            end(step, queue, row, ending)
+            return True
+    return False
 
 
 def expire(step: Step, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:

@@ -54,7 +54,8 @@ end
 local function refusal_of(queue, name, given)
   local key = queue.key .. name
   if given[key] then return EXISTS end
-  if call('HEXISTS', queue.keys.names, name) == 1 then return EXISTS end
+  local member = call('HGET', queue.keys.names, name)
+  if member and not settle_used_up(queue, member) then return EXISTS end
   local until_at = taken_until(queue, name)
   if until_at and until_at > queue.now then return TOMBSTONED end
   if until_at then unearth(queue, name) end

@@ -191,7 +191,7 @@ local taken_until, unearth, set_tomb, bury_name, end_of_tomb, member_of_name
 local TAKE, PLACE, take_delayed, take_leased, take_dead, put, put_waiting,
   place_of, drop, is_exhausted, die, expire
 local ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
-local settle
+local settle, settle_used_up
 local has_ids, parse_tasks, add_tasks, open_rest, finish_all, heard_by_any
 local worker_of, known_worker, keep_worker, first_ready, parse_request, lease_refusal, grant
 local delete_one, release_one

@@ -57,3 +57,15 @@ function settle(queue, limit)
   flush(queue)
   return expired, horizon
 end
+
+-- Settle a task that went with the end of its last lease, and whose name is therefore a deleted one's; whether it did.
+function settle_used_up(queue, member)
+  if not queue.spec.deletes_exhausted then return false end
+  local eta = call('ZSCORE', queue.keys.leased, member)
+  if not eta or tonumber(eta) > queue.now then return false end
+  local held = parse_held(call('HGET', queue.key, AS_HELD .. member))
+  if not is_exhausted(queue, held) then return false end
+  expire(queue, member, held, eta)
+  flush(queue)
+  return true
+end

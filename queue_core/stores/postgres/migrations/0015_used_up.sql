@@ -1,0 +1,121 @@
+-- The name of a task that went with the end of its last lease is a deleted one's, though nobody settled the task yet.
+
+-- Settle such a task; whether it was one. Left alone while another transaction has it, which may be settling it.
+CREATE FUNCTION settle_used_up(queue_id int4, now int8, task_id int8) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+    q towline.queues;
+BEGIN
+    SELECT * INTO q FROM towline.queues AS e WHERE e.id = queue_id;
+    IF NOT q.deletes_exhausted THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM towline.tasks AS t
+    WHERE t.id = task_id AND t.state = 2 AND t.eta <= now AND t.leases >= coalesce(t.max_leases, q.max_leases)
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM towline.settle_one(q, towline.take_slot(), now, task_id);
+    RETURN true;
+END $$;
+
+-- What follows is as it was, but for that.
+
+CREATE OR REPLACE FUNCTION take_name(queue_id int4, now int8, given text, OUT id int8, OUT outcome int2)
+LANGUAGE plpgsql AS $$
+DECLARE
+    known towline.names;
+BEGIN
+    LOOP
+        SELECT * INTO known FROM towline.names AS n WHERE n.queue = queue_id AND n.name = given FOR UPDATE;
+        IF known.task IS NOT NULL AND towline.settle_used_up(queue_id, now, known.task) THEN
+            CONTINUE;
+        END IF;
+        EXIT WHEN known.queue IS NOT NULL;
+        INSERT INTO towline.names (queue, name, until) VALUES (queue_id, given, 0) ON CONFLICT DO NOTHING;
+    END LOOP;
+    outcome := CASE WHEN known.task IS NOT NULL THEN 1 WHEN known.until > now THEN 2 ELSE 0 END;
+    IF outcome = 0 THEN
+        id := nextval('towline.task_ids');
+        UPDATE towline.names AS n SET task = take_name.id, until = NULL WHERE n.queue = queue_id AND n.name = given;
+    END IF;
+END $$;
+
+-- The names of a batch once more, as far as used-up tasks have them.
+CREATE FUNCTION take_used_up_names(
+    queue_id int4, now int8, given text[], INOUT ids int8[], INOUT outcomes int2[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    place int4;
+    late record;
+BEGIN
+    FOR place IN
+        SELECT f.place FROM unnest(given, outcomes) WITH ORDINALITY AS f (name, outcome, place)
+        JOIN towline.names AS n ON n.queue = queue_id AND n.name = f.name
+        JOIN towline.tasks AS t ON t.id = n.task
+        JOIN towline.queues AS q ON q.id = queue_id
+        WHERE f.outcome = 1 AND q.deletes_exhausted AND t.state = 2 AND t.eta <= now
+            AND t.leases >= coalesce(t.max_leases, q.max_leases)
+        ORDER BY f.name, f.place
+    LOOP
+        late := towline.take_name(queue_id, now, given[place]);
+        ids[place] := late.id;
+        outcomes[place] := late.outcome;
+    END LOOP;
+END $$;
+
+-- An id for each new task, in order; NULL where its name is taken. Names are locked in their order.
+CREATE OR REPLACE FUNCTION take_names(queue_id int4, now int8, given text[], OUT ids int8[], OUT outcomes int2[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    is_known bool[];
+    missing int8;
+    place int4;
+    late record;
+BEGIN
+    SELECT array_agg(CASE j.outcome WHEN 0 THEN nextval('towline.task_ids') END), array_agg(j.outcome),
+        array_agg(j.is_known), count(*) FILTER (WHERE j.outcome = 0 AND NOT j.is_known AND j.name IS NOT NULL)
+    INTO ids, outcomes, is_known, missing
+    FROM (
+        SELECT g.name, k.name IS NOT NULL AS is_known, CASE
+                WHEN k.task IS NOT NULL THEN 1 WHEN k.until > now THEN 2
+                WHEN g.name IS NOT NULL AND row_number() OVER (PARTITION BY g.name ORDER BY g.place) > 1 THEN 1
+                ELSE 0
+            END AS outcome
+        FROM (
+            SELECT * FROM unnest(given) WITH ORDINALITY AS o (name, place) ORDER BY o.name
+        ) AS g LEFT JOIN LATERAL (
+            SELECT * FROM towline.names AS n WHERE n.queue = queue_id AND n.name = g.name FOR UPDATE
+        ) AS k ON true
+        ORDER BY g.place
+    ) AS j;
+    UPDATE towline.names AS n SET task = f.id, until = NULL
+    FROM unnest(given, ids, is_known) AS f (name, id, is_known)
+    WHERE f.is_known AND f.id IS NOT NULL AND n.queue = queue_id AND n.name = f.name;
+    IF missing > 0 THEN
+        WITH new AS (
+            INSERT INTO towline.names AS n (queue, name, task)
+            SELECT queue_id, f.name, f.id FROM unnest(given, ids, is_known) AS f (name, id, is_known)
+            WHERE NOT f.is_known AND f.id IS NOT NULL AND f.name IS NOT NULL ORDER BY f.name
+            ON CONFLICT DO NOTHING RETURNING n.task
+        )
+        SELECT missing - count(*) INTO missing FROM new;
+    END IF;
+    IF missing > 0 THEN  -- others gave these names meanwhile
+        FOR place IN
+            SELECT f.place FROM unnest(given, ids) WITH ORDINALITY AS f (name, id, place)
+            WHERE f.id IS NOT NULL AND f.name IS NOT NULL AND NOT EXISTS (
+                SELECT FROM towline.names AS n WHERE n.queue = queue_id AND n.name = f.name AND n.task = f.id
+            )
+            ORDER BY f.name
+        LOOP
+            late := towline.take_name(queue_id, now, given[place]);
+            ids[place] := late.id;
+            outcomes[place] := late.outcome;
+        END LOOP;
+    END IF;
+    IF 1 = ANY (outcomes) THEN
+        SELECT t.ids, t.outcomes INTO ids, outcomes
+        FROM towline.take_used_up_names(queue_id, now, given, ids, outcomes) AS t;
+    END IF;
+END $$;
