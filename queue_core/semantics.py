@@ -90,7 +90,8 @@ def is_exhausted(task: Task, spec: QueueSpec) -> bool:
 
 
 def is_delayed_until(task: Task, eta: Instant, *, now: Instant) -> bool:
-    """Whether this is a DELAYED task, not due yet, of exactly that eta: the fence of `postpone`."""
+    """Whether this is a DELAYED task, not due yet, of exactly that eta: the fence of `postpone`
+    and of `lease_delayed`."""
     return task.state is TaskState.DELAYED and task.eta == eta > now
 
 
@@ -128,6 +129,11 @@ def lease(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:
         worker=worker,
         spent=spent,
     )
+
+
+def lease_delayed(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:
+    """Grant a lease on DELAYED `task` before its eta: postponed to `now` and leased, with nothing in between."""
+    return lease(postpone(task, eta=now, now=now), worker=worker, seconds=seconds, now=now)
 
 
 def unspent_end(end: Instant, spent: tuple[Instant, ...], *, now: Instant) -> tuple[Instant, tuple[Instant, ...]]:

@@ -12,7 +12,7 @@ from typing import Literal, NewType, Protocol
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 from queue_core.verb_values import (
     Added,
     Check,
@@ -121,6 +121,14 @@ class Transaction(Protocol):
 
         An eta that is not after `now` makes it ready at once. Raises `InvalidEtaError` for one before the epoch or more
         than 30 days ahead.
+        """
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        """Lease one delayed task before its eta, if that is `expected`: by whoever held it back; None otherwise.
+
+        Remembers the worker and raises for a retired one, or too long a lease, as `lease` does. Paused or not.
         """
 
     def peek(

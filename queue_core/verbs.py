@@ -11,6 +11,7 @@ from queue_core import events, limits
 from queue_core.admission import check_new_tasks, check_queue_spec
 from queue_core.api import ALL_STATES, Observation
 from queue_core.clock import Instant
+from queue_core.errand import Errand, errand_of
 from queue_core.errors import InvalidCountError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.notes import Notes
@@ -68,7 +69,12 @@ class Turn(Notes):
         self, queue: str, *, count: int, seconds: float | None, tags: TagFilter = ANY, worker: str = ""
     ) -> Granted:
         request = _lease_request(count, seconds, tags, worker)
-        granted = self.transaction.lease(queue, request, now=self.now)
+        errand = errand_of(worker)
+        granted = (
+            self.transaction.lease(queue, request, now=self.now)
+            if errand is None
+            else self._lease_alone(queue, errand, request)
+        )
         self.note_granted(queue, granted)
         return granted
 
@@ -90,12 +96,31 @@ class Turn(Notes):
             return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker), []
         request = _lease_request(count, seconds, tags, worker)
         _check_deletions(deletions)
+        if errand_of(worker) is not None:
+            _, gone = self.delete(queue, deletions)
+            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker), gone
         outcomes, granted = self.transaction.exchange(queue, deletions, request, now=self.now)
         _, lost = self.note_deleted(queue, deletions, outcomes)
         self.note_granted(queue, granted)
         if granted.refused:
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
         return granted, lost
+
+    def _lease_alone(self, queue: str, errand: Errand, request: LeaseRequest) -> Granted:
+        """The one task that the worker is there for; once it had that, it is done."""
+        if self.transaction.queue(queue).paused:
+            return Granted(())
+        lease = self.transaction.lease_delayed(
+            queue,
+            errand.task_id,
+            expected=errand.held_until,
+            worker=request.worker,
+            seconds=request.seconds,
+            now=self.now,
+        )
+        if lease is None:
+            raise WorkerRetiredError(f"worker {request.worker} was there for one task: finish and exit")
+        return Granted((lease,))
 
     def renew(self, queue: str, tokens: Sequence[str], *, seconds: float | None) -> list[Renewed | None]:
         limits.check_token_count(len(tokens))

@@ -24,7 +24,7 @@ from queue_core.store import (
 )
 from queue_core.stores import memory_looking, once
 from queue_core.stores.memory_queue import MemoryQueue
-from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState, lease_of, parse_token
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState, lease_of, parse_token
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -88,12 +88,7 @@ class MemoryTransaction:
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         held = self._open(queue)
-        if request.worker in self._retired:
-            raise WorkerRetiredError(f"worker {request.worker} was retired: finish and exit")
-        seconds = held.spec.lease_seconds if request.seconds is None else request.seconds
-        check_lease_time(held.spec, seconds)
-        if request.worker:
-            self._seen.setdefault(request.worker, now)
+        seconds = self._admit(held, request.worker, request.seconds, now=now)
         expired = held.settle(now=now)
         if held.spec.paused:
             return Granted((), tuple(expired))
@@ -104,6 +99,16 @@ class MemoryTransaction:
             held.count(task.tag, "leased")
             granted.append(lease_of(leased))
         return Granted(tuple(granted), tuple(expired))
+
+    def _admit(self, held: MemoryQueue, worker: str, asked_seconds: float | None, *, now: Instant) -> float:
+        """Remember a worker that asks for a lease; how long that is to be."""
+        if worker in self._retired:
+            raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
+        seconds = held.spec.lease_seconds if asked_seconds is None else asked_seconds
+        check_lease_time(held.spec, seconds)
+        if worker:
+            self._seen.setdefault(worker, now)
+        return seconds
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
         held = self._open(queue)
@@ -220,6 +225,18 @@ class MemoryTransaction:
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         return self._open(queue).postpone(name, expected=expected, eta=eta, now=now)
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        held = self._open(queue)
+        lease_seconds = self._admit(held, worker, seconds, now=now)
+        task = held.tasks.get(task_id)
+        if task is None or not semantics.is_delayed_until(task, expected, now=now):
+            return None
+        leased = held.tasks[task_id] = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
+        held.count(task.tag, "leased")
+        return lease_of(leased)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
         return self._open(queue).settle(now=now), False

@@ -23,7 +23,7 @@ from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Tr
 from queue_core.stores import open_store
 from queue_core.stores.memory import MemoryStore
 from queue_core.stores.sqlite.store import SqliteStore
-from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 from tests.support.redis_stores import a_redis_store, with_every_call_sent_twice
 from tests.support.stores import new_url
 from tests.support.task_builders import MICROSECOND
@@ -228,6 +228,30 @@ class StoreModel(RuleBasedStateMachine):
             task = tasks[pick % len(tasks)]
             name, expected = task.shown_name, Instant(task.eta + off)
         self.both(lambda to: to.postpone(queue, name, expected=expected, eta=after(now, seconds), now=now))
+
+    @rule(
+        queue=queues,
+        pick=some.integers(0, 9),
+        off=some.sampled_from([0, 0, 0, 1]),
+        worker=some.sampled_from(WORKERS),
+        seconds=some.one_of(some.none(), some.floats(0, 9)),
+    )
+    def lease_delayed(self, queue: str, pick: int, off: int, worker: str, seconds: float | None) -> None:
+        now = self.clock.now()
+
+        def found(to: Transaction) -> tuple[Task, ...]:
+            return to.peek(queue, ANY, frozenset({TaskState.DELAYED}), limit=10, payload_bytes=0, now=now).tasks
+
+        tasks = self.both(found)
+        task_id, expected = 1, now
+        if isinstance(tasks, tuple) and tasks:
+            task = tasks[pick % len(tasks)]
+            task_id, expected = task.id, Instant(task.eta + off)
+        held = self.both(
+            lambda to: to.lease_delayed(queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now)
+        )
+        if isinstance(held, Lease):
+            self.tokens.append(held.token)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from queue_core.stores import once
 from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, working
 from queue_core.stores.postgres.administering import NameOutcome
 from queue_core.stores.postgres.step import Step
-from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 _ALIVE = (0, 1, 2)
 _DEAD = (3,)
@@ -96,6 +96,13 @@ class PostgresTransaction:
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         return administering.postpone(self._step, queue, name, expected=expected, eta=eta, now=now)
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        return working.lease_delayed(
+            self._step, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
+        )
 
     # -- looking --------------------------------------------------------------------------------------------------
 

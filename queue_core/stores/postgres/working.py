@@ -63,6 +63,11 @@ _HAND_OVER_BOUNDED = Statement(
     "SELECT * FROM towline.hand_over_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     (*_HAND_OVER.packs, pack.int4s),
 )
+_LEASE_DELAYED = Statement(
+    "towline_lease_delayed",
+    "SELECT * FROM towline.lease_delayed($1, $2, $3, $4, $5, $6)",
+    (pack.text, pack.int8, pack.int8, pack.int8, pack.text, pack.float8),
+)
 _SETTLE = Statement("towline_settle", "SELECT * FROM towline.settle($1, $2, $3)", (pack.text, pack.int8, pack.int4))
 _FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
@@ -106,6 +111,20 @@ def exchange(
         return outcomes, lease(step, queue, request, now=now)
     except WorkerRetiredError:
         return outcomes, Granted((), refused=True)
+
+
+def lease_delayed(
+    step: Step, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+) -> Lease | None:
+    """See `Transaction.lease_delayed`."""
+    rows = step.rows(_LEASE_DELAYED, queue, now, task_id, expected, worker, seconds)
+    refusal, note, _, xid = rows.pop()[9:13]
+    step.note_number(xid)
+    if refusal:
+        refuse(refusal, note)
+    step.turnover += len(rows)
+    leases = _leases(queue, rows, worker)
+    return leases[0] if leases else None
 
 
 def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:

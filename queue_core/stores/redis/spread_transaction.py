@@ -29,7 +29,7 @@ from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.spread import Spread, Spreads, by_shard, in_places
 from queue_core.stores.redis.spread_administering import SpreadAdministering
 from queue_core.stores.redis.transaction import RedisTransaction
-from queue_core.task import NewTask, QueueSpec, Task
+from queue_core.task import Lease, NewTask, QueueSpec, Task
 
 Add = Callable[[str, Sequence[NewTask]], list[Added]]
 Routed = tuple[Spread | None, int, NewTask]
@@ -163,6 +163,18 @@ class SpreadTransaction(SpreadAdministering):
         if not granted.refused:
             granted = self._lease_on(spread, index + 1, request, granted, now=now)
         return [*outcomes, *self._outer_deleted(last, spread, index, deletions[-1:])], granted
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.lease_delayed(queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now)
+        index, inner_id = task_id % spread.size, task_id // spread.size
+        lease = self._plain.lease_delayed(
+            spread.shard(index), inner_id, expected=expected, worker=worker, seconds=seconds, now=now
+        )
+        return lease and self._outer_lease(lease, spread, index)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
         spread = self._spreads.of(queue)

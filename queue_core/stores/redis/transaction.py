@@ -21,7 +21,7 @@ from queue_core.store import (
 from queue_core.stores.redis import adding, administering, looking, moving, peeking, supervising, working
 from queue_core.stores.redis.administering import NameOutcome
 from queue_core.stores.redis.calls import Calls
-from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 
 class RedisTransaction:
@@ -93,6 +93,13 @@ class RedisTransaction:
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         return administering.postpone(self._calls, queue, name, expected=expected, eta=eta, now=now)
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        return working.lease_delayed(
+            self._calls, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
+        )
 
     # -- looking --------------------------------------------------------------------------------------------------
 

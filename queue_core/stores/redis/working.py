@@ -19,9 +19,11 @@ from queue_core.stores.redis.packing import (
     parse_leases,
 )
 from queue_core.stores.redis.tokens import numbers_of, pack_tokens
+from queue_core.task import Lease
 
 _UNSETTLED, _REFUSED = 2, 4
 _REQUEST = Struct(">QqdHB")
+_DELAYED = Struct(">QQQqd")
 _HEAD = Struct(">QH")
 _RELEASE = Struct(">qdBH")
 _RENEWED = Struct(">QIHHH")
@@ -52,6 +54,16 @@ def exchange(
         data = calls.change("exchange", queue, number, tokens, head, worker, *tags, worker=request.worker)
     outcomes, at = _deleted(queue, data, DATA + _COUNTS.size, deletions)
     return outcomes, _granted(queue, request.worker, data, at)
+
+
+def lease_delayed(
+    calls: Calls, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+) -> Lease | None:
+    """See `Transaction.lease_delayed`."""
+    asked = _DELAYED.pack(now, task_id, max(expected, 0), _microseconds(seconds), seconds or 0.0)
+    data = calls.change("lease_delayed", queue, asked, worker, worker=worker)
+    leases = _granted(queue, worker, data, DATA + _COUNTS.size).leases
+    return leases[0] if leases else None
 
 
 def delete(calls: Calls, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:

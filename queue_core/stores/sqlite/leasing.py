@@ -4,18 +4,28 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 
+from queue_core import semantics
 from queue_core.admission import check_lease_time
 from queue_core.clock import Instant, after
-from queue_core.semantics import unspent_end
+from queue_core.semantics import is_delayed_until, unspent_end
 from queue_core.store import Granted, LeaseRequest
 from queue_core.stores.building import builder
-from queue_core.stores.sqlite.counts import LEASED, LEASES, READY, tally
+from queue_core.stores.sqlite.counts import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.rows import id_list, payload_of, ready_rows, spent_of, spent_text
+from queue_core.stores.sqlite.rows import (
+    id_list,
+    load,
+    payload_of,
+    ready_rows,
+    spent_of,
+    spent_text,
+    task_of,
+    write,
+)
 from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.stores.sqlite.supervision import is_known, remember
-from queue_core.task import Lease, TagFilter
+from queue_core.task import Lease, TagFilter, lease_of
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
 _ANY = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
@@ -51,6 +61,28 @@ def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Gran
         return Granted((), settled.expired, unsettled)
     leases = _take(step, queue, rows, seconds=seconds, worker=request.worker, now=now)
     return Granted(leases, settled.expired, unsettled)
+
+
+def lease_delayed(
+    step: Step, name: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+) -> Lease | None:
+    """See `Transaction.lease_delayed`."""
+    queue = step.open_queue(name)
+    known = is_known(step, worker)
+    lease_seconds = queue.spec.lease_seconds if seconds is None else seconds
+    check_lease_time(queue.spec, lease_seconds)
+    if not known:
+        remember(step, worker, now=now)
+    row = next(iter(load(step.connection, queue, [task_id])), None)
+    if row is None or not is_delayed_until(task_of(step, queue, row), expected, now=now):
+        return None
+    step.told = True
+    ((payload,),) = step.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchall()
+    task = task_of(step, queue, row, payload=payload_of(step.connection, task_id, payload))
+    leased = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
+    write(step.connection, [leased])
+    step.counts.change(queue.whole, row[1], ((DELAYED, -1), (LEASED, 1), (LEASES, 1)))
+    return lease_of(leased)
 
 
 def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> list[Row]:

@@ -37,7 +37,7 @@ from queue_core.stores.sqlite import (
 )
 from queue_core.stores.sqlite.administering import NameOutcome
 from queue_core.stores.sqlite.step import Step
-from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
 
@@ -123,6 +123,13 @@ class SqliteTransaction:
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         return administering.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now)
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        return leasing.lease_delayed(
+            self._at(now), queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
+        )
 
     # -- looking --------------------------------------------------------------------------------------------------
 

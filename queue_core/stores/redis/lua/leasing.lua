@@ -239,4 +239,40 @@ local function lease(keys, args)
   return finish(queue, before .. leases, before, kept)
 end
 
+-- Arguments: now, a task's id, the eta that is expected, the lease's length (-1: the queue's own) and the same in
+-- seconds; the worker. Answers as `lease` does, with one lease or none.
+local function lease_delayed(keys, args)
+  local now, id, expected, lease_us, seconds = parse('>I8I8I8i8d', args[3])
+  local worker = args[4]
+  local queue, refusal = open(keys[1], now, args, worker)
+  if not queue then return refusal end
+  local seen_at, retired_at = known_worker(queue)
+  if retired_at then return RETIRED end
+  local request = { lease_us = lease_us, seconds = seconds }
+  local too_long = lease_refusal(queue, request)
+  if too_long then return too_long end
+  if worker ~= '' and not seen_at then
+    keep_worker(queue, worker, now)
+    forget_workers(queue)
+  end
+  local before = 'o\0' .. pack('>I2I2', 0, 0)
+  local member = member_of(id)
+  local body = call('HGET', queue.key, member)
+  if not body or expected <= now then return finish(queue, before) end
+  local tag, given, is_long = heads_of(body)
+  local state, eta = place_of(queue, tag, member)
+  if state ~= DELAYED or eta ~= expected then return finish(queue, before) end
+  local held = call('HGET', queue.key, AS_HELD .. member)
+  held = held and parse_held(held) or never_held(tag, given, is_long)
+  held.spent = ahead_of(held.spent, now, expected)
+  set(queue, AS_HELD .. member, pack_held(held))
+  take_delayed(queue, tag, member)
+  flush(queue)
+  put(queue, READY, tag, member, text_of(now))
+  flush(queue)
+  local leases, kept = take(queue, { member, text_of(now) }, nil, worker, request.lease_us)
+  return finish(queue, before .. leases, before, kept)
+end
+
 changes('lease', lease)
+changes('lease_delayed', lease_delayed)

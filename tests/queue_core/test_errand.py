@@ -1,0 +1,100 @@
+"""Workers that are there for one task: what they are called, and what they get."""
+
+import pytest
+
+from queue_core.clock import START, Instant, ManualClock, after
+from queue_core.errand import Errand, errand_of, name_for
+from queue_core.errors import WorkerRetiredError
+from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.service import QueueService
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import NewTask, QueueSpec, TagFilter
+from queue_core.verb_values import Deletion
+
+NAME = "resize-7f3k2q.alone.16.1766370000123456"
+
+
+@pytest.mark.parametrize(
+    ("worker", "errand"),
+    [
+        pytest.param(NAME, Errand(16, Instant(1766370000123456)), id="a worker on an errand"),
+        pytest.param("a.alone.1.2.alone.3.4", Errand(3, Instant(4)), id="the last one counts"),
+        pytest.param("resize-7f3k2q", None, id="any worker"),
+        pytest.param("", None, id="nobody"),
+        pytest.param(".alone.16.17", None, id="without a name of its own"),
+        pytest.param("host.alone.example", None, id="a host that is called so"),
+        pytest.param("w.alone.16", None, id="no eta"),
+        pytest.param("w.alone.16.17.18", None, id="one number too many"),
+        pytest.param("w.alone.16.1234567890123456789", None, id="too long a number"),
+        pytest.param("w.alone.16.\u0661", None, id="another script's digits"),
+    ],
+)
+def test_a_name_tells_the_errand(worker: str, errand: Errand | None) -> None:
+    assert errand_of(worker) == errand
+
+
+def test_a_name_is_made_of_the_errand() -> None:
+    assert name_for(Errand(16, Instant(1766370000123456)), base="resize-7f3k2q") == NAME
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(clock: ManualClock) -> PullQueue:
+    queues = PullQueues(QueueService(MemoryStore(), clock=clock))
+    queues.put_queue(QueueSpec("thumbs"))
+    return queues.queue("thumbs")
+
+
+def held_back(queue: PullQueue, name: str = "poison") -> str:
+    """A worker that is there for a task of this name, which is held back for it."""
+    queue.add([NewTask(b"x", name=name)])
+    (lease,) = queue.lease(worker="w")
+    (finished,) = queue.release(lease, delay_seconds=60)
+    (task,) = queue.peek(names=[name]).tasks
+    assert task.eta == after(finished.ended_at, 60)
+    return name_for(Errand(task.id, task.eta), base="w-2")
+
+
+def test_it_gets_its_task_and_no_other(queue: PullQueue) -> None:
+    worker = held_back(queue)
+    queue.add([NewTask(b"other", name="innocent")])
+    (lease,) = queue.lease(10, worker=worker, tags=TagFilter.of("whatever"))
+    assert (lease.name, lease.lease_number, lease.worker) == ("poison", 2, worker)
+    with pytest.raises(WorkerRetiredError):
+        queue.lease(worker=worker, wait_seconds=30)
+
+
+def test_when_it_has_done_it_that_counts_and_it_is_told_to_go(queue: PullQueue) -> None:
+    worker = held_back(queue)
+    (lease,) = queue.lease(worker=worker)
+    with pytest.raises(WorkerRetiredError):
+        queue.exchange([Deletion(lease.token)], worker=worker)
+    assert queue.peek().tasks == ()
+
+
+def test_too_late_it_gets_nothing(queue: PullQueue, clock: ManualClock) -> None:
+    worker = held_back(queue)
+    clock.advance(60)
+    with pytest.raises(WorkerRetiredError):
+        queue.lease(worker=worker)
+    assert len(queue.lease(worker="anybody")) == 1
+
+
+def test_while_the_queue_is_paused_it_gets_nothing_and_may_wait(queue: PullQueue, clock: ManualClock) -> None:
+    worker = held_back(queue)
+    queue.pause()
+    assert queue.lease(worker=worker) == []
+    queue.resume()
+    clock.advance(1)
+    assert len(queue.lease(worker=worker)) == 1
+
+
+def test_nobody_else_gets_what_is_held_back(queue: PullQueue) -> None:
+    held_back(queue)
+    assert queue.lease(worker="w") == []
+    with pytest.raises(WorkerRetiredError):
+        queue.lease(worker=name_for(Errand(1, Instant(START + 1)), base="w-3"))
