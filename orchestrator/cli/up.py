@@ -1,6 +1,5 @@
 """`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
 
-import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -18,8 +17,13 @@ from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.project import DEFAULT_FILE, Project
 from orchestrator.pulse import Pulse
+from orchestrator.runtime import Runtime
+from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime
+from orchestrator.runtimes.several import SeveralRuntimes
+from orchestrator.source import WorkSource
 from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
 from queue_core import logs
 from queue_core.api import QueuesApi
@@ -28,6 +32,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option, log_options, setting_options
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
+from queue_core.cli.target import bearer_token
 from queue_core.config import Override
 from queue_core.connect import open_queues
 from queue_core.errors import ListenError
@@ -107,7 +112,7 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     found = url or project.queue_file.server.url(project.directory)
     click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
-    token = os.environ.get("TOWLINE_TOKEN") or None
+    token = bearer_token()
     with ExitStack() as stack:
         pulse, paths = _pulse(is_alone=True)
         if project.supervisor.listen is not None:
@@ -164,12 +169,13 @@ def _supervise(
         queues, waiting = _queues(url, token), _queues(url, token)
         stack.callback(waiting.close)
         stack.callback(queues.close)
-        runtime = ProcessRuntime(files.path, lock=files.lock_path)
+        source = PullQueueSource(queues, waiting=waiting)
+        runtime = _runtime(project, files, source=source)
         stack.callback(runtime.close)
         supervisor = Supervisor(
             project.supervisor,
             project.pools,
-            source=PullQueueSource(queues, waiting=waiting),
+            source=source,
             runtime=runtime,
             files=files,
             url=url,
@@ -184,6 +190,35 @@ def _supervise(
         except AlreadySupervisedError as error:
             fix = "`towline pools` shows what the other one does"
             raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
+
+
+def _runtime(project: Project, files: StateDir, *, source: WorkSource) -> SeveralRuntimes:
+    """Processes, and whatever else the pools ask for now or after a reload."""
+    processes = ProcessRuntime(files.path, lock=files.lock_path)
+
+    def docker(engine: str | None, _pool: PoolSpec | None) -> Runtime:
+        from orchestrator.runtimes.docker import DockerRuntime
+
+        return DockerRuntime(files.path, lock=files.lock_path, engine=engine, on_exit=processes.wake)
+
+    def swarm(engine: str | None, pool: PoolSpec | None) -> Runtime:
+        from orchestrator.runtimes.docker_place import identity_of
+        from orchestrator.runtimes.swarm import SwarmRuntime
+
+        settings = pool.runtime.swarm if pool is not None else None
+        return SwarmRuntime(
+            identity_of(files.path),
+            engine=engine,
+            nodes=settings.nodes if settings is not None else None,
+            disown=source.release_held_by,
+            on_exit=processes.wake,
+        )
+
+    return SeveralRuntimes(
+        processes,
+        {"docker": docker, "swarm": swarm, "external": lambda _engine, _pool: ExternalRuntime()},
+        pools=project.pools.values(),
+    )
 
 
 def _queues(url: str, token: str | None) -> QueuesApi:

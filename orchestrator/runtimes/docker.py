@@ -62,6 +62,7 @@ class DockerRuntime:
         self._state = place.identity_of(self._state_dir)
         self._clock = clock or SystemClock()
         self._engine = DockerEngine(engine)
+        self._ref = REF if engine is None else f"{REF}{engine}#"
         self.logs = WorkerLogs(self._state_dir / "workers")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._told = on_exit
@@ -131,7 +132,7 @@ class DockerRuntime:
         While the engine is away all that are remembered are believed to live.
         """
         self._watch.start()
-        ours = {handle.worker: handle for handle in remembered if handle.ref.startswith(REF)}
+        ours = {handle.worker: handle for handle in remembered if _is_of(handle.ref, self._ref)}
         try:
             seconds = 0.0 if self._watch.trouble else PATIENCE_SECONDS
             listed = self._makers.do("", self._listed).result(seconds)
@@ -189,7 +190,11 @@ class DockerRuntime:
                 made = api.create_container_from_config(body, self._name_of(request.worker))
             container = Container(
                 WorkerHandle(
-                    request.worker, request.pool.name, f"{REF}{made['Id']}", request.environment["TOWLINE_SPEC"], now
+                    request.worker,
+                    request.pool.name,
+                    f"{self._ref}{made['Id']}",
+                    request.environment["TOWLINE_SPEC"],
+                    now,
                 ),
                 str(made["Id"]),
                 stop_signal=settings.stop_signal,
@@ -244,12 +249,12 @@ class DockerRuntime:
     def _found(self, known: Known, *, now: Monotonic) -> WorkerHandle:
         age_seconds = max(0.0, self._clock.wall_seconds() - known.spawned_at)
         handle = WorkerHandle(
-            known.worker, known.pool, f"{REF}{known.container}", known.spec_digest, Monotonic(now - age_seconds)
+            known.worker, known.pool, f"{self._ref}{known.container}", known.spec_digest, Monotonic(now - age_seconds)
         )
         return self._believed(handle)
 
     def _believed(self, handle: WorkerHandle) -> WorkerHandle:
-        container = Container(handle, handle.ref.removeprefix(REF))
+        container = Container(handle, handle.ref.removeprefix(self._ref))
         self._ward.admit(container)
         self._ward.look(container)
         return handle
@@ -271,6 +276,11 @@ class DockerRuntime:
     def _exited(self) -> None:
         self.wake()
         self._told()
+
+
+def _is_of(ref: str, prefix: str) -> bool:
+    """Whether a worker is of this engine: its `ref` names another engine than the usual one."""
+    return ref.startswith(prefix) and "#" not in ref.removeprefix(prefix)
 
 
 def _program(pool: PoolSpec) -> str:

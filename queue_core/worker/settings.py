@@ -15,6 +15,7 @@ Value = TypeVar("Value")
 
 MAX_CONCURRENCY: Final = 1000
 DEFAULT_URL: Final = "http://127.0.0.1:7878"
+MAX_HOST_CHARACTERS: Final = 64
 
 
 def _fresh_identity() -> str:
@@ -62,7 +63,8 @@ class WorkerSettings:
         """Read the `TOWLINE_...` variables; one that is missing or empty leaves the default.
 
         Args:
-            identity: makes the worker's identity when `TOWLINE_WORKER` does not give one.
+            identity: makes the worker's identity when `TOWLINE_WORKER` does not give one; with `TOWLINE_POOL` it becomes
+                `POOL/HOST.IDENTITY`, by which a supervisor knows the workers of a pool that others start.
 
         Raises `InvalidSettingError` naming every variable that can't be read, all at once.
         """
@@ -70,10 +72,10 @@ class WorkerSettings:
         lock = read.text("TOWLINE_SUPERVISOR_LOCK")
         settings = cls(
             app=read.text("TOWLINE_APP"),
-            worker=read.text("TOWLINE_WORKER") or identity(),
+            worker=read.text("TOWLINE_WORKER") or _named(read, identity()),
             pool=read.text("TOWLINE_POOL"),
             url=read.text("TOWLINE_URL") or DEFAULT_URL,
-            token=read.text("TOWLINE_TOKEN") or None,
+            token=read.text("TOWLINE_TOKEN") or read.secret("TOWLINE_TOKEN_FILE"),
             durability=read.durability("TOWLINE_DURABILITY"),
             queue=read.text("TOWLINE_QUEUE"),
             tags=read.tags("TOWLINE_TAGS"),
@@ -88,6 +90,12 @@ class WorkerSettings:
         return settings
 
 
+def _named(read: "_Reader", identity: str) -> str:
+    """A worker that nobody named: as one of its pool, and of its host, where these are told."""
+    pool, host = read.text("TOWLINE_POOL"), read.text("HOSTNAME")[:MAX_HOST_CHARACTERS]
+    return f"{pool}/{host}{'.' if host else ''}{identity}" if pool else identity
+
+
 class _Reader:
     """Reads variables one by one and notes what is wrong with them."""
 
@@ -97,6 +105,17 @@ class _Reader:
 
     def text(self, name: str) -> str:
         return self._environment.get(name, "").strip()
+
+    def secret(self, name: str) -> str | None:
+        """What is in the file that a variable names."""
+        path = self.text(name)
+        if not path:
+            return None
+        try:
+            return Path(path).read_text(encoding="utf-8").strip() or None
+        except (OSError, UnicodeDecodeError) as error:
+            self.mistakes.append(f"{name} must name a file with a token in it: {path}: {error}")
+            return None
 
     def count(self, name: str, *, default: int, most: int) -> int:
         text = self.text(name)
