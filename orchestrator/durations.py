@@ -21,7 +21,7 @@ _WIDTHS_SECONDS: Final = tuple([high - low for low, high in pairwise(EDGES_SECON
 
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
 _PRIOR_LEASES: Final = 5.0
-_PRIOR_SHAPE: Final = 3.0
+_PRIOR_SHAPE: Final = 3
 _REMEMBERED: Final = 8
 
 
@@ -113,10 +113,10 @@ def _remaining(weights: tuple[float, ...], mean_seconds: float, edges: int) -> R
     """For so many edges, to the leases seen it adds a heavy-tailed guess (Lomax): what has lasted long lasts longer."""
     total = math.fsum(weights) + _PRIOR_LEASES
     scale = mean_seconds * (_PRIOR_SHAPE - 1.0)
-    shares = [
-        (below + _PRIOR_LEASES * (1.0 - 1.0 / (1.0 + edge / scale) ** _PRIOR_SHAPE)) / total
-        for below, edge in zip(accumulate(weights, initial=0.0), EDGES_SECONDS[:edges], strict=False)
-    ]
+    shares = []
+    for below, edge in zip(accumulate(weights[: edges - 1], initial=0.0), EDGES_SECONDS, strict=False):
+        longer = scale / (scale + edge)
+        shares.append((below + _PRIOR_LEASES * (1.0 - longer * longer * longer)) / total)
     areas = [(low + high) / 2 * width for low, high, width in zip(shares, shares[1:], _WIDTHS_SECONDS, strict=False)]
     return Remaining(mean_seconds, weights, tuple(shares), tuple(accumulate(areas, initial=0.0)))
 

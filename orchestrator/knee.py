@@ -7,6 +7,8 @@ only durations tell.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cache
+from operator import attrgetter
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -74,6 +76,9 @@ class Bucket:
         return max(1e-6, self.squares / self.count - self.mean_log**2)
 
 
+_EMPTY: Final = Bucket()
+
+
 @value
 class Cap:
     """A size that is not exceeded until `until`; lifted earlier when leases at it bring less than `log_throughput`."""
@@ -114,12 +119,14 @@ class Knee:
             is_waited_for: whether tasks are ready: without them nothing is lost by a larger fleet.
         """
         ended = [lease for lease in finished if lease.at_a_time > 0]
-        buckets = _learned(self.buckets, [(lease.held_seconds, lease.at_a_time) for lease in ended], at)
+        buckets = _learned(self.buckets, ended, at)
         known = Knee(buckets, self.cap, self.suspected_at, is_suspected=False, quiet_until=self.quiet_until)
         if self.cap is not None:
             return _probed(known, self.cap, ended, at)
+        if not is_waited_for or at < self.quiet_until:
+            return known
         held = [(lease.held_seconds, lease.at_a_time) for lease in running if lease.at_a_time > 0]
-        if not is_waited_for or len(held) < _MIN_BUSY or at < self.quiet_until:
+        if len(held) < _MIN_BUSY:
             return known
         sizes = _sizes(buckets, held, at)
         cap = _found(sizes, at)
@@ -145,29 +152,34 @@ def _probed(knee: Knee, cap: Cap, ended: Iterable[FinishedLease], at: Monotonic)
     return replace(knee, cap=replace(cap, leases=0, logs=0.0))
 
 
+@cache
 def _key(held: int) -> int:
     return int(math.log(held) / _RATIO)
 
 
-def _learned(buckets: Mapping[int, Bucket], leases: Iterable[tuple[float, int]], at: Monotonic) -> Mapping[int, Bucket]:
+def _learned(buckets: Mapping[int, Bucket], ended: Iterable[FinishedLease], at: Monotonic) -> Mapping[int, Bucket]:
     changed: dict[int, Bucket] = {}
-    for seconds, held in leases:
+    for lease in ended:
+        held = lease.at_a_time
         key = _key(held)
-        bucket = changed.get(key) or buckets.get(key) or Bucket()
-        changed[key] = bucket.after(seconds, held, at)
+        bucket = changed.get(key) or buckets.get(key) or _EMPTY
+        changed[key] = bucket.after(lease.held_seconds, held, at)
     return {**buckets, **changed} if changed else buckets
 
 
 @value
 class _Size:
-    """About as many leases at a time: what is known of those that ended, and the seconds of those that run."""
+    """About as many leases at a time: what is known of those that ended, and the logarithms of those that run.
+
+    `count` is of both; the means and the variance are the bucket's.
+    """
 
     ended: Bucket
     running: tuple[float, ...]
-
-    @property
-    def count(self) -> float:
-        return self.ended.count + len(self.running)
+    count: float
+    mean_held: float
+    mean_log: float
+    variance: float
 
     def excess(self, fewer: "_Size", *, share: float) -> float:
         """By how many standard errors leases last longer than among `fewer`, beyond this share of the growth.
@@ -175,12 +187,12 @@ class _Size:
         At a share of 1 the larger fleet gets no more done than the smaller. A running lease counts with what it has,
         and at least with what is usual among fewer.
         """
-        usual = fewer.ended.mean_log
-        logs = math.fsum(max(usual, math.log(max(_SHORTEST_SECONDS, seconds))) for seconds in self.running)
+        usual, of_fewer = fewer.mean_log, fewer.variance
+        logs = math.fsum([max(usual, log) for log in self.running])
         mean = (self.ended.logs + logs) / self.count
-        variance = max(self.ended.variance if self.ended.count > 1 else 0.0, fewer.ended.variance)
-        error = math.sqrt(variance / self.count + fewer.ended.variance / fewer.ended.count)
-        return (mean - usual - share * math.log(self.ended.mean_held / fewer.ended.mean_held)) / error
+        variance = max(self.variance, of_fewer) if self.ended.count > 1 else of_fewer
+        error = math.sqrt(variance / self.count + of_fewer / fewer.ended.count)
+        return (mean - usual - share * math.log(self.mean_held / fewer.mean_held)) / error
 
 
 def _sizes(buckets: Mapping[int, Bucket], held: Sequence[tuple[float, int]], at: Monotonic) -> list[_Size]:
@@ -190,13 +202,15 @@ def _sizes(buckets: Mapping[int, Bucket], held: Sequence[tuple[float, int]], at:
         running.setdefault(_key(size), []).append((seconds, size))
     sizes = []
     for key in {*buckets, *running}:
-        bucket, now = buckets.get(key, Bucket()), running.get(key, [])
+        bucket, now = buckets.get(key, _EMPTY), running.get(key, [])
         if not now and at - bucket.at >= _RECENT_SECONDS:
             continue
         if not bucket.count:  # nothing has ended here yet: as many are held as those that run say
             bucket = Bucket(held=1e-9 * sum(size for _, size in now) / len(now), count=1e-9, at=at)
-        sizes.append(_Size(bucket, tuple(seconds for seconds, _ in now)))
-    return sorted(sizes, key=lambda size: size.ended.mean_held)
+        logs = tuple([math.log(max(_SHORTEST_SECONDS, seconds)) for seconds, _ in now])
+        count = bucket.count + len(logs)
+        sizes.append(_Size(bucket, logs, count, bucket.mean_held, bucket.mean_log, bucket.variance))
+    return sorted(sizes, key=attrgetter("mean_held"))
 
 
 def _found(sizes: Sequence[_Size], at: Monotonic) -> Cap | None:
@@ -205,15 +219,15 @@ def _found(sizes: Sequence[_Size], at: Monotonic) -> Cap | None:
     if not known:
         return None
     top = known[-1]
-    most = top.ended.mean_held
-    fewer = [size for size in known if size.ended.count >= _MIN_LEASES and size.ended.mean_held <= _FEWER * most]
+    most = top.mean_held
+    fewer = [size for size in known if size.ended.count >= _MIN_LEASES and size.mean_held <= _FEWER * most]
     if not any(top.excess(size, share=1.0) > _ERRORS for size in fewer):
         return None
     best = max(fewer, key=lambda size: _least_log_throughput(size.ended)).ended.mean_held
     peak = _peak([size.ended for size in sizes if size.ended.count >= _FIT_LEASES])
-    usual = fewer[0].ended.mean_log
+    usual = fewer[0].mean_log
     # What runs there now is not over: its throughput is at most that of leases which end at once.
-    logs = top.ended.logs + math.fsum(max(usual, math.log(max(_SHORTEST_SECONDS, run))) for run in top.running)
+    logs = top.ended.logs + math.fsum(max(usual, log) for log in top.running)
     workers = max(best, min(peak, _FEWER * most))
     return Cap(max(1, round(workers)), round(most), math.log(most) - logs / top.count, Monotonic(at + _CAP_SECONDS))
 
@@ -226,7 +240,7 @@ def _is_suspected(sizes: Sequence[_Size]) -> bool:
         for size in sizes
         if size.running and size.count >= _SUSPICION_LEASES
         for fewer in known
-        if fewer.ended.mean_held <= _HALF * size.ended.mean_held
+        if fewer.mean_held <= _HALF * size.mean_held
     )
 
 
