@@ -27,7 +27,7 @@ QueueError
     └── StoreVersionError            made by a newer version; upgrade
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class QueueError(Exception):
@@ -83,7 +83,16 @@ class TooManyTagsError(InvalidRequestError):
 
 
 class UnknownQueueError(QueueError):
-    """No queue has that name."""
+    """No queue has that name. `discreet` says no more than that, for callers who may not know of other queues."""
+
+    def __init__(self, message: str, *, discreet: str = "") -> None:
+        super().__init__(message)
+        self.discreet = discreet or message
+
+    @classmethod
+    def among(cls, name: str, others: Iterable[str]) -> "UnknownQueueError":
+        """The error for a name, with some of the names that there are."""
+        return cls(f"no queue {name!r}; queues: {', '.join(others) or 'none yet'}", discreet=f"no queue {name!r}")
 
 
 class QueueMovedError(UnknownQueueError):

@@ -350,8 +350,7 @@ class MemoryTransaction:
     def _of(self, name: str) -> MemoryQueue:
         held = self._queues.get(name)
         if held is None:
-            known = ", ".join(sorted(self._queues)[:5]) or "none yet"
-            raise UnknownQueueError(f"no queue {name!r}; queues: {known}")
+            raise UnknownQueueError.among(name, sorted(self._queues)[:5])
         return held
 
     def _open(self, name: str) -> MemoryQueue:

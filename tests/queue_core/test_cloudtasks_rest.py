@@ -255,6 +255,12 @@ def test_a_token_may_do_what_its_role_allows(
         assert _error(reply)[1] == ("UNAUTHENTICATED" if status == 401 else "PERMISSION_DENIED")
 
 
+def test_a_queue_that_is_not_there_is_told_without_the_names_of_others(guarded: RunningServer) -> None:
+    for path in (f"v2beta2/{PLACE}/queues/nowhere", "taskqueue/v1beta2/projects/p/taskqueues/nowhere"):
+        reply = _ask(guarded, "GET", f"/{path}", None, secret=WORKER)
+        assert (reply.status, QUEUE in str(reply.json())) == (404, False)
+
+
 def test_an_upload_needs_an_admin(guarded: RunningServer) -> None:
     assert _error(_ask(guarded, "POST", "/api/queue/update", b"queue:", secret=WORKER))[:2] == (
         403,

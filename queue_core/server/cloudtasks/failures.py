@@ -81,7 +81,9 @@ def failure_of(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         told = error
     elif isinstance(error, QueueError):
-        told = ApiError(next(CODES[above] for above in type(error).__mro__ if above in CODES), str(error))
+        # An acl may hide the other queues from who asks.
+        text = error.discreet if isinstance(error, errors.UnknownQueueError) else str(error)
+        told = ApiError(next(CODES[above] for above in type(error).__mro__ if above in CODES), text)
     elif isinstance(error, Problem):
         told = ApiError(_OF_STATUS.get(error.status, Code.INVALID_ARGUMENT), error.detail)
     else:

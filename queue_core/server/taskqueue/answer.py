@@ -94,5 +94,6 @@ def _told(error: Exception) -> ApiError:
         return ApiError(error.status, _OF_STATUS.get(error.status, "invalid"), error.detail)
     if isinstance(error, QueueError):
         status, reason = next(REASONS[above] for above in type(error).__mro__ if above in REASONS)
-        return ApiError(status, reason, str(error))
+        # An acl may hide the other queues from who asks.
+        return ApiError(status, reason, error.discreet if isinstance(error, errors.UnknownQueueError) else str(error))
     return ApiError(500, "internalError", "the server made a mistake; its log has the details")

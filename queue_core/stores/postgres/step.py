@@ -94,4 +94,4 @@ def refuse(code: int, note: str) -> NoReturn:
     if code == TOO_LONG:
         queue, seconds, longest = note.rsplit(" ", 2)
         check_lease_time(QueueSpec(queue, max_lease_seconds=float(longest)), float(seconds))
-    raise UnknownQueueError(f"no queue {subject!r}; queues: {rest or 'none yet'}")
+    raise UnknownQueueError.among(subject, [rest] if rest else ())

@@ -96,7 +96,7 @@ class Calls:
         queue = name.partition(":")[0]
         self.forget(queue)
         known = {each.partition(":")[0] for each in self.names()}
-        return UnknownQueueError(f"no queue {queue!r}; queues: {', '.join(sorted(known)[:5]) or 'none yet'}")
+        return UnknownQueueError.among(queue, sorted(known)[:5])
 
     def names(self) -> list[str]:
         """All queues, in the order of their birth; one that is just being dropped may be among them."""

@@ -102,7 +102,7 @@ class Step:
         ).fetchone()
         if found is None:
             some = self.connection.execute("SELECT name FROM queues ORDER BY name LIMIT 5").fetchall()
-            raise UnknownQueueError(f"no queue {name!r}; queues: {', '.join(row[0] for row in some) or 'none yet'}")
+            raise UnknownQueueError.among(name, (row[0] for row in some))
         row = QueueRow(found[0], found[1], spec_of(name, found[2], paused=found[3], moved_to=found[4]))
         self.known.queues[name] = row
         return row
