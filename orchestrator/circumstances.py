@@ -18,7 +18,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision, FinishBy
 from orchestrator.fleet import Fleet
 from orchestrator.host import HostMeter
-from orchestrator.orders import NO_ORDERS, Moment, Orders, told
+from orchestrator.orders import NO_ORDERS, NOT_DRAINED, Moment, Orders, told
 from orchestrator.room import MOST_AT_A_TIME, Claim, Room, shared
 from orchestrator.runtime import Usage
 from orchestrator.runtimes.procfs import boot
@@ -44,6 +44,8 @@ class Circumstances:
         self._boot = boot()
         self._mark: tuple[int, int, int] | None = None
         self._orders: dict[str, Orders] = {}
+        self._host_mark: tuple[int, int, int] | None = None
+        self._host_order = NOT_DRAINED
         self._bounds: dict[str, tuple[PoolSpec, float, Bounds]] = {}
         self._specs: dict[str, tuple[PoolSpec, PoolSpec]] = {}
         self._dailies: dict[str, tuple[float, int]] = {}
@@ -70,6 +72,17 @@ class Circumstances:
         before, self._orders = self._orders, orders
         changed = [name for name in sorted({*before, *orders}) if before.get(name) != orders.get(name)]
         return {name: orders.get(name, NO_ORDERS) for name in changed}
+
+    def drained_at(self) -> float | None:
+        """Since when no worker is to be on this host, in seconds since the epoch; None when they may be."""
+        mark = self._files.host_mark()
+        if mark != self._host_mark:
+            self._host_mark = mark
+            try:
+                self._host_order = self._files.read_host_order()
+            except ValueError as error:
+                self._troubles.append(str(error))
+        return self._host_order.drained_at
 
     def troubles(self) -> list[str]:
         """What could not be read, and is done without; told once."""

@@ -12,7 +12,7 @@ from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
 from orchestrator.tally import Tally
 
-Phase = Literal["starting", "leading", "standby", "stopping", "stopped"]
+Phase = Literal["starting", "leading", "standby", "draining", "stopping", "stopped"]
 
 WORKER_STATES: Final[tuple[State, ...]] = get_args(State)
 

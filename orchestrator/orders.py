@@ -117,6 +117,28 @@ class Orders:
 NO_ORDERS: Final = Orders()
 
 
+@dataclass(frozen=True, slots=True)
+class HostOrder:
+    """What was asked of a whole host: since `drained_at`, seconds since the epoch, no worker is to be there."""
+
+    drained_at: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values."""
+        return {"version": _VERSION, "drained_at": self.drained_at}
+
+    @staticmethod
+    def from_json(data: object) -> "HostOrder":
+        """What `to_json` gave. Raises `ValueError` for anything else."""
+        match data:
+            case {"version": int() as version, "drained_at": (int() | float() | None) as at} if version == _VERSION:
+                return HostOrder(at)
+        raise ValueError(f"no order of a host of version {_VERSION}")
+
+
+NOT_DRAINED: Final = HostOrder()
+
+
 def told(orders: Orders, now: Moment) -> list[str]:
     """What is in force, in words."""
     words = []

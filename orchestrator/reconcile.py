@@ -10,6 +10,7 @@ import structlog
 
 from orchestrator import events
 from orchestrator.acts import Acts
+from orchestrator.changes import PoolChange, changes_between
 from orchestrator.circumstances import Circumstances
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
@@ -68,8 +69,10 @@ class Reconciler:
 
     # -- the set of pools -----------------------------------------------------------------------------------------
 
-    def set_pools(self, specs: Mapping[str, PoolSpec], *, learned: Mapping[str, object] | None = None) -> None:
-        """Work with these pools from now on.
+    def set_pools(
+        self, specs: Mapping[str, PoolSpec], *, learned: Mapping[str, object] | None = None
+    ) -> list[PoolChange]:
+        """Work with these pools from now on; returns what is different.
 
         A pool that did not change is not touched; the workers of one that is gone are asked to finish; one whose
         settings changed has its workers replaced by the turns that follow, new before old.
@@ -84,6 +87,7 @@ class Reconciler:
                 known.spec, known.due_at = spec, AT_ONCE
         for pool in list(self.pools.values()):
             if pool.name not in specs and pool.spec is not None:
+        changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
                 log.info(events.POOL_CHANGED, pool=pool.name, removed=True)
                 pool.grace_seconds = pool.spec.grace
                 pool.spec = None
@@ -101,6 +105,7 @@ class Reconciler:
         for handle in found:
             self._adopted(handle, now=now)
         living = {handle.worker for handle in found}
+        return changes
         for pool in self.pools.values():
             pool.fleet = recalled(pool.fleet, memories)
             if pool.spec is None:
@@ -313,3 +318,13 @@ class Reconciler:
 
 def _digest(spec: PoolSpec | None) -> str:
     return spec.digest() if spec else ""
+    def drained_at(self) -> float | None:
+        """Since when no worker is to be on this host (see `Circumstances.drained_at`)."""
+        return self._circumstances.drained_at()
+
+    def drain_host(self) -> None:
+        """Ask every worker to finish, and forget what was decided: here nobody is wanted."""
+        self.drain_all(why="this host is drained")
+        for pool in self.pools.values():
+            pool.decision = None
+

@@ -1,31 +1,35 @@
-"""What the supervisor does when it is signalled: SIGTERM and SIGINT stop it, SIGHUP reloads."""
+"""What the supervisor does when it is signalled, for as long as it runs."""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+ASKED_OF_US: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Their default is the end of the process: not what somebody wants who asks for a reload while we start."""
 
 
 @contextmanager
-def handling_signals(*, stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
+def handling_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
     """Call these from the signals' handlers inside the block; outside the main thread signals are left alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def on_stop(_number: int, _frame: FrameType | None) -> None:
-        stop()
+    def handle(number: int, _frame: FrameType | None) -> None:
+        handlers[number]()
 
-    def on_reload(_number: int, _frame: FrameType | None) -> None:
-        reload()
-
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in ((signal.SIGTERM, on_stop), (signal.SIGINT, on_stop), (signal.SIGHUP, on_reload))
-    }
+    before = {number: signal.signal(number, handle) for number in handlers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignore_what_is_asked() -> None:
+    """Until `handling_signals`, and through an exec: what can't be heeded yet must not end us. Main thread only."""
+    for number in ASKED_OF_US:
+        signal.signal(number, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from typing import Final
 from orchestrator import orders
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.journal import Journal, read_journal
-from orchestrator.orders import Orders
+from orchestrator.orders import HostOrder, Orders
 
 LOCK_ATTEMPTS: Final = 40
 LOCK_RETRY_SECONDS: Final = 0.05
@@ -38,6 +38,9 @@ class StateDir:
         self._usage_path = self.path / "usage.json"
         self._orders_path = self.path / "orders.json"
         self._orders_lock_path = self.path / "orders.lock"
+        self._host_path = self.path / "host.json"
+        self._reload_path = self.path / "reload.json"
+        self._reloaded_path = self.path / "reloaded.json"
         self.decisions = Journal(self._decisions_path)
         self.replays = Journal(self._replays_path, max_bytes=MAX_REPLAY_BYTES)
         self.deaths = Journal(self._deaths_path)
@@ -110,11 +113,20 @@ class StateDir:
 
     def orders_mark(self) -> tuple[int, int, int] | None:
         """Another one after every change of the orders; None when none were given."""
-        try:
-            status = self._orders_path.stat()
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+        return _mark(self._orders_path)
+
+    def host_mark(self) -> tuple[int, int, int] | None:
+        """Another one after every change of what is asked of the host; None when nothing was."""
+        return _mark(self._host_path)
+
+    def read_host_order(self) -> HostOrder:
+        """What is asked of the whole host. Raises `ValueError` when the file is not what it should be."""
+        return HostOrder.from_json(_read(self._host_path)) if self._host_path.exists() else orders.NOT_DRAINED
+
+    def order_host(self, order: HostOrder) -> None:
+        """Ask something else of the host. Raises `OSError`."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(self._host_path, order.to_json())
 
     def read_orders(self) -> dict[str, Orders]:
         """What was asked of pools, over or not. Raises `ValueError` when the file is not what it should be."""
@@ -141,6 +153,23 @@ class StateDir:
         finally:
             os.close(lock)
 
+    def ask_reload(self, request: str) -> None:
+        """Ask the supervisor to read its settings again; `request` names this asking. Raises `OSError`."""
+        _write(self._reload_path, {"request": request})
+
+    def reload_asked(self) -> str | None:
+        """The name of the last asking, if there was one."""
+        asked = (_read(self._reload_path) or {}).get("request") if self._reload_path.exists() else None
+        return asked if isinstance(asked, str) else None
+
+    def answer_reload(self, answer: Mapping[str, object]) -> None:
+        """Tell what became of the last reload, whoever asked for it."""
+        _write(self._reloaded_path, answer)
+
+    def reload_answer(self) -> dict[str, object]:
+        """What became of it; nothing when there was none yet."""
+        return _read(self._reloaded_path) or {}
+
     def read_replays(self, *, limit: int) -> list[dict[str, object]]:
         """All that the newest decisions were made from, newest first (see `replay.replayed`)."""
         return read_journal(self._replays_path, limit=limit)
@@ -160,6 +189,14 @@ def _try_lock(lock: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _write(path: Path, data: Mapping[str, object]) -> None:

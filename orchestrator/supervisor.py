@@ -5,6 +5,7 @@ Owns the order of things: adoption at the start, signals, lead, reload, stop. Wh
 
 import os
 import secrets
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,8 +24,9 @@ from orchestrator.lead import Lead, holder_of
 from orchestrator.pulse import Pulse
 from orchestrator.reconcile import Reconciler
 from orchestrator.reload import Reloads
+from orchestrator.reload_desk import ReloadDesk
 from orchestrator.runtime import Runtime
-from orchestrator.sd_notify import ServiceManager
+from orchestrator.sd_notify import Notices, status_of
 from orchestrator.showcase import Showcase
 from orchestrator.signals import handling_signals
 from orchestrator.source import WorkSource
@@ -76,7 +78,7 @@ class Supervisor:
         self._runtime = runtime
         self._clock = clock or SystemClock()
         self._first_pools = dict(pools)
-        self._manager = ServiceManager(os.environ if environment is None else environment)
+        self._notices = Notices(os.environ if environment is None else environment)
         self._reconciler = Reconciler(
             source=source,
             runtime=runtime,
@@ -88,14 +90,23 @@ class Supervisor:
         )
         self._lead = Lead(source, holder=holder_of(files.path))
         self._reloads = Reloads(load=load, watched=watched)
+        self._reload_desk = ReloadDesk(
+            self._reloads,
+            files=files,
+            clock=self._clock,
+            notices=self._notices,
+            apply=self._reconciler.set_pools,
+            status=self._status,
+        )
         self._pulse = pulse or Pulse(now=self._clock.monotonic())
         self._showcase = Showcase(files, clock=self._clock, url=shown_url or url, pulse=self._pulse)
         self._arrivals = ArrivalWatch(source, on_arrival=self._arrive)
         self._arrived: deque[str] = deque()
         self._stops_asked = 0
-        self._phase: Phase = "standby"
+        self._phase: Phase = "starting"
         self._told_why = ""
-        self._feed_at = Monotonic(float("-inf"))
+        self._leaves = False
+        self.is_renewed = False
 
     # -- asked from any thread, or from a signal's handler --------------------------------------------------------
 
@@ -107,6 +118,14 @@ class Supervisor:
     def request_reload(self, pools: Mapping[str, PoolSpec] | None = None) -> None:
         """Go on with these pools, or with those of the file as it is now."""
         self._reloads.ask(pools)
+        self._runtime.wake()
+
+    def request_leave(self, *, renew: bool = False) -> None:
+        """End and leave the workers to the next supervisor of this state directory.
+
+        renew: whoever runs us is to start that one in our place, see `is_renewed`.
+        """
+        self._leaves, self.is_renewed = True, renew
         self._runtime.wake()
 
     def snapshot(self) -> Mapping[str, object]:
@@ -122,17 +141,29 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until asked to stop; returns the exit code.
 
-        Signals are handled when this is the main thread. Raises `AlreadySupervisedError`.
+        Signals are handled when this is the main thread: SIGTERM and SIGINT stop, SIGHUP reloads, SIGUSR1 leaves,
+        SIGUSR2 leaves to be renewed. Raises `AlreadySupervisedError`.
         """
-        with self._files.locked(), handling_signals(stop=self.request_stop, reload=self.request_reload):
+        handlers: dict[int, Callable[[], None]] = {
+            signal.SIGTERM: self.request_stop,
+            signal.SIGINT: self.request_stop,
+            signal.SIGHUP: self.request_reload,
+            signal.SIGUSR1: self.request_leave,
+            signal.SIGUSR2: lambda: self.request_leave(renew=True),
+        }
+        with self._files.locked(), handling_signals(handlers):
             try:
                 self._start()
-                while not self._stops_asked:
+                while not (self._stops_asked or self._leaves):
                     if self._pass():
                         self._sleep()
                     else:
                         time.sleep(PASS_SECONDS)  # not at the runtime: what broke may be what would wake us
-                self._stop()
+                if self._stops_asked:
+                    self.is_renewed = False
+                    self._stop()
+                else:
+                    self._leave()
             finally:
                 self._arrivals.stop()
         return 0
@@ -147,7 +178,12 @@ class Supervisor:
             adopted=len(self._reconciler.workers),
             state_dir=str(self._files.path),
         )
-        self._manager.tell("READY=1", f"MAINPID={os.getpid()}")
+        self._notices.ready(self._status())
+
+    def _status(self) -> str:
+        pools = self._reconciler.pools.values()
+        leaving = sum(len(pool.fleet.leaving) for pool in pools)
+        return status_of(self._phase, pools=len(pools), workers=len(self._reconciler.workers), leaving=leaving)
 
     def _pass(self) -> bool:
         """Once round: what was asked, who ended, whose turn it is. False when it broke down half-way."""
@@ -165,7 +201,7 @@ class Supervisor:
         is_well = True
         self._reconciler.reap()
         self._take_the_lead()
-        self._reload()
+        self._reload_desk.attend()
         while self._arrived:
             self._reconciler.arrived(self._arrived.popleft())
         if self._phase == "leading":
@@ -174,8 +210,12 @@ class Supervisor:
         else:
             self._arrivals.wait_for(())
             self._reconciler.end_overdue()
-        self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
+        self._show()
         return is_well
+
+    def _show(self) -> None:
+        self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
+        self._notices.status(self._status())
 
     def _turns(self) -> bool:
         began_at, due_at = self._clock.monotonic(), self._reconciler.next_turn_at()
@@ -190,7 +230,7 @@ class Supervisor:
         next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
         if next_turn_at is not None:
             seconds = min(seconds, max(0.0, next_turn_at - self._clock.monotonic()))
-        if not self._stops_asked:
+        if not (self._stops_asked or self._leaves):
             self._runtime.wait_for_exit(timeout_seconds=seconds)
 
     def _leads(self) -> bool:
@@ -202,6 +242,14 @@ class Supervisor:
         Where nobody can be asked, ours stay: they may be all there are.
         """
         before = self._phase
+        drained_at = self._reconciler.drained_at()
+        if drained_at is not None:
+            self._phase = "draining"
+            if before != "draining":
+                log.warning(events.SUPERVISOR_DRAINING, why="this host is drained", since=round(drained_at, 3))
+            self._lead.give_up()
+            self._reconciler.drain_host()
+            return
         self._lead.hold(now=self._clock.monotonic())
         self._phase = "leading" if self._leads() else "standby"
         if self._phase == "leading":
@@ -218,25 +266,31 @@ class Supervisor:
             self._told_why = why
             log.warning(events.SUPERVISOR_STANDBY, why=why)
 
-    def _reload(self) -> None:
-        pools = self._reloads.next(now=self._clock.monotonic())
-        if pools is not None:
-            self._reconciler.set_pools(pools)
-            log.info(events.SUPERVISOR_RELOADED, pools=sorted(pools))
-
     def _feed_watchdog(self) -> None:
         now = self._clock.monotonic()
         self._pulse.passed(now=now)
-        if self._manager.watchdog_seconds is not None and now >= self._feed_at:
-            self._feed_at = Monotonic(now + self._manager.watchdog_seconds)
-            self._manager.tell("WATCHDOG=1")
+        self._notices.finished_turns(now=now)
 
-    def _stop(self) -> None:
+    def _leave(self) -> None:
+        """End without asking any worker anything: they work on, and what was begun with them is shown to the next."""
+        self._keep()
         self._phase = "stopping"
-        self._manager.tell("STOPPING=1")
+        if self.is_renewed:
+            self._notices.reloading(now=self._clock.monotonic())
+        else:
+            self._notices.stopping("leaving: the workers stay for the next supervisor")
+        self._show()
+        log.info(events.SUPERVISOR_LEFT, workers=sorted(self._reconciler.workers), renewed=self.is_renewed)
+
+    def _keep(self) -> None:
         self._arrivals.wait_for(())
         self._showcase.keep_learned(self._reconciler.pools.values())
         self._reconciler.keep_usage()
+
+    def _stop(self) -> None:
+        self._phase = "stopping"
+        self._notices.stopping(self._status())
+        self._keep()
         self._reconciler.drain_all(why="the supervisor stops")
         give_up_at: Monotonic | None = None
         while self._reconciler.workers:
@@ -246,15 +300,26 @@ class Supervisor:
                 self._reconciler.kill_all(why="asked twice to stop")
             elif give_up_at is not None and now >= give_up_at:
                 break
+            if not self._stopping_pass():
+                time.sleep(PASS_SECONDS)
+        self._phase = "stopped"
+        self._show()
+        self._lead.give_up()
+        log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
+
+    def _stopping_pass(self) -> bool:
+        """Once round while workers finish; False when it broke down half-way."""
+        try:
             self._reconciler.end_overdue()
-            self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
+            self._show()
+            self._notices.finishing(self._status())
             self._feed_watchdog()
             self._runtime.wait_for_exit(timeout_seconds=PASS_SECONDS)
             self._reconciler.reap()
-        self._phase = "stopped"
-        self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
-        self._lead.give_up()
-        log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
+        except Exception:
+            log.exception(events.TURN_FAILED)
+            return False
+        return True
 
 
 def fresh_identity(pool: str) -> str:

@@ -1,5 +1,6 @@
 """The supervisor's loop around fakes: what wakes it, what it waits for, and how it ends."""
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +17,11 @@ from orchestrator.clock import Monotonic, SystemClock
 from orchestrator.config import PoolSpec, SupervisorSettings
 from orchestrator.errors import ReloadRefusedError
 from orchestrator.lead import LEAD_SECONDS, MARGIN_SECONDS, RENEWAL_SECONDS, STANDBY_SECONDS, Lead, holder_of
-from orchestrator.reload import Reloads
-from orchestrator.sd_notify import ServiceManager
+from orchestrator.orders import HostOrder
+from orchestrator.reload import Loaded, Reloads
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor, fresh_identity
+from queue_core.sd_notify import ServiceManager
 from tests.support.eventually import eventually
 from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import NOW, a_pool
@@ -161,25 +163,118 @@ def test_a_refused_reload_is_told_with_every_mistake_and_changes_nothing(stage: 
         assert stage.acts == ["spawn"]
 
 
-def test_the_service_manager_is_told_of_start_life_and_end(stage: Stage, tmp_path: Path) -> None:
-    address = tmp_path / "notify"
+@contextmanager
+def a_service_manager(folder: Path) -> Iterator[tuple[socket.socket, dict[str, str]]]:
+    """What systemd would listen at, and how it tells where."""
+    address = folder / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(address))
         manager.settimeout(10)
-        stage.environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "100000"}
-        with stage.running():
-            assert manager.recv(1000).startswith(b"READY=1\nMAINPID=")
-            assert manager.recv(1000) == b"WATCHDOG=1"
-        while (said := manager.recv(1000)) == b"WATCHDOG=1":
-            pass
-        assert said == b"STOPPING=1"
+        yield manager, {"NOTIFY_SOCKET": str(address)}
+
+
+def heard(manager: socket.socket, wanted: str) -> list[str]:
+    """The next message with this state; others are passed over."""
+    while True:
+        message = manager.recv(4000).decode().split("\n")
+        if any(state.startswith(wanted) for state in message):
+            return message
+
+
+def test_the_service_manager_is_told_of_start_life_and_end(stage: Stage, tmp_path: Path) -> None:
+    with a_service_manager(tmp_path) as (manager, environment):
+        stage.environment = {**environment, "WATCHDOG_USEC": "100000"}
+        stage.pools = [a_pool(least=1)]
+        with stage.running() as supervisor:
+            ready = manager.recv(1000).decode().split("\n")
+            assert ready == ["READY=1", f"MAINPID={os.getpid()}", "STATUS=starting: 1 pool, 0 workers"]
+            heard(manager, "STATUS=leading: 1 pool, 1 worker")
+            heard(manager, "WATCHDOG=1")
+            supervisor.request_stop()
+            assert heard(manager, "STOPPING=1")[1].startswith("STATUS=stopping")
+            heard(manager, "STATUS=stopping: 1 pool, 1 worker, 1 of them leaving")
+            assert heard(manager, "EXTEND_TIMEOUT_USEC") == ["EXTEND_TIMEOUT_USEC=15000000"]
+            heard(manager, "WATCHDOG=1")
+
+
+def test_the_service_manager_is_told_when_settings_are_read_again(stage: Stage, tmp_path: Path) -> None:
+    wrong = [False]
+
+    def load() -> Mapping[str, PoolSpec]:
+        if wrong[0]:
+            raise ReloadRefusedError(["towline.yaml:1:1: wrong"])
+        return {"resize": a_pool()}
+
+    with a_service_manager(tmp_path) as (manager, stage.environment):
+        stage.load = load
+        with stage.running() as supervisor:
+            heard(manager, "READY=1")
+            for is_wrong, status in ((False, "STATUS=leading"), (True, "STATUS=settings refused, as before; leading")):
+                wrong[0] = is_wrong
+                supervisor.request_reload()
+                before = CLOCK.monotonic()
+                _, at = heard(manager, "RELOADING=1")
+                assert abs(int(at.removeprefix("MONOTONIC_USEC=")) / 1e6 - before) < 5.0
+                assert heard(manager, "READY=1")[2].startswith(status)
+
+
+def test_turns_that_fail_do_not_feed_the_watchdog(stage: Stage, tmp_path: Path) -> None:
+    with a_service_manager(tmp_path) as (manager, environment):
+        stage.environment = {**environment, "WATCHDOG_USEC": "100000"}
+        with stage.running(), capture_logs() as logs:
+            heard(manager, "WATCHDOG=1")
+            stage.source.sample = None  # type: ignore[assignment,method-assign]
+            eventually(lambda: sum(entry["event"] == events.TURN_FAILED for entry in logs) > 1)
+            manager.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                while True:
+                    manager.recv(4000)
+                    manager.settimeout(0.9)
+
+
+def test_a_supervisor_that_leaves_asks_its_workers_nothing(stage: Stage) -> None:
+    stage.pools = [a_pool(least=2)]
+    with stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn", "spawn"])
+        supervisor.request_leave(renew=True)
+        eventually(lambda: stage.codes == [0])
+    assert stage.acts == ["spawn", "spawn"]
+    assert supervisor.is_renewed
+    assert len(stage.runtime.live) == 2
+    shown = StateDir(stage.folder).read_snapshot() or {}
+    assert len(shown["workers"]) == 2  # type: ignore[arg-type]
+
+
+def test_a_drained_host_has_no_workers_until_it_is_not_any_more(stage: Stage) -> None:
+    stage.pools = [a_pool(least=2)]
+    with capture_logs() as logs, stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn", "spawn"])
+        StateDir(stage.folder).order_host(HostOrder(1_700_000_000.0))
+        eventually(lambda: stage.acts == ["spawn", "spawn", "drain", "drain"])
+        assert any(entry["event"] == events.SUPERVISOR_DRAINING for entry in logs)
+        stage.end_those_asked()
+        eventually(lambda: (supervisor.snapshot()["phase"], supervisor.snapshot()["workers"]) == ("draining", []))
+        assert stage.source.leads_given_up
+        assert supervisor.snapshot()["pools"]["resize"]["target"] is None  # type: ignore[index]
+    with stage.running() as supervisor:  # it survives a restart
+        eventually(lambda: supervisor.snapshot().get("phase") == "draining")
+        assert stage.acts[4:] == []
+        StateDir(stage.folder).order_host(HostOrder())
+        eventually(lambda: stage.acts[4:] == ["spawn", "spawn"])
 
 
 def test_without_a_service_manager_nothing_is_said() -> None:
-    manager = ServiceManager({})
+    manager = ServiceManager({"WATCHDOG_USEC": "100000"})
     assert manager.watchdog_seconds is None
     manager.tell("READY=1")
     ServiceManager({"NOTIFY_SOCKET": "/nobody/listens"}).tell("READY=1")
+
+
+def test_a_watchdog_that_is_for_another_process_is_not_fed() -> None:
+    environment = {"NOTIFY_SOCKET": "/nobody/listens", "WATCHDOG_USEC": "100000"}
+    assert ServiceManager(environment).watchdog_seconds == 0.05
+    assert ServiceManager({**environment, "WATCHDOG_PID": str(os.getpid())}).watchdog_seconds == 0.05
+    assert ServiceManager({**environment, "WATCHDOG_PID": "1"}).watchdog_seconds is None
 
 
 def test_the_lead_is_renewed_now_and_then_and_asked_for_often_while_another_has_it() -> None:
@@ -254,14 +349,16 @@ def test_a_file_is_read_again_when_it_is_another_one(tmp_path: Path) -> None:
         return {}
 
     reloads = Reloads(load=load, watched=path)
-    assert reloads.next(now=NOW) is None
+    assert not reloads.is_due(now=NOW)
     path.write_text("another")
-    assert reloads.next(now=Monotonic(NOW + 0.5)) is None  # looked at once a second
-    assert reloads.next(now=Monotonic(NOW + 1)) == {}
+    assert not reloads.is_due(now=Monotonic(NOW + 0.5))  # looked at once a second
+    assert reloads.is_due(now=Monotonic(NOW + 1))
+    assert reloads.outcome() == Loaded({})
     path.unlink()  # as an editor does, for a moment
-    assert reloads.next(now=Monotonic(NOW + 2)) is None
+    assert not reloads.is_due(now=Monotonic(NOW + 2))
     path.write_text("third")
-    assert reloads.next(now=Monotonic(NOW + 3)) == {}
+    assert reloads.is_due(now=Monotonic(NOW + 3))
+    assert reloads.outcome() == Loaded({})
     assert reads == ["another", "third"]
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
-from orchestrator.metrics import QueueSample, RunningLease, Waiting
+from orchestrator.metrics import Present, QueueSample, RunningLease, Waiting
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.source import ReleasedTask
+from orchestrator.suspects import Fate, HeldTask
 
 
 class FakeRuntime:
@@ -94,10 +95,15 @@ class FakeSource:
     age_seconds: float = 0.0
     held: dict[str, list[str]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
+    heard: list[Present] = field(default_factory=list)
     retired: set[str] = field(default_factory=set)
     released: list[str] = field(default_factory=list)
     leader: str | None = None
+    leads_given_up: int = 0
     is_down: bool = False
+    leases: dict[str, int] = field(default_factory=dict)
+    max_leases: int | None = None
+    settled: list[tuple[str, str]] = field(default_factory=list)
     arrival: threading.Event = field(default_factory=threading.Event)
 
     def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
@@ -114,6 +120,10 @@ class FakeSource:
             first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
         )
 
+    def present(self, pool: PoolSpec) -> Sequence[Present]:
+        self._answer()
+        return [one for one in self.heard if one.worker.startswith(f"{pool.name}/")]
+
     def retire(self, worker: str) -> bool:
         self._answer()
         if self.held.get(worker):
@@ -129,12 +139,31 @@ class FakeSource:
         self.ready += len(tasks)
         return [ReleasedTask("thumbs", task, None, 0.5) for task in tasks]
 
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+        self._answer()
+        return [
+            HeldTask(pool.queue, task, None, 0.5, self.leases.get(task, 1), self.max_leases, f"token of {task}")
+            for task in self.held.get(worker, ())
+        ]
+
+    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+        self._answer()
+        marks = []
+        for fate in fates:
+            self.settled.append((fate.task.task, fate.verdict))
+            for tasks in self.held.values():
+                if fate.task.task in tasks:
+                    tasks.remove(fate.task.task)
+            marks.append("7.99" if fate.verdict == "held back" else "")
+        return marks
+
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         self._answer()
         return pools[0].name if self.arrival.wait(timeout_seconds) else None
 
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         self._answer()
+        self.leads_given_up += seconds == 0.0
         return self.leader is None
 
     def _answer(self) -> None:
