@@ -146,7 +146,22 @@ class ContainerSettings(Model):
 
 
 class SwarmSettings(ContainerSettings):
-    """A worker as a task of a swarm's service."""
+    """A worker as a task of a swarm's service. `engine` is that of a manager."""
+
+    secrets: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")], Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict, description="Secrets of the swarm that it can read as /run/secrets/NAME, by name."
+    )
+    constraints: tuple[Annotated[str, Field(pattern=r"^[\w.-]+\s*[!=]=\s*\S.*$")], ...] = Field(
+        default=(), examples=[["node.labels.disk==ssd"]], description="Which nodes it may be placed on; all must hold."
+    )
+    nodes: dict[Annotated[str, Field(min_length=1)], Annotated[str, Field(pattern=_ENGINE_URL)]] = Field(
+        default_factory=dict,
+        description="Engines of other nodes, by hostname or id: workers there can be asked and ended one by one.",
+    )
+
+    def beside(self, folder: Path) -> Self:
+        """As for any container; but secrets are the swarm's own."""
+        return super().beside(folder).model_copy(update={"secrets": self.secrets})
 
 
 class RuntimeSetting(Model):

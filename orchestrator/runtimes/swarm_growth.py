@@ -1,0 +1,102 @@
+"""One more worker of a pool's service: an update of its replicas, and the task that Swarm makes for it."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from threading import Event, RLock
+from typing import Final
+
+from orchestrator.errors import SpawnError
+from orchestrator.runtimes import swarm_slots
+from orchestrator.runtimes.swarm_manager import ChangedMeanwhileError, SwarmManager
+from orchestrator.runtimes.swarm_service import ServiceBody
+from orchestrator.runtimes.swarm_tasks import Service, Task
+
+TASK_SECONDS: Final = 2.0
+"""How long Swarm may take to make a task: it takes 20 ms, and longer only when it has no leader."""
+SETTLE_SECONDS: Final = 0.5
+"""How long ended tasks may take to be gone once their slots are removed: Swarm looks every 0.25 s."""
+
+_LOOK_SECONDS: Final = 0.01
+_MAX_TRIES: Final = 5
+_MAX_GENERATIONS: Final = 100
+
+
+class Growth:
+    """Grows services, one worker at a time. `changing` is held while any service's replicas are changed."""
+
+    def __init__(self, manager: SwarmManager, *, knows: Callable[[str], bool]) -> None:
+        """`knows`: whether a task is somebody's worker already, or was."""
+        self._manager = manager
+        self._knows = knows
+        self._pause = Event()
+        self.changing = RLock()
+        self.grown = 0
+        """How often a service was grown: what was read before is old when it has changed."""
+        self.current: dict[str, str] = {}
+        """The service that each pool's last worker went to, by the pool's name."""
+
+    def one_more(self, body: ServiceBody) -> Task:
+        """A task that nobody had as a worker, in a service with this body.
+
+        A task that is there and is nobody's is taken first: Swarm made it after an answer that never came.
+        Raises `SpawnError`, with the service as it was, and `RuntimeUnavailableError`.
+        """
+        with self.changing:
+            self.grown += 1
+            for _ in range(_MAX_TRIES):
+                with contextlib.suppress(ChangedMeanwhileError):
+                    return self._in(body, self._manager.services(digest=body.digest))
+        raise SpawnError(f"can't grow the service of pool {body.pool}: somebody else keeps changing it")
+
+    def _in(self, body: ServiceBody, services: Sequence[Service]) -> Task:
+        """A task of the first of its services that can be grown, else of a new one."""
+        for service in services:
+            tasks = self._settled(service)
+            if tasks is not None:
+                self.current[body.pool] = service.id
+                return self._free(tasks) or self._grown(service, slots=swarm_slots.slots(tasks))
+        taken = {service.name for service in services}
+        for generation in range(1, _MAX_GENERATIONS + 1):
+            if body.name(generation) not in taken:
+                made = self._manager.create(body, generation=generation, replicas=1)
+                self.current[body.pool] = made
+                return self._task(made)
+        raise SpawnError(f"pool {body.pool} has {len(taken)} services that are being emptied; see `docker service ls`")
+
+    def _settled(self, service: Service) -> Sequence[Task] | None:
+        """The tasks of a service that can be grown, if need be in a moment; None while Swarm has workers leave it."""
+        for _ in range(int(SETTLE_SECONDS / _LOOK_SECONDS)):
+            tasks = self._manager.tasks(service=service.id)
+            if swarm_slots.is_settled(tasks):
+                return tasks
+            if not all(task.is_ended for task in tasks if task.is_being_removed):
+                return None
+            self._pause.wait(_LOOK_SECONDS)
+        return None
+
+    def _grown(self, service: Service, *, slots: int) -> Task:
+        if service.replicas <= slots:  # else Swarm is about to make one anyway
+            self._manager.scale(service, slots + 1)
+        try:
+            return self._task(service.id)
+        except SpawnError:
+            self._undo(service.id, slots)
+            raise
+
+    def _task(self, service: str) -> Task:
+        for _ in range(int(TASK_SECONDS / _LOOK_SECONDS)):
+            free = self._free(self._manager.tasks(service=service))
+            if free is not None:
+                return free
+            self._pause.wait(_LOOK_SECONDS)
+        raise SpawnError(f"Swarm made no task within {TASK_SECONDS:g} s; see `docker node ls` and the manager's log")
+
+    def _undo(self, service: str, slots: int) -> None:
+        for found in self._manager.services():
+            if found.id == service and swarm_slots.slots(self._manager.tasks(service=service)) == slots:
+                self._manager.scale(found, slots)
+
+    def _free(self, tasks: Sequence[Task]) -> Task | None:
+        """The newest task that is nobody's worker."""
+        free = [task for task in tasks if not (task.is_ended or task.is_unwanted or self._knows(task.id))]
+        return max(free, key=lambda task: task.created_seconds, default=None)

@@ -1,0 +1,257 @@
+"""One manager of a swarm, asked through its engine: services, tasks, nodes; and the containers of engines in reach.
+
+The only module of the runtime that knows the SDK. Every failure is one of ours: away, changed meanwhile, refused.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import docker
+from docker.errors import APIError, DockerException, NotFound
+from requests.exceptions import RequestException
+
+from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.runtimes.docker_engine import DEFAULT_ENGINE
+from orchestrator.runtimes.swarm_service import DIGEST_LABEL, ServiceBody
+from orchestrator.runtimes.swarm_tasks import STATE_LABEL, Service, Task, down_nodes, read_service, read_task
+
+TIMEOUT_SECONDS: Final = 5.0
+"""How long an engine may take to answer: a supervisor looks at its other pools between two calls."""
+LAST_LINES: Final = 20
+OK: Final = 200
+MAX_LINE_CHARS: Final = 500
+
+_UNAVAILABLE: Final = frozenset({500, 502, 503, 504})
+_OUT_OF_SEQUENCE: Final = "out of sequence"
+_HEADER_BYTES: Final = 8
+
+
+class ChangedMeanwhileError(Exception):
+    """A service is not what it was when it was looked at: look again."""
+
+
+class SwarmManager:
+    """A line to one manager. Belongs to one thread at a time; it connects when first asked."""
+
+    def __init__(self, url: str | None, *, state: str, nodes: Mapping[str, str] | None = None) -> None:
+        """Args:
+        url: the engine of a manager; None for DOCKER_HOST, or the local one.
+        state: the identity of our state directory: only what has its label is ours.
+        nodes: URLs of other nodes' engines, by hostname or id.
+        """
+        self._url = url
+        self._state = state
+        self._urls = dict(nodes or {})
+        self._clients: dict[str, docker.APIClient] = {}
+        self._own_node = ""
+        self._hostnames: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        """Where the manager is asked."""
+        return self._url or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+
+    def know(self, nodes: Mapping[str, str]) -> None:
+        """Further URLs of other nodes' engines."""
+        self._urls = {**self._urls, **nodes}
+
+    def close(self) -> None:
+        """Let go of the connections; it may be used again."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    def tasks(self, *, service: str = "") -> list[Task]:
+        """All our tasks, or those of one service, ended ones included."""
+        wanted = {"service": service} if service else {"label": f"{STATE_LABEL}={self._state}"}
+        with self._asking("list tasks"):
+            return [read_task(data) for data in self._manager().tasks(filters=wanted)]
+
+    def services(self, *, digest: str = "") -> list[Service]:
+        """Our services, or those with one body, the first made first."""
+        label = f"{DIGEST_LABEL}={digest}" if digest else f"{STATE_LABEL}={self._state}"
+        with self._asking("list services"):
+            found = [read_service(data) for data in self._manager().services(filters={"label": label})]
+        return sorted(found, key=lambda service: (len(service.name), service.name))
+
+    def down_nodes(self) -> Mapping[str, str]:
+        """The nodes that are lost to the managers, by id, with their names."""
+        with self._asking("list nodes"):
+            return down_nodes(self._manager().nodes())
+
+    # -- services -------------------------------------------------------------------------------------------------
+
+    def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str:
+        """Make a service; its id. Raises `SpawnError` when Swarm refuses it, `ChangedMeanwhileError` when it exists."""
+        container = body.task_template["ContainerSpec"]
+        if body.secrets and isinstance(container, Mapping):
+            container = {**container, "Secrets": self._secrets(body)}
+        template = {**body.task_template, "ContainerSpec": container}
+        with self._asking(f"make the service of pool {body.pool}"):
+            made = self._manager().create_service(
+                template,
+                name=body.name(generation),
+                labels=dict(body.labels),
+                mode={"Replicated": {"Replicas": replicas}},
+            )
+        return str(made["ID"])
+
+    def scale(self, service: Service, replicas: int) -> None:
+        """Change a service's number of replicas, if nobody changed it since it was looked at.
+
+        Raises `ChangedMeanwhileError`.
+        """
+        with self._asking(f"scale service {service.name}"):
+            self._manager().update_service(
+                service.id,
+                service.version,
+                task_template=service.spec["TaskTemplate"],
+                name=service.name,
+                labels=service.spec.get("Labels"),
+                mode={"Replicated": {"Replicas": replicas}},
+                endpoint_spec=service.spec.get("EndpointSpec"),
+            )
+
+    def remove(self, service: Service) -> None:
+        """Remove a service with what is left of its tasks; one that is gone is fine."""
+        with self._asking(f"remove service {service.name}"), contextlib.suppress(NotFound):
+            self._manager().remove_service(service.id)
+
+    # -- containers of engines in reach ---------------------------------------------------------------------------
+
+    def signal(self, task: Task, number: str) -> bool:
+        """Send a signal to a task's container; False when its engine is not in reach, or does not answer."""
+        client = self._engine(task.node) if task.container else None
+        if client is None:
+            return False
+        try:
+            client.kill(task.container, number)
+        except APIError as error:
+            return error.status_code in {404, 409}  # it has ended
+        except (DockerException, RequestException):
+            return False
+        return True
+
+    def inspected(self, task: Task) -> Mapping[str, object]:
+        """What its engine tells of a task's container; nothing when it is not in reach, or gone."""
+        client = self._engine(task.node) if task.container else None
+        if client is None:
+            return {}
+        try:
+            found = client.inspect_container(task.container)
+        except (DockerException, RequestException):
+            return {}
+        return found if isinstance(found, Mapping) else {}
+
+    def last_lines(self, task: Task) -> tuple[str, ...]:
+        """The last lines a task wrote, through the manager from whichever node; none when they can't be had."""
+        if not task.container:
+            return ()
+        try:
+            client = self._manager()
+            asked = {"stdout": 1, "stderr": 1, "tail": LAST_LINES}
+            answer = client.get(
+                client.base_url + f"/v{client.api_version}/tasks/{task.id}/logs", params=asked, timeout=TIMEOUT_SECONDS
+            )
+            raw = answer.content if answer.status_code == OK else b""
+        except (DockerException, RequestException):
+            return ()
+        lines = [line for line in plain_text(raw).splitlines() if line.strip()]
+        return tuple(line[:MAX_LINE_CHARS] for line in lines[-LAST_LINES:])
+
+    # -- the lines themselves -------------------------------------------------------------------------------------
+
+    def _manager(self) -> docker.APIClient:
+        return self._client(self._url)
+
+    def _engine(self, node: str) -> docker.APIClient | None:
+        try:
+            url = self._engine_url(node)
+            return None if url is None else self._client(url or None)
+        except (RuntimeUnavailableError, DockerException, RequestException):
+            return None
+
+    def _engine_url(self, node: str) -> str | None:
+        """Where a node's engine is: "" for the manager we ask, None for one that is not in reach."""
+        if not node:
+            return None
+        if not self._own_node:
+            with self._asking("ask an engine for its node"):
+                self._own_node = str(self._manager().info().get("Swarm", {}).get("NodeID", ""))
+        if node == self._own_node:
+            return self._url or ""
+        if not self._urls:
+            return None
+        if node not in self._hostnames:
+            with self._asking("list nodes"):
+                self._hostnames = {n["ID"]: n["Description"]["Hostname"] for n in self._manager().nodes()}
+        return self._urls.get(node) or self._urls.get(self._hostnames.get(node, ""))
+
+    def _client(self, url: str | None) -> docker.APIClient:
+        client = self._clients.get(url or "")
+        if client is None:
+            if url is None:
+                client = docker.APIClient(timeout=TIMEOUT_SECONDS, **docker.utils.kwargs_from_env())
+            else:
+                client = docker.APIClient(base_url=url, timeout=TIMEOUT_SECONDS)
+            self._clients[url or ""] = client
+        return client
+
+    def _secrets(self, body: ServiceBody) -> list[Mapping[str, object]]:
+        """A service's secrets by their ids; ours are made where they are missing. Raises `SpawnError`."""
+        with self._asking("list secrets"):
+            ids = {str(found["Spec"]["Name"]): str(found["ID"]) for found in self._manager().secrets()}
+        for secret in body.secrets:
+            if secret.name not in ids and secret.data is not None:
+                with self._asking(f"make secret {secret.name}"):
+                    made = self._manager().create_secret(secret.name, secret.data, {STATE_LABEL: self._state})
+                ids[secret.name] = str(made["ID"])
+        missing = [secret.name for secret in body.secrets if secret.name not in ids]
+        if missing:
+            fix = f"make it with `docker secret create {missing[0]} FILE`"
+            raise SpawnError(f"pool {body.pool} wants secrets that the swarm has not: {', '.join(missing)}; {fix}")
+        return [
+            {
+                "SecretID": ids[secret.name],
+                "SecretName": secret.name,
+                "File": {"Name": secret.file, "UID": "0", "GID": "0", "Mode": 0o444},
+            }
+            for secret in body.secrets
+        ]
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except APIError as error:
+            told = str(error.explanation or error)
+            if _OUT_OF_SEQUENCE in told or error.status_code in {404, 409}:
+                raise ChangedMeanwhileError(told) from error
+            if error.status_code in _UNAVAILABLE:
+                raise RuntimeUnavailableError(f"can't {what}: {told}{_fix(told)}") from error
+            raise SpawnError(f"can't {what}: {told}") from error
+        except (DockerException, RequestException) as error:
+            raise RuntimeUnavailableError(f"can't {what}: no answer from the engine: {error}") from error
+
+
+def plain_text(raw: bytes) -> str:
+    """What a container wrote, out of the frames in which an engine tells it: a kind, three zeroes, a length, bytes."""
+    parts = []
+    at = 0
+    while at + _HEADER_BYTES <= len(raw):
+        size = int.from_bytes(raw[at + 4 : at + _HEADER_BYTES], "big")
+        at += _HEADER_BYTES
+        parts.append(raw[at : at + size])
+        at += size
+    return b"".join(parts).decode(errors="replace")
+
+
+def _fix(told: str) -> str:
+    if "not a swarm manager" in told:
+        return "; name the engine of a manager as `engine`, or make this one a manager: docker swarm init"
+    return ""

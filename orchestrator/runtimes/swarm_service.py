@@ -1,0 +1,139 @@
+"""The service that a pool's workers are tasks of: what Swarm is told to make. Pure.
+
+One service has workers that were told the same: a pool whose settings change, or a supervisor at another URL, gets a
+new one beside the old.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orchestrator.containers import SwarmSettings, Volume
+from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes.docker_create import SECRETS_TARGET, TOKEN_SECRET, Mount, command_of, mount_of, reached
+from orchestrator.runtimes.swarm_tasks import POOL_LABEL, SPEC_LABEL, STATE_LABEL
+
+DIGEST_LABEL: Final = "towline.service"
+"""The digest of all that a service's workers are told: what tells two services of one pool apart."""
+GRACE_MARGIN_SECONDS: Final = 2.0
+"""A worker gives back its leases when its grace ends; only after this much more does Swarm end it."""
+
+# The lock and the state directory are files of the supervisor's host: a worker elsewhere would take their absence for
+# the supervisor's death. A token can be read by whoever may ask a manager: it goes as a secret.
+_NOT_HANDED_ON: Final = frozenset({"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_TOKEN", "TOWLINE_URL"})
+_NANOSECONDS: Final = 1_000_000_000
+_POOL_CHARS: Final = 24
+
+Json = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret of the swarm, and the name of its file in /run/secrets. `data` is given when it is ours to make."""
+
+    name: str
+    file: str
+    data: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBody:
+    """What a service is made of. `digest` names all of it; secrets are given by name, as their ids are Swarm's."""
+
+    digest: str
+    stem: str
+    pool: str
+    labels: Mapping[str, str]
+    task_template: Json
+    secrets: tuple[Secret, ...] = ()
+
+    def name(self, generation: int) -> str:
+        """The name of the first, second ... service with this body, at most 63 characters."""
+        return self.stem if generation == 1 else f"{self.stem}-{generation}"
+
+
+def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) -> ServiceBody:
+    """The service for a request; `state` is the identity of the supervisor's state directory.
+
+    Raises `SpawnError` for a queue that no container could reach.
+    """
+    pool = request.pool
+    url, mounts = reached(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
+    secrets = _secrets(request, settings)
+    own = {POOL_LABEL: pool.name, SPEC_LABEL: request.environment["TOWLINE_SPEC"]}
+    container: dict[str, object] = {
+        "Image": settings.image,
+        "Command": command_of(pool, settings),
+        "Env": _environment(request, url=url, has_token=any(one.data is not None for one in secrets)),
+        "Labels": {**settings.labels, **own},  # without our state's: an engine's own containers are another runtime's
+        "Init": settings.init,
+        "ReadOnly": settings.read_only,
+        "StopSignal": settings.stop_signal,
+        "StopGracePeriod": int((pool.grace + GRACE_MARGIN_SECONDS) * _NANOSECONDS),
+        "Mounts": _mounts(mounts, settings),
+    }
+    container.update({key: value for key, value in (("Dir", pool.cwd), ("User", settings.user)) if value})
+    template: dict[str, object] = {
+        "ContainerSpec": container,
+        "RestartPolicy": {"Condition": "none"},
+        "Resources": _resources(settings),
+        "Placement": {"Constraints": list(settings.constraints)},
+    }
+    if settings.network is not None:
+        template["Networks"] = [{"Target": settings.network}]
+    digest = _digest([template, [(one.name, one.file) for one in secrets]])
+    stem = f"towline-{_digest(state)[:6]}-{pool.name[:_POOL_CHARS].rstrip('-')}-{digest}"
+    labels = {**settings.labels, **own, STATE_LABEL: state, DIGEST_LABEL: digest}
+    return ServiceBody(digest, stem, pool.name, labels, template, secrets)
+
+
+def literal(text: str) -> str:
+    """Text that Swarm's templates leave as it is: it expands `{{...}}` in the values of variables."""
+    return text.replace("{{", '{{"{{"}}')
+
+
+def worker_template(pool: str) -> str:
+    """What Swarm makes a task's identity of: the same as `swarm_tasks.worker_of`."""
+    return f"{pool}.{{{{.Task.Slot}}}}.{{{{.Task.ID}}}}"
+
+
+def _environment(request: SpawnRequest, *, url: str, has_token: bool) -> list[str]:
+    told = {name: value for name, value in request.environment.items() if name not in _NOT_HANDED_ON}
+    if url:
+        told["TOWLINE_URL"] = url
+    if has_token:
+        told["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
+    variables = {name: literal(value) for name, value in {**request.pool.env, **told}.items()}
+    variables["TOWLINE_WORKER"] = worker_template(request.pool.name)
+    return sorted(f"{name}={value}" for name, value in variables.items())
+
+
+def _secrets(request: SpawnRequest, settings: SwarmSettings) -> tuple[Secret, ...]:
+    named = [Secret(secret, file) for file, secret in sorted(settings.secrets.items())]
+    token = request.environment.get("TOWLINE_TOKEN")
+    if token:
+        named.append(Secret(f"{TOKEN_SECRET}-{_digest(token)}", TOKEN_SECRET, token))
+    return tuple(named)
+
+
+def _resources(settings: SwarmSettings) -> Json:
+    limits: dict[str, int] = {}
+    if settings.memory is not None:
+        limits["MemoryBytes"] = settings.memory
+    if settings.cpus is not None:
+        limits["NanoCPUs"] = round(settings.cpus * _NANOSECONDS)
+    return {"Limits": limits}
+
+
+def _mounts(needed: Sequence[Mount], settings: SwarmSettings) -> list[Json]:
+    mounts = [*needed, *(mount_of(Volume.parse(text)) for text in settings.volumes)]
+    bodies: list[Json] = [mount.body() for mount in mounts]
+    if settings.read_only and not any(mount.target == "/tmp" for mount in mounts):  # noqa: S108  in the container
+        bodies.append({"Type": "tmpfs", "Target": "/tmp"})  # noqa: S108
+    return bodies
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]

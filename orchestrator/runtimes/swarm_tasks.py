@@ -1,0 +1,211 @@
+"""What Swarm tells of its tasks and services, as values; and which worker a task is, or how it ended. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.runtime import Exit, WorkerHandle
+
+REF_PREFIX: Final = "swarm:"
+STATE_LABEL: Final = "towline.state"
+POOL_LABEL: Final = "towline.pool"
+SPEC_LABEL: Final = "towline.spec"
+
+_ENDED: Final = frozenset({"complete", "shutdown", "failed", "rejected", "orphaned", "remove"})
+_UNPLACED: Final = frozenset({"new", "allocated", "pending"})
+_UNWANTED: Final = frozenset({"shutdown", "remove"})
+_SIGNALLED_BASE: Final = 128
+_LAST_SIGNAL: Final = 64
+_EXIT_CODE_TOLD: Final = re.compile(r"^task: non-zero exit \(\d+\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of a service. `created_seconds` is on the managers' wall clock, since the epoch.
+
+    `node` and `container` are "" as long as there is none. `labels` are its container's.
+    """
+
+    id: str
+    service: str
+    slot: int
+    node: str
+    state: str
+    desired: str
+    created_seconds: float
+    container: str = ""
+    code: int = 0
+    message: str = ""
+    error: str = ""
+    stop_signal: str = ""
+    labels: Mapping[str, str] | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        """Its container has ended, or there will never be one."""
+        return self.state in _ENDED or (self.is_unwanted and self.state in _UNPLACED)
+
+    @property
+    def is_running(self) -> bool:
+        """What Swarm takes for running when it chooses which slots go."""
+        return self.state == "running"
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Swarm has asked it to end, or knows that it did."""
+        return self.desired in _UNWANTED
+
+    @property
+    def is_being_removed(self) -> bool:
+        """Its slot was taken from the service; it counts as one until it is gone."""
+        return self.desired == "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service of ours. `version` makes an update conditional on nobody having been there first.
+
+    `spec` is all that Swarm was told of it, as Swarm tells it.
+    """
+
+    id: str
+    name: str
+    version: int
+    replicas: int
+    pool: str
+    spec_digest: str
+    spec: Mapping[str, object] = field(default_factory=dict)
+
+
+def read_task(data: object) -> Task:
+    """One element of what `GET /tasks` answers; what is missing is empty."""
+    status, spec = _mapping(data, "Status"), _mapping(_mapping(data, "Spec"), "ContainerSpec")
+    container = _mapping(status, "ContainerStatus")
+    labels = _mapping(spec, "Labels")
+    return Task(
+        id=_text(data, "ID"),
+        service=_text(data, "ServiceID"),
+        slot=_number(data, "Slot"),
+        node=_text(data, "NodeID"),
+        state=_text(status, "State"),
+        desired=_text(data, "DesiredState"),
+        created_seconds=_instant(_text(data, "CreatedAt")),
+        container=_text(container, "ContainerID"),
+        code=_number(container, "ExitCode"),
+        message=_text(status, "Message"),
+        error=_text(status, "Err"),
+        stop_signal=_text(spec, "StopSignal"),
+        labels={str(key): str(value) for key, value in labels.items()},
+    )
+
+
+def read_service(data: object) -> Service:
+    """One element of what `GET /services` answers."""
+    spec = _mapping(data, "Spec")
+    labels = _mapping(spec, "Labels")
+    return Service(
+        id=_text(data, "ID"),
+        name=_text(spec, "Name"),
+        version=_number(_mapping(data, "Version"), "Index"),
+        replicas=_number(_mapping(_mapping(spec, "Mode"), "Replicated"), "Replicas"),
+        pool=_text(labels, POOL_LABEL),
+        spec_digest=_text(labels, SPEC_LABEL),
+        spec=spec,
+    )
+
+
+def down_nodes(nodes: Iterable[object]) -> Mapping[str, str]:
+    """Of what `GET /nodes` answers: the nodes that are lost to the managers, by id, with their names."""
+    return {
+        _text(node, "ID"): _text(_mapping(node, "Description"), "Hostname")
+        for node in nodes
+        if _text(_mapping(node, "Status"), "State") == "down"
+    }
+
+
+def worker_of(pool: str, task: Task) -> str:
+    """The identity of the worker that a task is; `swarm_service.WORKER_TEMPLATE` tells its container the same."""
+    return f"{pool}.{task.slot}.{task.id}"
+
+
+def handle_of(task: Task, *, now: Monotonic, wall_seconds: float) -> WorkerHandle | None:
+    """The worker that a task is; None when its labels do not say."""
+    labels = task.labels or {}
+    pool = labels.get(POOL_LABEL, "")
+    if not pool:
+        return None
+    spawned_at = Monotonic(now - max(0.0, wall_seconds - task.created_seconds))
+    return WorkerHandle(worker_of(pool, task), pool, REF_PREFIX + task.id, labels.get(SPEC_LABEL, ""), spawned_at)
+
+
+def exit_of(handle: WorkerHandle, task: Task, *, at: Monotonic) -> Exit:
+    """How a worker ended, as its ended task tells it.
+
+    An exit code above 128 is the signal that ended it, as everywhere in Docker. Neither is known when its container
+    never ran.
+    """
+    code, number = _code_and_signal(task)
+    return Exit(handle.worker, handle.pool, handle.ref, at, code=code, signal=number, reason=_reason(task))
+
+
+def vanished(handle: WorkerHandle, *, at: Monotonic) -> Exit:
+    """The end of a worker whose task Swarm does not know any more."""
+    return Exit(handle.worker, handle.pool, handle.ref, at, reason="its task is gone from the swarm")
+
+
+def lost(handle: WorkerHandle, node: str, *, at: Monotonic) -> Exit:
+    """The end of a worker whose node the managers lost: it is asked to end should the node come back."""
+    return Exit(handle.worker, handle.pool, handle.ref, at, reason=f"its node {node} is down")
+
+
+def _code_and_signal(task: Task) -> tuple[int | None, int | None]:
+    if not task.container or (task.state not in {"complete", "shutdown", "failed"}):
+        return None, None
+    if task.state == "failed" and task.code == 0:  # the container was made, and could not be started
+        return None, None
+    if _SIGNALLED_BASE < task.code <= _SIGNALLED_BASE + _LAST_SIGNAL:
+        return None, task.code - _SIGNALLED_BASE
+    return task.code, None
+
+
+def _reason(task: Task) -> str:
+    if task.error and not _EXIT_CODE_TOLD.fullmatch(task.error):
+        return task.error
+    if task.state == "orphaned":
+        return "its node was away for too long"
+    if task.state in _UNPLACED:
+        return "it was never placed on a node"
+    return ""
+
+
+def _mapping(data: object, key: str) -> Mapping[str, object]:
+    value = data.get(key) if isinstance(data, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(data: object, key: str) -> str:
+    value = data.get(key) if isinstance(data, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def _number(data: object, key: str) -> int:
+    value = data.get(key) if isinstance(data, Mapping) else None
+    return value if isinstance(value, int) else 0
+
+
+def _instant(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def by_service(tasks: Iterable[Task]) -> Mapping[str, Sequence[Task]]:
+    """Tasks by the id of their service."""
+    found: dict[str, list[Task]] = {}
+    for task in tasks:
+        found.setdefault(task.service, []).append(task)
+    return found

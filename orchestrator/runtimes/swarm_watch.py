@@ -1,0 +1,234 @@
+"""Looks at all tasks of ours at a pace: who ended and how, who is to be signalled, which slots can be given back."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from threading import Event, Thread
+from typing import Final
+
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Clock, Monotonic
+from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.runtime import Exit
+from orchestrator.runtimes import swarm_slots
+from orchestrator.runtimes.swarm_crew import Crew, Member
+from orchestrator.runtimes.swarm_growth import Growth
+from orchestrator.runtimes.swarm_manager import ChangedMeanwhileError, SwarmManager
+from orchestrator.runtimes.swarm_tasks import Task, by_service, exit_of, lost, vanished
+
+log = structlog.get_logger()
+
+LOOK_SECONDS: Final = 0.25
+"""Between two looks, as long as there are workers."""
+REST_SECONDS: Final = 5.0
+"""Between two looks when there are none."""
+AWAY_SECONDS: Final = 1.0
+"""Between two tries to reach a manager that does not answer."""
+SHARE: Final = 5
+"""A list of tasks that took long to get is followed by a rest of so many times as long."""
+LONGEST_REST_SECONDS: Final = 2.0
+QUIET_SECONDS: Final = 2.0
+"""Slots of ended tasks are given back once nobody has started or ended for so long."""
+PATIENCE_SECONDS: Final = 3.0
+"""A worker that no signal reaches has so long to end by itself, as one that the queue refuses does in milliseconds."""
+STRANGER_SECONDS: Final = 30.0
+"""A task of ours that is nobody's worker for so long is asked to go."""
+
+
+class Watch:
+    """The one thread that looks. `start`, `nudge` and `stop` may be called from any."""
+
+    def __init__(
+        self, manager: SwarmManager, crew: Crew, growth: Growth, *, clock: Clock, on_exit: Callable[[], None]
+    ) -> None:
+        """`manager` is this thread's own line; `on_exit` is called whenever there is somebody to reap."""
+        self._manager = manager
+        self._crew = crew
+        self._growth = growth
+        self._clock = clock
+        self._on_exit = on_exit
+        self._nudged = Event()
+        self._stops = False
+        self._is_away = False
+        self._thread: Thread | None = None
+        self._strangers: dict[str, Monotonic] = {}
+        self._quiet_since = Monotonic(float("-inf"))
+        self._grown = -1
+        self._is_swept = False
+
+    def start(self) -> None:
+        """Begin to look, if that is not so yet."""
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="towline-swarm", daemon=True)
+            self._thread.start()
+
+    def nudge(self) -> None:
+        """Look now."""
+        self._nudged.set()
+
+    def stop(self) -> None:
+        """Look no more, and wait for the thread."""
+        self._stops = True
+        self._nudged.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stops:
+            self._nudged.clear()
+            try:
+                took_seconds = self.look()
+                pause_seconds = REST_SECONDS
+                if self._crew.members():
+                    pause_seconds = max(LOOK_SECONDS, min(LONGEST_REST_SECONDS, SHARE * took_seconds))
+                self._reached()
+            except RuntimeUnavailableError as error:
+                pause_seconds = AWAY_SECONDS
+                self._unreached(error)
+            except Exception:
+                pause_seconds = AWAY_SECONDS
+                log.exception(events.TURN_FAILED, runtime="swarm")
+            self._nudged.wait(pause_seconds)
+
+    def look(self) -> float:
+        """Once over all tasks; how long Swarm took to list them, in seconds.
+
+        Raises `RuntimeUnavailableError`; then everybody is believed to be as before.
+        """
+        members = self._crew.members()  # before the tasks are listed: who joins meanwhile is not missed
+        grown = self._growth.grown
+        asked_at = self._clock.monotonic()
+        tasks = self._manager.tasks()
+        took_seconds = self._clock.monotonic() - asked_at
+        known = {task.id: task for task in tasks}
+        self._bury(members, known)
+        self._send_signals()
+        self._note_strangers(tasks)
+        self._give_back(tasks, grown=grown)
+        self._crew.forget_buried(tasks)
+        return took_seconds
+
+    # -- who ended ------------------------------------------------------------------------------------------------
+
+    def _bury(self, members: Mapping[str, Member], known: Mapping[str, Task]) -> None:
+        told = [(member, known.get(member.task_id)) for member in members.values()]
+        unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in told)
+        down = self._manager.down_nodes() if unsure else {}
+        now = self._clock.monotonic()
+        ended = 0
+        for member, task in told:
+            if task is not None and not task.is_ended and not (task.is_unwanted and task.node in down):
+                self._crew.saw(member.handle.worker, task)
+                continue
+            ended += 1
+            if task is None:
+                self._crew.bury(vanished(member.handle, at=now))
+            elif task.is_ended:
+                self._crew.bury(self._explained(exit_of(member.handle, task, at=now), task))
+            else:
+                self._crew.bury(lost(member.handle, down[task.node], at=now))
+        if ended:
+            self._quiet_since = now
+            self._on_exit()
+
+    def _explained(self, ended: Exit, task: Task) -> Exit:
+        """The exit with what its engine knows of it, where something went wrong."""
+        if ended.code == 0:
+            return ended
+        found = self._manager.inspected(task)
+        state, host = found.get("State"), found.get("HostConfig")
+        is_oom = isinstance(state, Mapping) and state.get("OOMKilled") is True
+        limit = host.get("Memory") if isinstance(host, Mapping) else None
+        return replace(
+            ended,
+            out_of_memory=is_oom,
+            memory_limit_bytes=limit if isinstance(limit, int) and limit > 0 else None,
+            last_lines=self._manager.last_lines(task),
+        )
+
+    # -- who is to go ---------------------------------------------------------------------------------------------
+
+    def _send_signals(self) -> None:
+        for worker, member in self._crew.members().items():
+            if member.asked == member.signalled or member.task is None or not member.task.container:
+                continue
+            name = member.stop_signal if member.asked == "drain" else signal.Signals.SIGKILL.name
+            if self._manager.signal(member.task, name):
+                self._crew.signalled(worker, member.asked)
+            elif not member.is_out_of_reach:
+                self._crew.not_reached(worker)
+                log.warning(events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, asked=member.asked)
+
+    def _note_strangers(self, tasks: Sequence[Task]) -> None:
+        """Tasks that are nobody's worker, made by hand or after an answer that never came, go after a while."""
+        now = self._clock.monotonic()
+        found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._crew.knows(t.id))}
+        self._strangers = {task: self._strangers.get(task, now) for task in found}
+        for task, seen_at in list(self._strangers.items()):
+            if now - seen_at >= STRANGER_SECONDS and self._manager.signal(found[task], signal.Signals.SIGTERM.name):
+                self._strangers[task] = now
+
+    # -- slots that can be given back -----------------------------------------------------------------------------
+
+    def _give_back(self, tasks: Sequence[Task], *, grown: int) -> None:
+        """Lower replicas by what has ended; and by who is to go where no signal reaches it, once it had time to go
+        by itself."""
+        now = self._clock.monotonic()
+        if grown != self._grown:
+            self._grown, self._quiet_since, self._is_swept = grown, now, False
+        is_quiet = now - self._quiet_since >= QUIET_SECONDS
+        going = self._going(now)
+        for service, its in by_service(tasks).items():
+            ended = swarm_slots.expendable(its)
+            leaving = swarm_slots.expendable(its, going=going)
+            if leaving > ended or (ended and is_quiet):
+                self._lower(service, swarm_slots.slots(its) - leaving, grown=grown)
+        if is_quiet and not self._is_swept:
+            self._sweep({task.service for task in tasks}, grown=grown)
+
+    def _going(self, now: Monotonic) -> set[str]:
+        going = {task for task, seen_at in self._strangers.items() if now - seen_at >= STRANGER_SECONDS}
+        for member in self._crew.members().values():
+            is_unplaced = member.task is not None and not member.task.node
+            has_had_time = is_unplaced or now - member.asked_at >= PATIENCE_SECONDS
+            if member.asked and has_had_time and (is_unplaced or member.is_out_of_reach):
+                going.add(member.task_id)
+        return going
+
+    def _lower(self, service: str, replicas: int, *, grown: int) -> None:
+        with self._growth.changing:
+            if self._growth.grown != grown:
+                return  # there are tasks that this look did not see
+            for found in self._manager.services():
+                if found.id == service and replicas < found.replicas:
+                    with contextlib.suppress(ChangedMeanwhileError, SpawnError):
+                        self._manager.scale(found, replicas)
+
+    def _sweep(self, used: Collection[str], *, grown: int) -> None:
+        """Remove services without a task that no pool's next worker would go to."""
+        with self._growth.changing:
+            if self._growth.grown != grown:
+                return
+            for found in self._manager.services():
+                if found.id in used or found.replicas:
+                    continue
+                if found.id not in self._growth.current.values():
+                    with contextlib.suppress(ChangedMeanwhileError, SpawnError):
+                        self._manager.remove(found)
+        self._is_swept = True
+
+    # -- a manager that is away -----------------------------------------------------------------------------------
+
+    def _reached(self) -> None:
+        if self._is_away:
+            self._is_away = False
+            log.info(events.ENGINE_FOUND, engine=self._manager.url)
+
+    def _unreached(self, error: RuntimeUnavailableError) -> None:
+        if not self._is_away:
+            self._is_away = True
+            log.warning(events.ENGINE_LOST, engine=self._manager.url, error=str(error))
