@@ -12,6 +12,7 @@ from orchestrator.fleet import draining, joined, killed, spawn_failed
 from orchestrator.launch import Launch
 from orchestrator.managed import ManagedPool
 from orchestrator.plan import Leave, Plan, Spawn
+from orchestrator.rollcall import is_external, released
 from orchestrator.runtime import Runtime, SpawnRequest
 from orchestrator.source import WorkSource
 
@@ -65,7 +66,8 @@ class Acts:
                 events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
             )
             return False
-        pool.tally.starts += 1
+        is_ours = not is_external(handle.ref)
+        pool.tally.starts += is_ours
         pool.fleet = joined(
             pool.fleet,
             worker=handle.worker,
@@ -74,7 +76,8 @@ class Acts:
             spawned_at=handle.spawned_at,
             replaces=spawn.replaces,
         )
-        log.info(events.WORKER_SPAWNED, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
+        begun = events.WORKER_SPAWNED if is_ours else events.WORKER_EXPECTED
+        log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
         return True
 
     def _retire(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:
@@ -82,6 +85,8 @@ class Acts:
 
         False when the queue did not answer.
         """
+        if self._release(pool, leave.worker, why=leave.why, now=now):
+            return True
         try:
             is_fenced = self._source.retire(leave.worker)
         except SourceUnavailableError:
@@ -92,14 +97,28 @@ class Acts:
             pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
         return True
 
+    def _release(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> bool:
+        """One worker too many that somebody else started: it is for them to end one. False for a worker of ours."""
+        known = pool.fleet.workers.get(worker)
+        if known is None or not known.is_external:
+            return False
+        log.info(events.WORKER_RELEASED, pool=pool.name, worker=worker, why=why)
+        pool.fleet = released(pool.fleet, worker, now=now)
+        return True
+
     def drain(self, pool: ManagedPool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
         """Ask a worker to finish what it holds."""
+        if self._release(pool, worker, why=why, now=now):
+            return
         log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
         self._runtime.drain(worker)
         pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
 
     def kill(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> None:
-        """End a worker."""
+        """End a worker; one that somebody else started is left to them."""
+        known = pool.fleet.workers.get(worker)
+        if known is not None and known.is_external:
+            return
         log.warning(events.WORKER_KILLED, pool=pool.name, worker=worker, why=why)
         self._runtime.kill(worker)
         pool.fleet = killed(pool.fleet, worker, now=now)

@@ -115,6 +115,8 @@ class Circumstances:
 
     def decided(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Remember what the pool has and wants of the host, for the turns of the others."""
+        if spec.runtime_kind == "external":
+            return
         claim = self._claim(spec, fleet, wanted=decision.unguarded)
         is_wanting = claim.wanted > claim.alive or claim.starting > 0
         self._wanting.pop(spec.name, None)
@@ -214,6 +216,8 @@ class Circumstances:
         return FinishBy(at - wall, at, offset)
 
     def _room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Room | None:
+        if spec.runtime_kind == "external":
+            return None
         own = self._claim(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME)
         host = self._host.look(now=now)
         # Of the others only those have a part in it that want something, or have something to give.

@@ -266,7 +266,7 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[Mistake]:
     app, command = settings.get("app"), settings.get("command")
     if app is not None and command is not None:
         yield Mistake(("command",), "give either app or command, not both")
-    if app is None and command is None:
+    if app is None and command is None and settings.get("runtime") != "external":
         yield Mistake((), "give app: module:attribute, or command: [program, argument]")
     tags = settings.get("tags")
     if tags is not None and settings.get("untagged"):

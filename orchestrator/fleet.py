@@ -22,6 +22,8 @@ BILLED_TURNS: Final = 2
 _MIB: Final = 2**20
 _LEAVING: Final = frozenset({"draining", "killed"})
 _LONG_AGO: Final = Monotonic(float("-inf"))
+EXTERNAL: Final = "external:"
+"""How the `ref` begins of a worker that somebody else starts and ends."""
 
 State = Literal["starting", "idle", "busy", "draining", "killed"]
 
@@ -47,6 +49,11 @@ class Worker:
     memory_bytes: int = 0
     replaced_by: str | None = None
     adopted: bool = False
+
+    @property
+    def is_external(self) -> bool:
+        """True for one that somebody else starts and ends (see `rollcall`)."""
+        return self.ref.startswith(EXTERNAL)
 
     @property
     def is_leaving(self) -> bool:
@@ -258,6 +265,8 @@ def spawn_failed(fleet: Fleet, *, spec_digest: str, spawned_at: Monotonic, now: 
 def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> str | None:
     """Why a worker should be replaced by a fresh one, or None. `digest` is that of `spec`."""
     limits = spec.recycle
+    if worker.is_external:
+        return None  # whoever started it replaces it
     if worker.spec_digest != digest:
         return "its settings changed"
     if limits.tasks is not None and worker.finished >= limits.tasks:

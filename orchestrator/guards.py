@@ -139,6 +139,8 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """At most so many workers starting at a time: starts that compete for the cores are all late."""
     if target <= facts.current:
         return None
+    if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
+        return None  # it is not this host that they start on
     at_a_time = facts.spec.spawn_parallelism or _SPAWNS_PER_CORE * facts.conditions.cores
     room = max(0, at_a_time - facts.starting)
     if target <= facts.current + room:

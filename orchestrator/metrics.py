@@ -46,6 +46,19 @@ class FinishedLease:
 
 
 @value
+class Present:
+    """A worker that a server of the queue has heard of lately.
+
+    `silent_seconds` is 0 while it asks; `waits`: its calls wait for work; `hung_up`: it ended its last call early.
+    """
+
+    worker: str
+    silent_seconds: float
+    waits: bool = False
+    hung_up: bool = False
+
+
+@value
 class QueueSample:
     """One look at the work of one pool (its queue, restricted to its tags).
 

@@ -23,7 +23,9 @@ from orchestrator.morgue import Morgue
 from orchestrator.plan import Plan, plan
 from orchestrator.policy import decide
 from orchestrator.replay import recorded
+from orchestrator.rollcall import wanted_again, without_external
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
+from orchestrator.seeing import look_at
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 
@@ -64,8 +66,13 @@ class Reconciler:
 
     @property
     def workers(self) -> dict[str, str]:
-        """Every worker and its pool."""
-        return {worker: pool.name for pool in self.pools.values() for worker in pool.fleet.workers}
+        """Every worker that is ours to end, and its pool."""
+        return {
+            name: pool.name
+            for pool in self.pools.values()
+            for name, worker in pool.fleet.workers.items()
+            if not worker.is_external
+        }
 
     # -- the set of pools -----------------------------------------------------------------------------------------
 
@@ -85,6 +92,8 @@ class Reconciler:
             elif known.spec != spec:
                 log.info(events.POOL_CHANGED, pool=name, replaces=_digest(known.spec) != spec.digest())
                 known.spec, known.due_at = spec, AT_ONCE
+                if spec.runtime_kind != "external":
+                    known.fleet = without_external(known.fleet)
         for pool in list(self.pools.values()):
             if pool.name not in specs and pool.spec is not None:
         changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
@@ -225,6 +234,8 @@ class Reconciler:
         decision, spec, sample = pool.decision, pool.effective, pool.sample
         if not (pool.spec and decision and spec and sample and self._may_act()):
             return
+        if spec.runtime_kind == "external" and not spec.dry_run:
+            pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
         todo = plan(decision, fleet=pool.fleet, spec=spec, now=decision.at, conditions=pool.conditions)
         pool.tally.decided(decision)
         if self._tell(pool, decision, todo, dry_run=spec.dry_run):
@@ -240,7 +251,7 @@ class Reconciler:
     def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
         try:
-            sample = self._source.sample(spec, workers=pool.fleet.workers.keys(), now=self._clock.monotonic())
+            sample = look_at(self._source, pool, spec, now=self._clock.monotonic())
         except SourceUnavailableError as error:
             if not pool.is_stale:
                 log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
@@ -291,8 +302,10 @@ class Reconciler:
 
     def drain_pool(self, pool: ManagedPool, *, why: str, now: Monotonic) -> None:
         """Ask every worker of the pool to finish."""
+        if pool.spec is None:
+            pool.fleet = without_external(pool.fleet)
         grace = pool.spec.grace if pool.spec else pool.grace_seconds
-        for worker in [w.worker for w in pool.fleet.workers.values() if not w.is_leaving]:
+        for worker in [w.worker for w in pool.fleet.workers.values() if not (w.is_leaving or w.is_external)]:
             self._acts.drain(pool, worker, why=why, grace_seconds=grace, now=now)
 
     def drain_all(self, *, why: str) -> None:

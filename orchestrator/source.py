@@ -6,7 +6,7 @@ from typing import Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.metrics import QueueSample
+from orchestrator.metrics import Present, QueueSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class WorkSource(Protocol):
 
         `workers` are the pool's live workers, whose `first_seen_seconds_ago` is wanted.
         """
+
+    def present(self, pool: PoolSpec) -> Sequence[Present]:
+        """Workers of the pool, by their names, that asked for leases lately, whoever started them."""
 
     def retire(self, worker: str) -> bool:
         """Fence an idle worker: from now on it gets no lease, and its waiting lease call ends.

@@ -10,7 +10,7 @@ from queue_core.http_api import values
 from queue_core.http_api.caller import Caller, Repeat, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.pull_queue import as_deletions, as_names, as_new_tasks, as_tokens
-from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
 from queue_core.store import Added, Deletion, Page, Renewed
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
@@ -232,6 +232,11 @@ class HttpQueues:
     def retire_worker(self, worker: str) -> bool:
         """See `QueuesApi.retire_worker`."""
         return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {})["retired"])
+
+    def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
+        """Workers whose names begin so, as the server that answers has heard of them lately."""
+        answer = self._caller.get(f"/v1/queues/{quoted(queue)}/workers{_query(prefix=prefix)}")
+        return values.many_of(HeardWorker, answer["workers"])
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         """See `QueuesApi.release_worker`."""

@@ -73,6 +73,20 @@ class FinishedLease:
 
 
 @dataclass(frozen=True, slots=True)
+class HeardWorker:
+    """A worker that a server has heard of.
+
+    `silent_seconds` since its last call came or ended, 0 while one is under way; `waits`: its calls wait for work;
+    `hung_up`: it ended its last call before it was answered.
+    """
+
+    worker: str
+    silent_seconds: float
+    waits: bool
+    hung_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LiveLease:
     """A lease that is held now, without its token and payload."""
 

@@ -22,6 +22,7 @@ from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.runtimes.several import SeveralRuntimes
 from orchestrator.source import WorkSource
+from orchestrator.sources.heard import HeardByServers
 from orchestrator.sources.pull_queue import PullQueueSource
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
@@ -34,7 +35,8 @@ from queue_core.cli.options import file_option, json_option, log_options, settin
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.cli.target import bearer_token
 from queue_core.config import Override
-from queue_core.connect import open_queues
+from queue_core.client import HttpQueues
+from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.errors import ListenError
 from queue_core.http_api.caller import Retries
 from queue_core.server.also import Also
@@ -169,7 +171,7 @@ def _supervise(
         queues, waiting = _queues(url, token), _queues(url, token)
         stack.callback(waiting.close)
         stack.callback(queues.close)
-        source = PullQueueSource(queues, waiting=waiting)
+        source = PullQueueSource(queues, waiting=waiting, heard=_heard(url, token, stack))
         runtime = _runtime(project, files, source=source)
         stack.callback(runtime.close)
         supervisor = Supervisor(
@@ -219,6 +221,15 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource) -> Severa
         {"docker": docker, "swarm": swarm, "external": lambda _engine, _pool: ExternalRuntime()},
         pools=project.pools.values(),
     )
+
+
+def _heard(url: str, token: str | None, stack: ExitStack) -> HeardByServers:
+    """Who asks for leases; of a store that is opened directly nobody can tell."""
+    urls = url.split(",") if url.startswith(SERVER_SCHEMES) else []
+    servers = [HttpQueues(one.strip(), token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS) for one in urls]
+    for server in servers:
+        stack.callback(server.close)
+    return HeardByServers(servers)
 
 
 def _queues(url: str, token: str | None) -> QueuesApi:

@@ -1,7 +1,7 @@
 """The queue as a source of work: one look per pool and turn, told in the fleet's own words."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,7 +9,8 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLease, Waiting
+from orchestrator.rollcall import prefix_of
 from orchestrator.source import ReleasedTask
 from queue_core.api import Observation, QueuesApi
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
@@ -22,6 +23,9 @@ from queue_core.verbs import MAX_SAMPLES_PER_OBSERVATION
 MAX_LOOKS: Final = 12
 """Looks of one sample: enough to page through all the finished leases that a queue keeps."""
 _LEAD: Final = "supervisor"
+
+Heard = Callable[[str, str], Sequence[Present]]
+"""The workers of a queue whose names begin so, as the servers have heard of them lately."""
 
 _Lease = tuple[str, int]
 """One lease of a pool for all time: its task's name and its number."""
@@ -40,9 +44,15 @@ class _Seen:
 class PullQueueSource:
     """A `WorkSource` over all queues of one store. `sample` belongs to one thread; the waiting may be in another."""
 
-    def __init__(self, queues: QueuesApi, *, waiting: QueuesApi | None = None) -> None:
-        """`waiting` is what `wait_for_arrival` uses, when calls over `queues` must not be held up by a long one."""
+    def __init__(
+        self, queues: QueuesApi, *, waiting: QueuesApi | None = None, heard: Heard = lambda _queue, _prefix: ()
+    ) -> None:
+        """Args:
+        waiting: what `wait_for_arrival` uses, when calls over `queues` must not be held up by a long one.
+        heard: who asks for leases; without servers nobody knows.
+        """
         self._queues = queues
+        self._heard = heard
         self._waiting = waiting or queues
         self._seen: dict[str, _Seen] = {}
 
@@ -83,6 +93,11 @@ class PullQueueSource:
             ),
             first_seen_seconds_ago={worker: _ago(seen_at, look.now) for worker, seen_at in look.seen.items()},
         )
+
+    def present(self, pool: PoolSpec) -> Sequence[Present]:
+        """See `WorkSource.present`."""
+        with _told_as_unavailable(f"ask who works on queue {pool.queue}"):
+            return self._heard(pool.queue, prefix_of(pool.name))
 
     def retire(self, worker: str) -> bool:
         """See `WorkSource.retire`."""

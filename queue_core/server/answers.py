@@ -149,6 +149,21 @@ class ObservationOut(Answer):
     seen: dict[str, int]
 
 
+class HeardWorkerOut(Answer):
+    """A worker that asked for leases: how long ago it was last heard of, 0 while it asks."""
+
+    worker: str
+    silent_seconds: float
+    waits: bool
+    hung_up: bool
+
+
+class HeardWorkers(Answer):
+    """Workers that this server has heard of lately, those silent for longest first."""
+
+    workers: list[HeardWorkerOut]
+
+
 class Retired(Answer):
     """False when the worker holds a lease."""
 

@@ -57,6 +57,8 @@ _TAGS = (
 _AFTER = Parameter("after", {"type": "integer", "minimum": 0}, "The `cursor` of the answer before.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "How many at most.")
 _AFTER_TAG = Parameter("after", {"type": "string", "minLength": 1}, "The last tag of the page before.")
+_PREFIX = Parameter("prefix", {"type": "string"}, "Only those whose names begin so.")
+_LIMIT_WORKERS = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10000}, "How many at most.")
 _FOLLOW = Parameter("follow", {"enum": ["true"]}, "Go on for ever, as server-sent events.")
 
 _QUEUE = "/v1/queues/{queue}"
@@ -115,6 +117,16 @@ ENDPOINTS = (
         handlers.release_worker,
         wire.Nothing,
         answers.ReleasedLeases,
+    ),
+    Endpoint(
+        "GET",
+        f"{_QUEUE}/workers",
+        "Workers that this server has heard of lately.",
+        "stats",
+        handlers.heard_workers,
+        None,
+        answers.HeardWorkers,
+        (_PREFIX, _LIMIT_WORKERS),
     ),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, wire.LeadRequest, answers.Held),
     _post("/v1/wait", "Sleep until there is work.", handlers.wait, wire.WaitRequest, answers.ReadyQueue),

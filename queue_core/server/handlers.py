@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from queue_core import limits
@@ -19,6 +20,8 @@ from queue_core.task import TagFilter
 from queue_core.verbs import Turn
 
 B = TypeVar("B", bound=wire.Wire)
+
+MAX_HEARD_WORKERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +206,13 @@ async def release_worker(core: ServerCore, call: Call) -> Json:
     finished = await core.turns.run(lambda turn: turn.release_worker(worker))
     core.waiting.retry_worker(worker)
     return {"released": values.list_json(finished)}
+
+
+async def heard_workers(core: ServerCore, call: Call) -> Json:
+    limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
+    prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
+    found = islice(core.waiting.roster.of(call.queue, prefix=prefix), limit)
+    return {"workers": values.list_json(one.told(now=now) for one in found)}
 
 
 async def lead(core: ServerCore, call: Call) -> Json:

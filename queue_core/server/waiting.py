@@ -14,6 +14,7 @@ from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
 from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall
 from queue_core.server.listening import Listener
 from queue_core.server.outbox import Outbox
+from queue_core.server.roster import Roster
 from queue_core.server.turns import Turns
 from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
@@ -43,6 +44,7 @@ class WaitingLeases:
         self._active_at: dict[object, float] = {}
         self._is_stopping = False
         self.watchers = Watchers()
+        self.roster = Roster()
         self._listener = Listener(service.store, self._heard, self._is_wanted)
         self._outbox = Outbox(service.store)
         self._due_times = DueTimes(
@@ -72,6 +74,7 @@ class WaitingLeases:
 
     def start(self, call: LeaseCall) -> None:
         """Delete and lease; wait when there is nothing to lease."""
+        self.roster.asked(call, now=self._service.clock.monotonic())
 
         def exchange(turn: Turn) -> LeaseAnswer:
             call.news = self._news.get(call.queue, 0)
@@ -93,6 +96,8 @@ class WaitingLeases:
     def cancel(self, call: LeaseCall) -> None:
         """The caller hung up: forget it. What was granted meanwhile is given back as if it had never been leased:
         not counted, and in its old place."""
+        if not call.is_over:
+            self.roster.ended(call, now=self._service.clock.monotonic(), hung_up=True)
         call.is_over = True
         if call.waiter is not None:
             self._waiters.discard(call.waiter)
@@ -214,6 +219,7 @@ class WaitingLeases:
         call.stop_timer()
         if not call.is_over:
             call.is_over = True
+            self.roster.ended(call, now=self._service.clock.monotonic())
             call.answer(answer)
 
     def _note_active(self, call: LeaseCall) -> None:

@@ -63,8 +63,8 @@ class WorkerSettings:
         """Read the `TOWLINE_...` variables; one that is missing or empty leaves the default.
 
         Args:
-            identity: makes the worker's identity when `TOWLINE_WORKER` does not give one; with `TOWLINE_POOL` it becomes
-                `POOL/HOST.IDENTITY`, by which a supervisor knows the workers of a pool that others start.
+            identity: makes the worker's identity when `TOWLINE_WORKER` does not give one. With `TOWLINE_POOL` that
+                becomes `POOL/HOST.IDENTITY`: so a supervisor knows the workers of a pool that others start.
 
         Raises `InvalidSettingError` naming every variable that can't be read, all at once.
         """

@@ -1,0 +1,54 @@
+"""Workers that somebody else starts: KEDA, systemd, a person. Spawns nobody and ends nobody; it only says who is meant.
+
+A spawn is an expectation, until a worker comes that meets it (see `rollcall`).
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from orchestrator.clock import Monotonic
+from orchestrator.rollcall import expected_ref, is_external
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+
+
+class ExternalRuntime:
+    """A `Runtime` without workers of its own."""
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+
+    def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
+        """See `Runtime.spawn`: the worker is expected from now on."""
+        pool = request.pool
+        return WorkerHandle(request.worker, pool.name, expected_ref(request.worker), pool.digest(), now)
+
+    def drain(self, worker: str) -> None:
+        """See `Runtime.drain`: whoever started it ends it."""
+
+    def kill(self, worker: str) -> None:
+        """See `Runtime.kill`: whoever started it ends it."""
+
+    def reap(self, *, now: Monotonic) -> Sequence[Exit]:  # noqa: ARG002 - the protocol's
+        """See `Runtime.reap`: nobody's exit is told."""
+        return ()
+
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:  # noqa: ARG002
+        """See `Runtime.adopt`: they are believed to be there until the queue has been looked at."""
+        return [handle for handle in remembered if is_external(handle.ref)]
+
+    def usage(self) -> Mapping[str, Usage]:
+        """See `Runtime.usage`: not known."""
+        return {}
+
+    def wait_for_exit(self, *, timeout_seconds: float) -> bool:
+        """See `Runtime.wait_for_exit`."""
+        self._woken.wait(timeout_seconds)
+        self._woken.clear()
+        return False
+
+    def wake(self) -> None:
+        """See `Runtime.wake`."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """See `Runtime.close`."""

@@ -1,0 +1,43 @@
+"""A look at a pool's work; and, where others start its workers, at who of them is there."""
+
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.exits import Cause
+from orchestrator.managed import ManagedPool
+from orchestrator.metrics import QueueSample
+from orchestrator.rollcall import RollCall, roll_call
+from orchestrator.source import WorkSource
+
+log = structlog.get_logger()
+
+
+def look_at(source: WorkSource, pool: ManagedPool, spec: PoolSpec, *, now: Monotonic) -> QueueSample:
+    """The pool's work. The fleet is brought up to date with who came and left, where only the queue tells of that.
+
+    Raises `SourceUnavailableError`, with nothing changed.
+    """
+    if spec.runtime_kind != "external":
+        return source.sample(spec, workers=pool.fleet.workers.keys(), now=now)
+    present = source.present(spec)
+    names = {*pool.fleet.workers, *(one.worker for one in present)}
+    sample = source.sample(spec, workers=names, now=now)
+    called = roll_call(pool.fleet, present, sample, spec=spec, now=now)
+    _tell(pool, called)
+    pool.fleet = called.fleet
+    return sample
+
+
+def _tell(pool: ManagedPool, called: RollCall) -> None:
+    for worker in called.came:
+        log.info(events.WORKER_CAME, pool=pool.name, worker=worker)
+    pool.tally.starts += called.answers
+    for gone in called.gone:
+        cause = Cause.DRAINED if gone.released else Cause.UNKNOWN
+        pool.tally.died(cause, failed_start=False)
+        lived_seconds = round(gone.lived_seconds, 3)
+        log.info(
+            events.WORKER_LEFT, pool=pool.name, worker=gone.worker, released=gone.released, lived_seconds=lived_seconds
+        )

@@ -1,0 +1,45 @@
+"""Who asks for leases, as the servers of a queue have heard of them: each knows its own callers only."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from orchestrator.metrics import Present
+from queue_core.errors import QueueError
+from queue_core.stats import HeardWorker
+
+
+class Hears(Protocol):
+    """One server."""
+
+    def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
+        """Workers whose names begin so, as this server has heard of them."""
+
+
+class HeardByServers:
+    """Asks every server, as a worker may be at any of them."""
+
+    def __init__(self, servers: Sequence[Hears]) -> None:
+        self._servers = servers
+
+    def __call__(self, queue: str, prefix: str) -> Sequence[Present]:
+        """Each worker as the server knows it that heard of it last.
+
+        Raises `QueueError` when no server answers; one that is away has nobody waiting at it.
+        """
+        found: dict[str, HeardWorker] = {}
+        failure: QueueError | None = None
+        answers = 0
+        for server in self._servers:
+            try:
+                heard = server.heard_workers(queue, prefix=prefix)
+            except QueueError as error:
+                failure = error
+                continue
+            answers += 1
+            for one in heard:
+                known = found.get(one.worker)
+                if known is None or one.silent_seconds < known.silent_seconds:
+                    found[one.worker] = one
+        if failure is not None and not answers:
+            raise failure
+        return [Present(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in found.values()]

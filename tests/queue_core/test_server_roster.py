@@ -1,0 +1,117 @@
+"""Workers as a server hears of them: while they ask, after they were answered, after they hung up."""
+
+import threading
+
+import pytest
+
+from queue_core.client import HttpQueues
+from queue_core.errors import QueueError
+from queue_core.server.lease_call import LeaseCall
+from queue_core.server.roster import MAX_WORKERS, Roster
+from queue_core.stats import HeardWorker
+from queue_core.task import ANY
+from queue_core.worker.settings import WorkerSettings
+from tests.support.eventually import eventually
+from tests.support.servers import QUEUE, RunningServer, a_server
+
+
+def a_call(worker: str, *, queue: str = QUEUE, wait_seconds: float = 20.0) -> LeaseCall:
+    return LeaseCall(queue, 1, None, ANY, worker, wait_seconds, worker, (), lambda _answer: None, lambda: False)
+
+
+def told(roster: Roster, *, now: float, prefix: str = "") -> list[HeardWorker]:
+    return [one.told(now=now) for one in roster.of(QUEUE, prefix=prefix)]
+
+
+def test_a_worker_is_not_silent_while_one_of_its_calls_is_under_way() -> None:
+    roster = Roster()
+    calls = [a_call("resize/a"), a_call("resize/a")]
+    for call in calls:
+        roster.asked(call, now=10.0)
+    roster.ended(calls[0], now=11.0)
+    assert told(roster, now=50.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+    roster.ended(calls[1], now=52.0)
+    assert told(roster, now=55.0) == [HeardWorker("resize/a", 3.0, waits=True, hung_up=False)]
+
+
+def test_a_worker_that_hung_up_is_told_as_gone_until_it_calls_again() -> None:
+    roster = Roster()
+    roster.asked(a_call("resize/a"), now=10.0)
+    roster.ended(a_call("resize/a"), now=12.0, hung_up=True)
+    assert told(roster, now=12.5) == [HeardWorker("resize/a", 0.5, waits=True, hung_up=True)]
+    roster.asked(a_call("resize/a", wait_seconds=0.0), now=13.0)
+    assert told(roster, now=20.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+
+
+def test_only_workers_of_the_queue_with_the_prefix_are_told_and_nobody_without_a_name() -> None:
+    roster = Roster()
+    for call in (a_call("resize/a"), a_call("resize-b"), a_call(""), a_call("resize/c", queue="other")):
+        roster.asked(call, now=10.0)
+    assert [one.worker for one in told(roster, now=10.0, prefix="resize/")] == ["resize/a"]
+    assert len(told(roster, now=10.0)) == 2
+
+
+def test_of_very_many_workers_those_silent_for_longest_are_forgotten() -> None:
+    roster = Roster()
+    for number in range(MAX_WORKERS + 1):
+        roster.asked(a_call(f"w{number}", wait_seconds=0.0), now=float(number))
+        if number == MAX_WORKERS - 1:
+            roster.asked(a_call("w0", wait_seconds=0.0), now=float(number))
+    names = {one.worker for one in told(roster, now=float(MAX_WORKERS))}
+    assert len(names) == MAX_WORKERS
+    assert "w0" in names
+    assert "w1" not in names
+
+
+@pytest.fixture
+def server():  # type: ignore[no-untyped-def]
+    with a_server() as running:
+        yield running
+
+
+def heard(server: RunningServer, prefix: str = "") -> list[HeardWorker]:
+    queues = HttpQueues(server.url)
+    try:
+        return queues.heard_workers(QUEUE, prefix=prefix)
+    finally:
+        queues.close()
+
+
+def test_a_waiting_worker_is_heard_of_and_one_that_hung_up_is_told_so(server: RunningServer) -> None:
+    queue = server.queue()
+    asking = threading.Thread(target=lambda: _lease(queue))
+    asking.start()
+    eventually(lambda: server.waiting() == 1)
+    assert heard(server, "resize/") == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+    assert heard(server, "render/") == []
+    queue.close()
+    asking.join()
+    eventually(lambda: heard(server)[0].hung_up)
+
+
+def test_a_limit_that_is_none_is_refused(server: RunningServer) -> None:
+    with server.connect() as line:
+        line.sendall(f"GET /v1/queues/{QUEUE}/workers?limit=0 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        assert b" 422 " in line.recv(200)
+
+
+def _lease(queue) -> None:  # type: ignore[no-untyped-def]
+    try:
+        queue.lease(worker="resize/a", wait_seconds=20.0)
+    except QueueError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("environment", "worker"),
+    [
+        ({}, "w-1"),
+        ({"HOSTNAME": "pod-7"}, "w-1"),
+        ({"TOWLINE_POOL": "resize"}, "resize/w-1"),
+        ({"TOWLINE_POOL": "resize", "HOSTNAME": "pod-7"}, "resize/pod-7.w-1"),
+        ({"TOWLINE_POOL": "resize", "HOSTNAME": "h" * 300}, f"resize/{'h' * 64}.w-1"),
+        ({"TOWLINE_POOL": "resize", "TOWLINE_WORKER": "mine"}, "mine"),
+    ],
+)
+def test_a_worker_that_nobody_named_is_named_by_its_pool_and_host(environment: dict[str, str], worker: str) -> None:
+    assert WorkerSettings.from_environment(environment, identity=lambda: "w-1").worker == worker
