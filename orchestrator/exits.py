@@ -14,6 +14,7 @@ EXIT_MISCONFIGURED: Final = 78
 """A worker cannot run with what it was given: no such app, or settings it refuses (EX_CONFIG of sysexits.h)."""
 
 _SHELL_SIGNAL_BASE: Final = 128
+_MIB: Final = 2**20
 
 
 class Cause(StrEnum):
@@ -34,6 +35,10 @@ WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
 """Causes that lie in the worker, not in its host or its operator."""
 
 
+WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST})
+"""Causes that say nothing of what the worker was working on: somebody asked it to end, or its queue was away."""
+
+
 class Ended(Protocol):
     """A worker's exit, as a runtime tells it: exactly one of `code` and `signal`, or neither."""
 
@@ -47,6 +52,12 @@ class Ended(Protocol):
     def signal(self) -> int | None: ...
     @property
     def out_of_memory(self) -> bool: ...
+    @property
+    def memory_limit_bytes(self) -> int | None: ...
+    @property
+    def memory_peak_bytes(self) -> int | None: ...
+    @property
+    def reason(self) -> str: ...
 
 
 def cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
@@ -54,9 +65,14 @@ def cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
 
     `asked`: it had been asked to finish; `overdue`: it had not in time, and was ended.
     """
+    cause, detail = _cause_of(ended, asked=asked, overdue=overdue)
+    return cause, f"{detail} ({ended.reason})" if ended.reason else detail
+
+
+def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
     number = _signal_of(ended)
     if ended.out_of_memory:
-        return Cause.OUT_OF_MEMORY, "the kernel ended it: out of memory"
+        return Cause.OUT_OF_MEMORY, f"the kernel ended it: out of memory{_of_memory(ended)}"
     if number is not None:
         return _cause_of_signal(number, asked=asked, overdue=overdue)
     if ended.code is None and not asked:
@@ -68,6 +84,13 @@ def cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
     if ended.code == EXIT_QUEUE_LOST:
         return Cause.QUEUE_LOST, f"exit code {ended.code}: its queue or supervisor was away for too long"
     return Cause.CRASHED, f"exit code {ended.code}"
+
+
+def _of_memory(ended: Ended) -> str:
+    """Peak and limit, as far as they are known."""
+    peak, limit = ended.memory_peak_bytes, ended.memory_limit_bytes
+    had = "" if peak is None else f", it had {peak / _MIB:,.0f} MiB"
+    return had if limit is None else f"{had}, with a limit of {limit / _MIB:,.0f} MiB"
 
 
 def _signal_of(ended: Ended) -> int | None:

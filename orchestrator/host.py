@@ -28,6 +28,10 @@ class HostMeter:
         self._looked_at = Monotonic(float("-inf"))
         self._by_host, self._by_group = _InUse(), _InUse()
 
+    def memory_limit_bytes(self) -> int | None:
+        """The tightest limit of the control groups around us; None without one."""
+        return min((int(limit) for limit, _ in self._groups.memory()), default=None)
+
     def look(self, *, now: Monotonic) -> Host:
         """What there is, and what is free: the tighter of the host's and of every control group around us."""
         if self._host is not None and now < self._looked_at + LOOK_SECONDS:

@@ -22,6 +22,7 @@ class Journal:
         self._path = path
         self._max_bytes = max_bytes
         self._is_failing = False
+        self._is_torn: bool | None = None
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add one line. It survives a crash of this process, not of the host.
@@ -31,14 +32,17 @@ class Journal:
         line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
         try:
             with self._path.open("a", encoding="utf-8") as file:
+                if self._is_torn is None:
+                    self._is_torn = _is_torn(self._path)
                 is_full = file.tell() >= self._max_bytes
-                file.write(line)
+                file.write("\n" + line if self._is_torn else line)
+            self._is_torn = False
             if is_full:
                 self._path.replace(_older(self._path))
         except OSError as error:
             if not self._is_failing:
                 log.warning(events.STATE_NOT_WRITTEN, path=str(self._path), error=error.strerror)
-            self._is_failing = True
+            self._is_failing, self._is_torn = True, None
         else:
             self._is_failing = False
 
@@ -47,6 +51,16 @@ def read_journal(path: Path, *, limit: int) -> list[dict[str, object]]:
     """The newest `limit` records, newest first; a line that was cut by a crash is passed over."""
     newest_first = chain.from_iterable(_lines(p) for p in (path, _older(path)))
     return list(islice((r for line in newest_first if (r := _record(line)) is not None), limit))
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line was cut by a crash: what comes next must not be written behind it."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if not size:
+            return False
+        file.seek(size - 1)
+        return file.read(1) != b"\n"
 
 
 def _older(path: Path) -> Path:

@@ -1,59 +1,116 @@
-"""What is done for a dead worker: its leases are given back at once, and its death is put on record."""
+"""What is done for a dead worker: its leases are given back at once, suspects held back, and its death put on record."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Clock
+from orchestrator.certificate import MAX_HELD_TOLD, certificate, told_fates, told_released
+from orchestrator.clock import Clock, Monotonic
+from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.exits import Cause
+from orchestrator.exits import WITHOUT_FAULT, Cause
 from orchestrator.fleet import Death
-from orchestrator.journal import Journal
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
+from orchestrator.state import StateDir
+from orchestrator.suspects import Fate, Suspect, judged, ledger_of
 
 log = structlog.get_logger()
 
 MAX_UNRELEASED: Final = 10_000
+MAX_READ: Final = 10_000
 _QUIET: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A worker that ended, and how; `spec` is its pool's, None for one that is not in the settings any more.
+
+    `waiting`: suspects of the pool that wait already.
+    """
+
+    worker: str
+    pool: str
+    cause: Cause
+    detail: str
+    spec: PoolSpec | None = None
+    waiting: int = 0
+
+    @property
+    def isolates(self) -> Literal["yes", "no"]:
+        """Whether a worker can be started in the pool for one task: only where we name what we start."""
+        kind = self.spec.runtime_kind if self.spec is not None and not self.spec.dry_run else ""
+        return "yes" if kind in {"process", "docker"} else "no"
+
+
+@dataclass(slots=True)
+class _Burial:
+    """A dead worker whose tasks are being seen to. `fates` are judged once, `marks` are of what was held back."""
+
+    end: End
+    fates: Sequence[Fate] | None = None
+    marks: Sequence[str] = ()
+    released: Sequence[ReleasedTask] = ()
+    is_certified: bool = False
+
+    @property
+    def held(self) -> int:
+        return len(self.released) + sum(1 for fate in self.fates or () if fate.verdict != "given back")
 
 
 class Morgue:
     """Dead workers whose leases could not be given back yet wait here until the source answers."""
 
-    def __init__(self, source: WorkSource, deaths: Journal, *, clock: Clock) -> None:
+    def __init__(self, source: WorkSource, files: StateDir, *, clock: Clock) -> None:
         self._source = source
-        self._deaths = deaths
+        self._deaths = files.deaths
         self._clock = clock
-        self._unreleased: dict[str, None] = {}
-        self._held: dict[str, Sequence[ReleasedTask]] = {}
+        self._ledger = ledger_of(reversed(files.read_deaths(limit=MAX_READ)))
+        self._waiting: dict[str, _Burial] = {}
+        self._done: dict[str, _Burial] = {}
+        self._suspects: list[tuple[str, Suspect]] = []
         self._is_told = False
 
-    def release(self, workers: Iterable[str]) -> None:
-        """Give back all that these workers hold, and those before them whose leases the source did not take back."""
-        self._unreleased.update(dict.fromkeys(workers))
-        for worker in list(self._unreleased):
+    def bury(self, ends: Iterable[End]) -> None:
+        """See to all that these workers hold, and those before them whose leases the source did not take back."""
+        self._waiting.update({end.worker: _Burial(end) for end in ends})
+        for worker, burial in list(self._waiting.items()):
             try:
-                held = self._source.release_held_by(worker)
+                self._see_to(burial)
             except SourceUnavailableError as error:
                 if not self._is_told:
                     log.warning(events.SOURCE_UNAVAILABLE, worker=worker, error=str(error))
                 self._is_told = True
                 break
             self._is_told = False
-            del self._unreleased[worker]
-            if held:
-                log.warning(events.LEASES_RELEASED, worker=worker, tasks=[task.task for task in held])
-                self._held[worker] = held
+            del self._waiting[worker]
+            if burial.held:
+                log.warning(events.LEASES_RELEASED, worker=worker, tasks=[task.task for task in burial.released])
+                self._tell(burial)
+            if burial.is_certified:
+                self._amend(burial)
+            else:
+                self._done[worker] = burial
         # Beyond the bound leases are left to expire by themselves.
-        for worker in list(self._unreleased)[:-MAX_UNRELEASED]:
-            del self._unreleased[worker]
+        for worker in list(self._waiting)[:-MAX_UNRELEASED]:
+            del self._waiting[worker]
+
+    def held(self, worker: str) -> int:
+        """How many tasks a worker held that was just buried; 0 too while nobody could tell."""
+        burial = self._done.get(worker)
+        return burial.held if burial else 0
+
+    def take_suspects(self) -> Sequence[tuple[str, Suspect]]:
+        """Suspects of the burials since the last call, each with its pool."""
+        taken, self._suspects = self._suspects, []
+        return taken
 
     def certify(self, death: Death, ended: Exit) -> None:
         """Put a death on record: why, after how long, holding what, with which last words."""
-        held = self._held.pop(death.worker, ())
+        burial = self._buried(death.worker)
         tell = log.info if death.cause in _QUIET else log.warning
         tell(
             events.WORKER_REAPED,
@@ -64,38 +121,87 @@ class Morgue:
             code=ended.code,
             signal=ended.signal,
             lived_seconds=round(death.lived_seconds, 3),
-            held=len(held),
+            held=burial.held,
         )
-        self._record(
-            worker=death.worker,
-            pool=ended.pool,
-            ref=ended.ref,
-            cause=death.cause.value,
-            detail=death.detail,
-            code=ended.code,
-            signal=ended.signal,
-            lived_seconds=round(death.lived_seconds, 3),
-            failed_start=death.failed_start,
-            held=_told(held),
-            last_lines=list(ended.last_lines),
-        )
+        self._record(certificate(death, ended), burial)
 
     def missing(self, worker: str, *, pool: str) -> None:
         """A worker of an earlier supervisor ended while none was there."""
-        self.release([worker])
-        held = self._held.pop(worker, ())
         detail = "ended while no supervisor was there"
+        self.bury([End(worker, pool, Cause.DRAINED, detail)])  # of what, nobody knows: no task is blamed
+        burial = self._buried(worker)
         log.warning(
-            events.WORKER_REAPED, pool=pool, worker=worker, cause=Cause.UNKNOWN.value, detail=detail, held=len(held)
+            events.WORKER_REAPED, pool=pool, worker=worker, cause=Cause.UNKNOWN.value, detail=detail, held=burial.held
         )
-        self._record(worker=worker, pool=pool, cause=Cause.UNKNOWN.value, detail=detail, held=_told(held))
+        self._record({"worker": worker, "pool": pool, "cause": Cause.UNKNOWN.value, "detail": detail}, burial)
 
-    def _record(self, **certificate: object) -> None:
-        self._deaths.append({"at": round(self._clock.wall_seconds(), 3), **certificate})
+    def _see_to(self, burial: _Burial) -> None:
+        """Each step may be the one at which the source goes away: then it goes on from there."""
+        end = burial.end
+        if burial.fates is None:
+            burial.fates = self._judged(end)
+        special = [fate for fate in burial.fates if fate.verdict != "given back"]
+        if special and not burial.marks:
+            burial.marks = self._source.settle(special)
+            now = self._clock.monotonic()
+            self._suspects += [
+                (end.pool, _suspect(fate, mark, now=now))
+                for fate, mark in zip(special, burial.marks, strict=True)
+                if mark
+            ]
+        burial.released = self._source.release_held_by(end.worker)
+
+    def _judged(self, end: End) -> Sequence[Fate]:
+        if end.cause in WITHOUT_FAULT or end.spec is None:
+            return ()
+        held = self._source.held_by(end.worker, end.spec)
+        if not held:
+            return ()
+        self._ledger, fates = judged(
+            self._ledger,
+            held,
+            worker=end.worker,
+            how=end.detail,
+            isolates=end.isolates,
+            waiting=end.waiting,
+            at=self._clock.wall_seconds(),
+        )
+        return fates
+
+    def _tell(self, burial: _Burial) -> None:
+        for fate in burial.fates or ():
+            known = {"pool": burial.end.pool, "queue": fate.task.queue, "task": fate.task.task, "tag": fate.task.tag}
+            if fate.verdict == "held back":
+                log.warning(events.TASK_SUSPECTED, **known, worker=burial.end.worker, deaths=fate.record.deaths)
+            elif fate.verdict == "dead":
+                log.error(events.TASK_CONDEMNED, **known, worker=burial.end.worker, why=fate.why)
+
+    def _buried(self, worker: str) -> _Burial:
+        """What came of it; without an answer of the source so far, the certificate is amended later."""
+        burial = (
+            self._done.pop(worker, None) or self._waiting.get(worker) or _Burial(End(worker, "", Cause.UNKNOWN, ""))
+        )
+        burial.is_certified = True
+        return burial
+
+    def _record(self, known: Mapping[str, object], burial: _Burial) -> None:
+        held = _held(burial)
+        told: dict[str, object] = {"at": round(self._clock.wall_seconds(), 3), **known}
+        told |= {"blamed": bool(burial.fates), "held": held[:MAX_HELD_TOLD], "held_total": len(held)}
+        if burial.end.worker in self._waiting:
+            told["held_unknown"] = True
+        self._deaths.append(told)
+
+    def _amend(self, burial: _Burial) -> None:
+        """What a worker held became known only after its certificate was written."""
+        self._record({"worker": burial.end.worker, "pool": burial.end.pool, "amends": True}, burial)
 
 
-def _told(held: Sequence[ReleasedTask]) -> list[dict[str, object]]:
-    return [
-        {"queue": task.queue, "task": task.task, "tag": task.tag, "held_seconds": round(task.held_seconds, 3)}
-        for task in held
-    ]
+def _held(burial: _Burial) -> list[dict[str, object]]:
+    special = [fate for fate in burial.fates or () if fate.verdict != "given back"]
+    known = {fate.task.key: fate for fate in burial.fates or ()}
+    return told_fates(special) + told_released(burial.released, known)
+
+
+def _suspect(fate: Fate, mark: str, *, now: Monotonic) -> Suspect:
+    return Suspect(fate.task, mark, Monotonic(now + fate.pause_seconds), Monotonic(now + fate.hold_seconds))

@@ -6,6 +6,7 @@ No thread waits for a child, and no signal goes to a bare pid: a pidfd never nam
 import contextlib
 import errno
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SpawnError
+from orchestrator.host import HostMeter
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import WorkerProcess
@@ -60,6 +62,7 @@ class ProcessRuntime:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ, "")
         self._killed: set[str] = set()
+        self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
         self._warden: subprocess.Popen[bytes] | None = None
@@ -160,6 +163,7 @@ class ProcessRuntime:
             stat = procfs.read_stat(process.pid)
             if stat is not None and stat.start_ticks == process.start_ticks and stat.is_alive:
                 used[worker] = Usage(stat.memory_bytes, stat.cpu_seconds)
+                self._peaks[worker] = max(self._peaks.get(worker, 0), stat.memory_bytes)
         return used
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
@@ -209,14 +213,15 @@ class ProcessRuntime:
         if _is_child(process.pidfd):
             # As long as its leader is not collected, the group's number can't belong to anybody else.
             _kill_group(process.pid)
-            ended = os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOHANG)
+            ended, peak = _waited_for(process.pid, process.pidfd)
         else:
             self._kill_strays(worker)
-            ended = None
+            ended, peak = None, None
         self._selector.unregister(process.pidfd)
         os.close(process.pidfd)
         del self._processes[worker]
         code, number = _code_and_signal(ended)
+        is_out_of_memory = self._was_out_of_memory(worker, number)
         return Exit(
             worker,
             process.handle.pool,
@@ -224,7 +229,9 @@ class ProcessRuntime:
             now,
             code=code,
             signal=number,
-            out_of_memory=self._was_out_of_memory(worker, number),
+            out_of_memory=is_out_of_memory,
+            memory_limit_bytes=HostMeter().memory_limit_bytes() if is_out_of_memory else None,
+            memory_peak_bytes=max(filter(None, (peak, self._peaks.pop(worker, None))), default=None),
             last_lines=self.logs.last_lines(worker),
         )
 
@@ -289,6 +296,20 @@ def _is_child(pidfd: int) -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def _waited_for(pid: int, pidfd: int) -> tuple[os.waitid_result | None, int | None]:
+    """Collect a child that has ended; and the most memory it had, where that is known to be its own.
+
+    The kernel's figure counts from before the child's exec too, when it shared the memory of ours: below our own peak
+    it may be that.
+    """
+    ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None, None
+    _, _, used = os.wait4(pid, os.WNOHANG)
+    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return ended, used.ru_maxrss * 1024 if used.ru_maxrss > ours else None
 
 
 def _code_and_signal(ended: os.waitid_result | None) -> tuple[int | None, int | None]:

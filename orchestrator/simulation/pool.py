@@ -62,6 +62,9 @@ class Gone:
     code: int | None = 0
     signal: int | None = None
     out_of_memory: bool = False
+    memory_limit_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    reason: str = ""
 
 
 @dataclass(slots=True)

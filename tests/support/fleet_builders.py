@@ -22,6 +22,9 @@ class AnExit:
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+    memory_limit_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    reason: str = ""
 
 
 def a_pool(name: str = "resize", *, least: int = 0, most: int = 8, **settings: object) -> PoolSpec:
