@@ -2,19 +2,16 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import psutil
-
+from orchestrator.demo.crew import Crew
 from queue_core.errors import QueueError
 
 STOP_SECONDS: Final = 20.0
-_WORKER_MODULE: Final = "queue_core.worker"
 
 
 class FleetFailedError(QueueError):
@@ -50,8 +47,9 @@ class Tail:
 class FleetProcess:
     """One `towline up`, in a session of its own so that Ctrl-C reaches the demo alone."""
 
-    def __init__(self, folder: Path) -> None:
-        """Starts it over `folder`/towline.yaml."""
+    def __init__(self, folder: Path, *, crew: Crew) -> None:
+        """Starts it over `folder`/towline.yaml; `crew` knows its workers from outside."""
+        self._crew = crew
         self._log = folder / "up.log"
         self.log = Tail(self._log)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
@@ -72,43 +70,24 @@ class FleetProcess:
             last = self._log.read_text(errors="replace").strip().splitlines()[-8:]
             raise FleetFailedError(f"`towline up` ended with exit code {code}; it said: " + " | ".join(last))
 
-    def workers(self) -> dict[str, int]:
-        """Worker processes that are alive now, and their pids: what the kernel says, not what the fleet believes."""
-        found = {}
-        for child in self._children():
-            try:
-                if child.status() == psutil.STATUS_ZOMBIE or _WORKER_MODULE not in child.cmdline():
-                    continue
-                found[child.environ().get("TOWLINE_WORKER", "")] = child.pid
-            except psutil.Error:  # it ended while we looked
-                continue
-        return found
+    def workers(self) -> frozenset[str]:
+        """Workers that are alive now: what the kernel or the engine says, not what the fleet believes."""
+        return self._crew.workers(self._process.pid)
 
     def kill(self, worker: str) -> bool:
         """SIGKILL to one worker; False when it is gone already."""
-        pid = self.workers().get(worker)
-        if pid is None:
-            return False
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        return True
+        return self._crew.kill(self._process.pid, worker)
 
     def stop(self) -> int:
-        """SIGTERM, and its exit code; SIGKILL when it does not come to an end."""
+        """SIGTERM, and its exit code; SIGKILL when it does not come to an end. Nobody is left."""
         self._process.terminate()
         try:
             return self._process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
-
-    def _children(self) -> list[psutil.Process]:
-        try:
-            return psutil.Process(self._process.pid).children()
-        except psutil.Error:
-            return []
+        finally:
+            self._crew.end()
 
 
 def _module_path() -> str:

@@ -18,6 +18,7 @@ import docker
 from docker.errors import DockerException, ImageNotFound
 
 from orchestrator.demo.image_files import (
+    OWN_PACKAGES,
     PROGRAMS,
     NoImageError,
     Placed,
@@ -36,7 +37,6 @@ PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _USERS: Final = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
 _GROUPS: Final = "root:x:0:\nnogroup:x:65534:\n"
 _NSSWITCH: Final = "passwd: files\ngroup: files\nhosts: files dns\n"
-_OWN_PACKAGES: Final = frozenset({"queue_core", "orchestrator"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _compiled(source: Path, *, shown: str) -> bytes | None:
 
     None for others: what was never imported here is not needed there, and compiling all of it takes 10 s.
     """
-    if not _OWN_PACKAGES.intersection(source.parts):
+    if not OWN_PACKAGES.intersection(source.parts):
         return None
     with tempfile.NamedTemporaryFile(suffix=".pyc") as draft:
         try:

@@ -20,6 +20,7 @@ PROGRAMS: Final = ("sh", "sleep", "echo", "env", "cat", "ls", "kill", "true", "f
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSTALLED_EXTRAS: Final = frozenset({"postgres", "redis"})
 """Extras of Towline's own that go along when they are installed."""
+OWN_PACKAGES: Final = frozenset({"queue_core", "orchestrator"})
 _MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _NOT_TAKEN: Final = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "tkinter"}
@@ -95,7 +96,7 @@ def tree(root: Path, *, at: str, leave_out: frozenset[str] = frozenset({"__pycac
 
 
 def package_files(distribution: str, *, at: str) -> list[Placed]:
-    """An installed distribution and all that it needs, each file placed under `at`. Raises `NoImageError`."""
+    """Our packages, and all that our distribution needs, each file placed under `at`. Raises `NoImageError`."""
     found: dict[str, importlib.metadata.Distribution] = {}
     wanted = [distribution]
     while wanted:
@@ -110,7 +111,8 @@ def package_files(distribution: str, *, at: str) -> list[Placed]:
             continue  # for another system or another version of Python
         extras = INSTALLED_EXTRAS if name == distribution else frozenset()
         wanted += _requirements(found[name].requires or (), extras=extras)
-    return [placed for _, each in sorted(found.items()) for placed in _files_of(each, at=at)]
+    taken = [placed for _, each in sorted(found.items()) for placed in _files_of(each, at=at)]
+    return [*taken, *_own_files(at=at)]
 
 
 def program_files(names: Iterable[str] = PROGRAMS) -> list[Placed]:
@@ -185,20 +187,21 @@ def _requirements(lines: Iterable[str], *, extras: frozenset[str]) -> Iterator[s
 
 
 def _files_of(distribution: importlib.metadata.Distribution, *, at: str) -> Iterator[Placed]:
-    own = set()
     for file in distribution.files or ():
         if ".." in file.parts or file.is_absolute() or _NOT_PACKAGED.intersection(file.parts):
             continue
-        if _NOT_NEEDED.match(file.name):
+        if _NOT_NEEDED.match(file.name) or file.suffix == ".pth" or file.parts[0] in OWN_PACKAGES:
             continue
         source = Path(str(file.locate()))
-        if file.suffix == ".pth":
-            own |= {Path(line) for line in source.read_text().splitlines() if Path(line).is_dir()}
-        elif source.is_file():
+        if source.is_file():
             yield Placed(f"{at}/{file}", source)
-    for folder in sorted(own):  # installed as a link to its sources: the packages that it is made of
-        for package in ("queue_core", "orchestrator"):
-            yield from tree(folder / package, at=f"{at}/{package}")
+
+
+def _own_files(*, at: str) -> Iterator[Placed]:
+    """The very code that runs now, whether it is installed, or linked to, or neither."""
+    root = Path(__file__).resolve().parents[2]
+    for package in sorted(OWN_PACKAGES):
+        yield from tree(root / package, at=f"{at}/{package}")
 
 
 def _is_binary(path: Path) -> bool:

@@ -68,6 +68,16 @@ def find_modules(root: Path | None = None) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
+def moved(modules: Iterable[tuple[str, Path]], root: Path, *, to: str) -> list[tuple[str, Path]]:
+    """The modules as somebody finds them who sees `root` at `to`, without those that links bring in from elsewhere."""
+    root = root.resolve()
+    return [
+        (name, Path(to, path.resolve().relative_to(root)))
+        for name, path in modules
+        if path.resolve().is_relative_to(root)
+    ]
+
+
 def read_module(name: str, path: Path) -> Module:
     """Parse and compile one module. Raises `SyntaxError` or `OSError` for a file that can't be read."""
     raw = path.read_bytes()

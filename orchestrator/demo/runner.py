@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from orchestrator.clock import Clock, Monotonic
+from orchestrator.demo.crew import Crew, ProcessCrew
 from orchestrator.demo.fleet_process import FleetFailedError, FleetProcess, Tail
 from orchestrator.demo.record import Outcome, Record, quantile, twice
-from orchestrator.demo.script import SLO_SECONDS, Script, settings_text
+from orchestrator.demo.script import Script, settings_text
 from orchestrator.demo.tasks import INDEX, QUEUE, index_task, parse_task, task_name
 from queue_core.api import QueueApi
 from queue_core.client import HttpQueues
@@ -22,7 +23,7 @@ from queue_core.task import NewTask
 
 TICK_SECONDS: Final = 0.05
 LOOK_SECONDS: Final = 0.25
-"""How often the worker processes are counted."""
+"""How often the workers are counted."""
 UP_SECONDS: Final = 15.0
 STALLED_SECONDS: Final = 60.0
 """How long after its time the demo waits for the next task to finish, or worker to leave, until it gives up."""
@@ -54,7 +55,7 @@ class Run:
     fed: int = 0
     expected: set[str] = field(default_factory=set)
     record: Record = field(default_factory=Record)
-    workers: dict[str, int] = field(default_factory=dict)
+    workers: frozenset[str] = frozenset()
     peak_workers: int = 0
     moved_at_seconds: float = 0.0
     """When there was progress last."""
@@ -75,7 +76,7 @@ class Run:
         return len(self.record.deleted), len(self.workers) if self.is_done else 0
 
     def workers_of(self, pool: str) -> int:
-        """Worker processes of a pool now."""
+        """Living workers of a pool now."""
         return sum(1 for worker in self.workers if pool_of(worker) == pool)
 
 
@@ -87,7 +88,18 @@ def pool_of(worker: str) -> str:
 class Demo:
     """One run from start to end."""
 
-    def __init__(self, script: Script, folder: Path, *, listen: str, clock: Clock, view: View) -> None:
+    def __init__(
+        self,
+        script: Script,
+        folder: Path,
+        *,
+        listen: str,
+        clock: Clock,
+        view: View,
+        runtime: str = "process",
+        crew: Crew | None = None,
+    ) -> None:
+        """`runtime` is the pools' setting of that name, and `crew` tells who lives of such workers."""
         self.run_state = Run(script, folder)
         self._clock = clock
         self._wall = SystemClock()
@@ -95,6 +107,8 @@ class Demo:
         self._pause = threading.Event()
         self._look_at = Monotonic(float("-inf"))
         self._listen = listen
+        self._runtime = runtime
+        self._crew = crew or ProcessCrew()
         self._events = Tail(folder / "events.jsonl")
 
     def run(self) -> Outcome:
@@ -103,9 +117,15 @@ class Demo:
         for name in ("parsed", "report"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "modules.json").write_text(json.dumps([name for name, _ in run.script.modules]))
-        settings = settings_text(folder, listen=self._listen, rest_seconds=run.script.rest_seconds)
+        settings = settings_text(
+            folder,
+            listen=self._listen,
+            rest_seconds=run.script.rest_seconds,
+            slo_seconds=run.script.slo_seconds,
+            runtime=self._runtime,
+        )
         (folder / "towline.yaml").write_text(settings)
-        fleet = FleetProcess(folder)
+        fleet = FleetProcess(folder, crew=self._crew)
         try:
             queues = self._connect(fleet)
             try:
@@ -226,7 +246,7 @@ class Demo:
             final_workers=len(run.workers),
             wait_p50=round(quantile(record.waits, 0.5), 3),
             wait_p95=round(quantile(record.waits, 0.95), 3),
-            slo=SLO_SECONDS,
+            slo=run.script.slo_seconds,
             decisions=run.decisions,
             killed=len(run.killed),
             restarted_seconds=run.restarted_seconds,

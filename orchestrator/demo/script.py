@@ -20,6 +20,8 @@ MEAN_WORKERS: Final = 3.5
 WORK_SECONDS: Final = 0.012
 """What a task takes besides its rest, about."""
 SLO_SECONDS: Final = 5.0
+CONTAINER_SLO_SECONDS: Final = 15.0
+"""A container takes seconds to start, and a pool whose start is too long for its slo keeps workers for a burst."""
 MAX_WORKERS_PER_POOL: Final = 6
 
 
@@ -32,6 +34,7 @@ class Script:
     due_seconds: tuple[float, ...]
     rest_seconds: float
     kill_at_seconds: float
+    slo_seconds: float = SLO_SECONDS
 
     @property
     def tasks(self) -> int:
@@ -39,7 +42,9 @@ class Script:
         return 2 * len(self.modules) + 1
 
 
-def script_of(modules: Sequence[tuple[str, Path]], shape: Sequence[int], *, seconds: float) -> Script:
+def script_of(
+    modules: Sequence[tuple[str, Path]], shape: Sequence[int], *, seconds: float, slo_seconds: float = SLO_SECONDS
+) -> Script:
     """A run of `seconds` over `modules`. Raises `ValueError` when there are none."""
     if not modules:
         raise ValueError("no module of the standard library was found: is this Python installed without its sources?")
@@ -48,11 +53,13 @@ def script_of(modules: Sequence[tuple[str, Path]], shape: Sequence[int], *, seco
     feed_seconds = FEED_SHARE * seconds
     rest_seconds = max(0.01, MEAN_WORKERS * feed_seconds / (2 * len(taken)) - WORK_SECONDS)
     due = due_seconds(shape, tasks=len(taken), feed_seconds=feed_seconds)
-    return Script(seconds, tuple(taken), tuple(due), rest_seconds, KILL_SHARE * seconds)
+    return Script(seconds, tuple(taken), tuple(due), rest_seconds, KILL_SHARE * seconds, slo_seconds)
 
 
-def settings_text(folder: Path, *, listen: str, rest_seconds: float) -> str:
-    """The demo's towline.yaml: like anybody's, but for a churn that lets it end soon."""
+def settings_text(
+    folder: Path, *, listen: str, rest_seconds: float, slo_seconds: float = SLO_SECONDS, runtime: str = "process"
+) -> str:
+    """The demo's towline.yaml: like anybody's, but for a churn that lets it end soon. `runtime`: of its pools."""
     environment = json.dumps({FOLDER_VARIABLE: str(folder), REST_VARIABLE: f"{rest_seconds:.4f}"})
     pools = "".join(
         f"""\
@@ -60,7 +67,8 @@ def settings_text(folder: Path, *, listen: str, rest_seconds: float) -> str:
     queue: {QUEUE}
     tags: [{stage}]
     app: orchestrator.demo.tasks:app
-    slo: {SLO_SECONDS:.0f}s
+    runtime: {runtime}
+    slo: {slo_seconds:.0f}s
     workers: {{min: 0, max: {MAX_WORKERS_PER_POOL}}}
     grace: 10s
     churn: 1s          # a worker is let go soon: a demo has no hours to spare

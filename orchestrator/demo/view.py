@@ -10,7 +10,7 @@ from rich.text import Text
 
 from orchestrator.demo.record import Outcome, quantile
 from orchestrator.demo.runner import Run
-from orchestrator.demo.script import MAX_WORKERS_PER_POOL, SLO_SECONDS
+from orchestrator.demo.script import MAX_WORKERS_PER_POOL
 
 POOLS: Final = ("parse", "render")
 SHOWN_LINES: Final = 6
@@ -120,7 +120,7 @@ def _pools(run: Run) -> Table:
 
 def _waits(run: Run) -> Text:
     recent = run.record.waits[-RECENT_WAITS:]
-    late, slo = quantile(recent, 0.95), SLO_SECONDS
+    late, slo = quantile(recent, 0.95), run.script.slo_seconds
     filled = min(BAR, round(BAR * late / slo))
     return Text.assemble(
         ("waits    ", "dim"),

@@ -1,0 +1,95 @@
+"""The demo with containers, whole and short; and what it says where it can't be had."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.demo.containers import LIBRARY, library_folder
+from orchestrator.demo.library import find_modules, moved
+from orchestrator.demo.private_engine import why_none
+from tests.support.commands import Commands, program_environment
+from tests.support.docker_engine import DockerEngine
+
+
+def test_the_demo_with_containers_grows_survives_a_kill_finishes_and_shrinks_to_nothing(
+    docker_engine: DockerEngine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    done = subprocess.run(
+        [*(sys.executable, "-m", "orchestrator", "demo", "--docker", "--image", docker_engine.image()),
+         *("--for", "20s", "--json", "--dir", str(folder))],
+        cwd=tmp_path,
+        env={**program_environment(), "DOCKER_HOST": docker_engine.url},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    outcome = json.loads(done.stdout.decode().splitlines()[-1])
+    modules = json.loads((folder / "modules.json").read_text())
+    assert outcome["added"] == outcome["done"] == 2 * len(modules) + 1
+    assert (outcome["lost"], outcome["dead"], outcome["final_workers"]) == (0, 0, 0)
+    assert outcome["killed"] >= 1
+    assert outcome["duplicated"] <= outcome["killed"]
+    assert outcome["restarted_seconds"] is not None
+    assert outcome["peak_workers"] >= 2
+    assert Path(outcome["report"]).is_file()
+    assert docker_engine.containers() == []
+
+
+def test_where_no_engine_answers_the_demo_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    told = Commands(tmp_path, capsys)("demo", "--docker")
+    assert told.code == 69
+    assert "nobody.sock" in told.err
+    assert "DOCKER_HOST" in told.err
+
+
+@pytest.mark.parametrize("url", ["tcp://192.0.2.1:2375", "ssh://docker@192.0.2.1"])
+def test_an_engine_of_another_machine_is_refused_for_what_it_does_not_share(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", url)
+    told = Commands(tmp_path, capsys)("demo", "--docker")
+    assert told.code == 69
+    assert "another machine" in told.err
+
+
+def test_an_image_that_cannot_be_had_is_named_with_the_reason(
+    docker_engine: DockerEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker_engine.url)
+    told = Commands(tmp_path, capsys)("demo", "--docker", "--image", "localhost:1/nothing:1")
+    assert told.code == 66
+    assert "localhost:1/nothing:1" in told.err
+
+
+def test_an_image_without_containers_is_a_mistake_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Commands(tmp_path, capsys)("demo", "--image", "thumbs:1").code == 2
+
+
+def test_a_container_finds_the_modules_where_it_sees_them() -> None:
+    modules = dict(moved(find_modules(), library_folder(), to=LIBRARY))
+    assert modules["json.decoder"] == Path(LIBRARY, "json/decoder.py")
+    assert len(modules) > 300
+
+
+def test_modules_that_links_bring_in_from_elsewhere_stay_where_they_are(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "lib", tmp_path / "elsewhere.py"
+    root.mkdir()
+    elsewhere.touch()
+    (root / "own.py").touch()
+    (root / "linked.py").symlink_to(elsewhere)
+    found = moved([("own", root / "own.py"), ("linked", root / "linked.py")], root, to="/there")
+    assert found == [("own", Path("/there/own.py"))]
+
+
+def test_why_no_engine_can_be_started_is_told_in_words_fit_for_a_skip() -> None:
+    assert why_none() == "" or why_none().startswith("dockerd: ")
