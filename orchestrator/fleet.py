@@ -8,6 +8,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, cause_of
 from orchestrator.metrics import QueueSample
+from orchestrator.suspects import is_alone
 from orchestrator.value import value
 
 MAX_BACKOFF_SECONDS: Final = 60.0
@@ -21,11 +22,13 @@ BILLED_TURNS: Final = 2
 
 _MIB: Final = 2**20
 _LEAVING: Final = frozenset({"draining", "killed"})
+_NOT_COUNTED: Final = frozenset({"draining", "killed", "alone"})
 _LONG_AGO: Final = Monotonic(float("-inf"))
 EXTERNAL: Final = "external:"
 """How the `ref` begins of a worker that somebody else starts and ends."""
 
-State = Literal["starting", "idle", "busy", "draining", "killed"]
+State = Literal["starting", "idle", "busy", "draining", "killed", "alone"]
+"""`alone`: it is there for one suspect and no part of the pool's size."""
 
 
 @value
@@ -112,12 +115,12 @@ class Fleet:
 
     @property
     def alive(self) -> tuple[Worker, ...]:
-        """Workers that count: neither leaving, nor with a replacement under way."""
+        """Workers that count: neither leaving, nor alone with a suspect, nor with a replacement under way."""
         return tuple(
             [
                 w
                 for w in self.workers.values()
-                if w.state not in _LEAVING and (w.replaced_by is None or w.replaced_by not in self.workers)
+                if w.state not in _NOT_COUNTED and (w.replaced_by is None or w.replaced_by not in self.workers)
             ]
         )
 
@@ -156,15 +159,19 @@ def joined(
 ) -> Fleet:
     """A worker was spawned; `replaces` names the one that goes when this one is up."""
     workers = dict(fleet.workers)
-    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, "starting", spawned_at)
+    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), spawned_at)
     if replaces is not None and replaces in workers:
         workers[replaces] = replace(workers[replaces], replaced_by=worker)
     return replace(fleet, workers=workers)
 
 
+def _first_state(worker: str) -> State:
+    return "alone" if is_alone(worker) else "starting"
+
+
 def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
     """A worker of an earlier supervisor was found; its start-up time is not learned from."""
-    found = Worker(worker, ref, spec_digest, spawned_at, "starting", now, adopted=True)
+    found = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), now, adopted=True)
     return replace(fleet, workers={**fleet.workers, worker: found})
 
 
@@ -234,13 +241,21 @@ def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
     return replace(fleet, workers={**fleet.workers, worker: gone})
 
 
-def exited(fleet: Fleet, ended: Ended, *, now: Monotonic) -> tuple[Fleet, Death]:
-    """A worker was collected. A start that failed lengthens the crash loop's back-off."""
+def cause_in(fleet: Fleet, ended: Ended) -> tuple[Cause, str]:
+    """Why one of these workers ended, and the same in words."""
     worker = fleet.workers.get(ended.worker)
-    asked = worker is not None and worker.is_leaving
-    overdue = worker is not None and worker.state == "killed"
-    cause, detail = cause_of(ended, asked=asked, overdue=overdue)
-    failed = worker is not None and _is_failed_start(worker, cause)
+    return cause_of(
+        ended,
+        asked=worker is not None and worker.is_leaving,
+        overdue=worker is not None and worker.state == "killed",
+    )
+
+
+def exited(fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0) -> tuple[Fleet, Death]:
+    """A worker was collected, that `held` so many tasks. A start that failed lengthens the crash loop's back-off."""
+    worker = fleet.workers.get(ended.worker)
+    cause, detail = cause_in(fleet, ended)
+    failed = worker is not None and not held and _is_failed_start(worker, cause)
     lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0
     death = Death(ended.worker, cause, detail, lived_seconds, failed)
     left = replace(fleet, workers={name: w for name, w in fleet.workers.items() if name != ended.worker})
@@ -280,7 +295,7 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
 
 def _is_failed_start(worker: Worker, cause: Cause) -> bool:
     """It never asked for a lease; or it did, but went wrong by itself before it held one."""
-    if cause is Cause.DRAINED:
+    if cause is Cause.DRAINED or (worker.state == "alone" and cause is Cause.FINISHED):
         return False
     if worker.started_at is None:
         return not worker.adopted
@@ -301,7 +316,7 @@ def _seen(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: S
         if ago is not None:
             started_at = Monotonic(max(worker.spawned_at, sample.at - ago))
     state, since = worker.state, worker.since
-    if not worker.is_leaving and started_at is not None:
+    if state not in _NOT_COUNTED and started_at is not None:
         state, since = _use(worker, sample.at, started_at=started_at, began=began, ended=ended)
     known = (worker.state, worker.since, worker.leases, worker.started_at)
     if not finished and known == (state, since, leases, started_at):

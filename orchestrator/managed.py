@@ -13,6 +13,7 @@ from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision
 from orchestrator.fleet import Fleet
 from orchestrator.metrics import QueueSample
 from orchestrator.policy import PolicyState
+from orchestrator.suspects import Suspect
 from orchestrator.tally import Tally
 
 log = structlog.get_logger()
@@ -28,6 +29,7 @@ class ManagedPool:
     """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave.
 
     `effective` is the spec with the bounds of the moment and `conditions` what else there was, at the last decision.
+    `suspects` wait for a worker of their own, and `errands` have one, by its name.
     """
 
     name: str
@@ -42,6 +44,8 @@ class ManagedPool:
     is_stale: bool = False
     grace_seconds: float = LEAVING_GRACE_SECONDS
     told: tuple[object, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    errands: dict[str, Suspect] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
 

@@ -1,4 +1,4 @@
-"""What is done for a dead worker: its leases are given back at once, suspects held back, and its death put on record."""
+"""What is done for a dead worker: its leases are given back, suspects held back, and its death is put on record."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

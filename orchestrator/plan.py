@@ -13,6 +13,7 @@ MAX_ACTIONS: Final = 64
 START_LIMIT_SECONDS: Final = 600.0
 """A worker that has not asked for a lease by then never will: its start has failed."""
 _REPLACED_SHARE: Final = 4
+_STARTING: Final = frozenset({"starting", "alone"})
 
 
 @value
@@ -88,7 +89,7 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:
     for w in fleet.workers.values():
         if w.deadline_at is not None and now >= w.deadline_at:
             leaves.append(Leave(w.worker, "it did not finish within its grace"))
-        elif w.state == "starting" and now - w.since >= START_LIMIT_SECONDS:
+        elif w.started_at is None and w.state in _STARTING and now - w.since >= START_LIMIT_SECONDS:
             leaves.append(Leave(w.worker, f"it has asked for no lease in {START_LIMIT_SECONDS:.0f} s"))
     return leaves
 

@@ -15,11 +15,12 @@ from orchestrator.circumstances import Circumstances
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
+from orchestrator.errands import Errands
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet import Fleet, Memory, adopted, exited, measured, observe, recalled
+from orchestrator.fleet import Fleet, Memory, adopted, cause_in, exited, measured, observe, recalled
 from orchestrator.launch import Launch
 from orchestrator.managed import AT_ONCE, ManagedPool, state_of
-from orchestrator.morgue import Morgue
+from orchestrator.morgue import End, Morgue
 from orchestrator.plan import Plan, plan
 from orchestrator.policy import decide
 from orchestrator.replay import recorded
@@ -59,7 +60,8 @@ class Reconciler:
         self._acts = Acts(
             source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
         )
-        self._morgue = Morgue(source, files.deaths, clock=clock)
+        self._morgue = Morgue(source, files, clock=clock)
+        self._errands = Errands(runtime=runtime, clock=clock, launch=launch, identify=identify)
         self._circumstances = circumstances or Circumstances(files, clock=clock)
         self._usage_at = AT_ONCE
         self.pools: dict[str, ManagedPool] = {}
@@ -85,6 +87,7 @@ class Reconciler:
         settings changed has its workers replaced by the turns that follow, new before old.
         """
         now = self._clock.monotonic()
+        changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
         for name, spec in specs.items():
             known = self.pools.get(name)
             if known is None:
@@ -96,13 +99,13 @@ class Reconciler:
                     known.fleet = without_external(known.fleet)
         for pool in list(self.pools.values()):
             if pool.name not in specs and pool.spec is not None:
-        changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
                 log.info(events.POOL_CHANGED, pool=pool.name, removed=True)
                 pool.grace_seconds = pool.spec.grace
                 pool.spec = None
                 self.drain_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
         self._circumstances.forget(specs)
+        return changes
 
     def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, Memory] = NOTHING_KEPT) -> None:
         """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone.
@@ -114,7 +117,6 @@ class Reconciler:
         for handle in found:
             self._adopted(handle, now=now)
         living = {handle.worker for handle in found}
-        return changes
         for pool in self.pools.values():
             pool.fleet = recalled(pool.fleet, memories)
             if pool.spec is None:
@@ -141,16 +143,32 @@ class Reconciler:
         """Collect the workers that ended, give back what they held at once; True when there were any."""
         now = self._clock.monotonic()
         exits = self._runtime.reap(now=now)
-        self._morgue.release(ended.worker for ended in exits)
+        self._morgue.bury([self._end_of(ended) for ended in exits])
         for ended in exits:
             self._ended(ended, now=now)
+        self._suspect()
         return bool(exits)
+
+    def _end_of(self, ended: Exit) -> End:
+        pool = self.pools.get(ended.pool) or ManagedPool(ended.pool, None, Fleet(ended.pool))
+        cause, detail = cause_in(pool.fleet, ended)
+        return End(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects))
+
+    def _suspect(self) -> None:
+        """Put the suspects of the dead in line for workers of their own."""
+        for name, suspect in self._morgue.take_suspects():
+            if name in self.pools:
+                self.pools[name].suspects += (suspect,)
+                self.pools[name].due_at = AT_ONCE
 
     def _ended(self, ended: Exit, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(ended.pool, ManagedPool(ended.pool, None, Fleet(ended.pool)))
-        pool.fleet, death = exited(pool.fleet, ended, now=now)
+        held = self._morgue.held(ended.worker)
+        pool.fleet, death = exited(pool.fleet, ended, now=now, held=held)
         pool.tally.died(death.cause, failed_start=death.failed_start)
         pool.due_at = AT_ONCE
+        if pool.errands:
+            self._errands.over(pool, ended.worker, cause=death.cause, held=held)
         self._morgue.certify(death, ended)
         self._forget_if_empty(pool)
 
@@ -182,7 +200,8 @@ class Reconciler:
 
         First all of them look and wish, then they act: pools of one host share its room by what each of them wants.
         """
-        self._morgue.release(())
+        self._morgue.bury(())
+        self._suspect()
         for name, orders in self._circumstances.heed_orders().items():
             log.info(events.POOL_ORDERED, pool=name, orders=orders.to_json())
             self.arrived(name)
@@ -214,7 +233,16 @@ class Reconciler:
             self._end_overdue(pool, now=now)
             return
         self._sample(pool, pool.spec)
+        if pool.suspects:
+            self._isolate(pool, pool.spec)
         self._decide(pool)
+
+    def _isolate(self, pool: ManagedPool, spec: PoolSpec) -> None:
+        """Start workers for suspects, before the pool is given another size."""
+        if self._may_act() and not spec.dry_run and self.drained_at() is None:
+            bounded, conditions = self._circumstances.of(spec, pool.fleet)
+            if conditions.paused == "no":
+                self._errands.run(pool, bounded)
 
     def _decide(self, pool: ManagedPool) -> None:
         if pool.spec is None or pool.sample is None or not self._may_act():
@@ -313,6 +341,16 @@ class Reconciler:
         for pool in self.pools.values():
             self.drain_pool(pool, why=why, now=self._clock.monotonic())
 
+    def drained_at(self) -> float | None:
+        """Since when no worker is to be on this host (see `Circumstances.drained_at`)."""
+        return self._circumstances.drained_at()
+
+    def drain_host(self) -> None:
+        """Ask every worker to finish, and forget what was decided: here nobody is wanted."""
+        self.drain_all(why="this host is drained")
+        for pool in self.pools.values():
+            pool.decision = None
+
     def keep_usage(self) -> None:
         """Keep now what was used of budgets, and what workers take."""
         self._circumstances.keep(at_once=True)
@@ -331,13 +369,3 @@ class Reconciler:
 
 def _digest(spec: PoolSpec | None) -> str:
     return spec.digest() if spec else ""
-    def drained_at(self) -> float | None:
-        """Since when no worker is to be on this host (see `Circumstances.drained_at`)."""
-        return self._circumstances.drained_at()
-
-    def drain_host(self) -> None:
-        """Ask every worker to finish, and forget what was decided: here nobody is wanted."""
-        self.drain_all(why="this host is drained")
-        for pool in self.pools.values():
-            pool.decision = None
-

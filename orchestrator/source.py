@@ -8,6 +8,8 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.metrics import Present, QueueSample
 
+from orchestrator.suspects import Fate, HeldTask
+
 
 @dataclass(frozen=True, slots=True)
 class ReleasedTask:
@@ -17,6 +19,8 @@ class ReleasedTask:
     task: str
     tag: str | None
     held_seconds: float
+    lease_number: int = 1
+    died: bool = False
 
 
 class WorkSource(Protocol):
@@ -39,6 +43,15 @@ class WorkSource(Protocol):
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         """Give back every lease a dead worker holds, at once; returns what it was working on."""
+
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+        """What a dead worker holds of its pool's queue; of thousands that are held there, as far as it is known."""
+
+    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+        """Hold back, or make dead, what is to be so, and leave the rest held.
+
+        For each the mark of a task that is held back now; "" for others, and for one that had moved on by itself.
+        """
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """Sleep until a task becomes leasable in a pool (its name is returned) or the time is up (None)."""

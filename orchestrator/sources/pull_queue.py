@@ -12,6 +12,8 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLease, Waiting
 from orchestrator.rollcall import prefix_of
 from orchestrator.source import ReleasedTask
+from orchestrator.sources import custody
+from orchestrator.suspects import Fate, HeldTask
 from queue_core.api import Observation, QueuesApi
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError
@@ -108,7 +110,21 @@ class PullQueueSource:
         """See `WorkSource.release_held_by`."""
         with _told_as_unavailable(f"release the leases of worker {worker}"):
             released = self._queues.release_worker(worker)
-        return [ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds) for lease in released]
+        return [
+            ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
+            for lease in released
+        ]
+
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+        """See `WorkSource.held_by`."""
+        seen = self._seen.get(pool.name)
+        with _told_as_unavailable(f"look what worker {worker} holds"):
+            return custody.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
+
+    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+        """See `WorkSource.settle`."""
+        with _told_as_unavailable("hold suspects back"):
+            return custody.settle(self._queues, fates)
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """See `WorkSource.wait_for_arrival`."""
