@@ -5,7 +5,7 @@ What the engine refuses stays a `docker.errors.APIError`; that it cannot be aske
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -51,6 +51,7 @@ class Api(Protocol):
     """What we use of `docker.APIClient`."""
 
     timeout: float
+    headers: MutableMapping[str, str | bytes]
     base_url: str
     api_version: str
 
@@ -102,6 +103,10 @@ class DockerEngine:
         if known is None:
             with answering(self.url):
                 known = self._mine.api = docker.APIClient(**self._settings, timeout=CALL_SECONDS)
+            if self.socket_path is not None:
+                # On a socket the SDK keeps a connection for each address it called: 25 a thread, and no setting for it.
+                known.headers["Connection"] = "close"
+                known.close()
             self._all.append(known)
         known.timeout = seconds
         return known

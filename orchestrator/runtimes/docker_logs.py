@@ -150,6 +150,7 @@ class LogFollower:
             self._end(stream)
 
     def _write(self, stream: Stream, pieces: list[Piece]) -> None:
+        pieces.sort(key=lambda piece: piece.at)  # the engine has two pipes of each, and is late with one or the other
         stream.last = max(stream.last, *(piece.at for piece in pieces))
         file = self._logs.open(stream.worker)
         try:
