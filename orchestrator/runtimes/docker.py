@@ -35,6 +35,8 @@ from orchestrator.runtimes.worker_logs import WorkerLogs
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a verb waits for an engine: one that does not answer by then is away."""
+FAREWELL_SECONDS: Final = 2.0
+"""How long a close waits for what was asked of the engine before, as the removal of containers that ended."""
 UPKEEP_SECONDS: Final = 10.0
 REF: Final = "docker:"
 
@@ -171,7 +173,7 @@ class DockerRuntime:
         """See `Runtime.close`."""
         self._watch.close()
         self._makers.close()
-        self._hands.close()
+        self._hands.close(seconds=0.0 if self._watch.trouble else FAREWELL_SECONDS)
         self._ward.close()
         self._engine.close()
         with self._lock:

@@ -51,8 +51,12 @@ class Hands:
         self._tasks[zlib.crc32(key.encode()) % len(self._tasks)].put(carry_out)
         return future
 
-    def close(self) -> None:
-        """Do no more than what is under way; waits for nobody."""
+    def close(self, *, seconds: float = 0.0) -> None:
+        """Take so long at most for what was asked, and do nothing of the rest."""
+        for tasks in self._tasks:
+            tasks.put(None)
+        for thread in self._threads:
+            thread.join(seconds / len(self._threads))
         for tasks in self._tasks:
             while True:
                 try:

@@ -93,6 +93,7 @@ class Containers:
         """The worker's own process: the one that the engine's init, the first of a container, started first."""
         container = _container(handle)
         if container not in self.pids:
+            eventually(lambda: not self.has_died(handle))
             started = eventually(lambda: {inner: pid for inner, pid in _inner(container).items() if inner > 1})
             self.pids[container] = started[min(started)]
         return self.pids[container]
