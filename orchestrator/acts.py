@@ -1,22 +1,26 @@
 """What is done to workers: started, let go, asked to finish, ended; in the order of a plan, and told in the log."""
 
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.errors import SourceUnavailableError, SpawnError
+from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.fleet import draining, joined, killed, spawn_failed
 from orchestrator.launch import Launch
-from orchestrator.managed import ManagedPool
+from orchestrator.managed import ManagedPool, Outage
 from orchestrator.plan import Leave, Plan, Spawn
 from orchestrator.rollcall import is_external, released
 from orchestrator.runtime import Runtime, SpawnRequest
 from orchestrator.source import WorkSource
 
 log = structlog.get_logger()
+
+MAX_OUTAGE_SECONDS: Final = 10.0
+"""How long a runtime that could not be asked is left alone, at most."""
 
 
 class Acts:
@@ -59,6 +63,9 @@ class Acts:
         try:
             request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
             handle = self._runtime.spawn(request, now=now)
+        except RuntimeUnavailableError as error:
+            self._put_off(pool, str(error), now=now)
+            return False
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
             pool.tally.failed_starts += 1
@@ -66,6 +73,9 @@ class Acts:
                 events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
             )
             return False
+        if pool.outage is not None:
+            log.info(events.RUNTIME_RECOVERED, pool=pool.name)
+            pool.outage = None
         is_ours = not is_external(handle.ref)
         pool.tally.starts += is_ours
         pool.fleet = joined(
@@ -79,6 +89,14 @@ class Acts:
         begun = events.WORKER_SPAWNED if is_ours else events.WORKER_EXPECTED
         log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
         return True
+
+    def _put_off(self, pool: ManagedPool, why: str, *, now: Monotonic) -> None:
+        """Nothing is wrong with the pool, so no start has failed: ask again in 2, 4, 8, 10 s."""
+        before = pool.outage
+        if before is None or before.why != why:
+            log.warning(events.RUNTIME_UNAVAILABLE, pool=pool.name, error=why)
+        times = before.times + 1 if before else 1
+        pool.outage = Outage(why, times, Monotonic(now + min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))))
 
     def _retire(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:
         """Let an idle worker go: the queue fences it, and only a fenced one is asked to finish.

@@ -23,6 +23,7 @@ _ROUNDING: Final = 1e-6
 
 GuardName = Literal[
     "crash_loop",
+    "runtime_unavailable",
     "failing_work",
     "contention",
     "host_headroom",
@@ -60,7 +61,8 @@ class Conditions:
     """What bears on a decision but is neither work, nor fleet, nor setting.
 
     `cores` are the host's; `room` is what it has left for this pool (None: not measured); `bounds_by` says who set the
-    pool's bounds, where its settings' `workers` did not; `notes` are told with the decision.
+    pool's bounds, where its settings' `workers` did not; `notes` are told with the decision; `runtime_trouble` is what
+    keeps workers from being started, when that is not the pool's own fault.
     """
 
     paused: Paused = "no"
@@ -70,6 +72,7 @@ class Conditions:
     bounds_by: str = ""
     finish_by: FinishBy | None = None
     notes: tuple[str, ...] = ()
+    runtime_trouble: str = ""
 
 
 NOTHING_SPECIAL: Final = Conditions()

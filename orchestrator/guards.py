@@ -73,6 +73,14 @@ def crash_loop(target: int, facts: Facts) -> tuple[int, Limit] | None:
     return facts.current + 1, Limit("crash_loop", f"{said}: probing with one worker")
 
 
+def runtime_unavailable(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """While whatever runs workers can't be asked, or is not ready, nobody is started; those there are believed in."""
+    trouble = facts.conditions.runtime_trouble
+    if not trouble or target <= facts.current:
+        return None
+    return facts.current, Limit("runtime_unavailable", trouble)
+
+
 def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """While nearly every task fails, more workers would only fail more of them: what they depend on is down."""
     if facts.spec.on_failure == "ignore" or not 0 < facts.current < target:
@@ -211,6 +219,7 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 GUARDS: Final[tuple[Guard, ...]] = (
     crash_loop,
+    runtime_unavailable,
     failing_work,
     contention,
     queue_paused,

@@ -24,11 +24,21 @@ LEAVING_GRACE_SECONDS: Final = 30.0
 AT_ONCE: Final = Monotonic(float("-inf"))
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A runtime that could not be asked, or was not ready: why, how often in a row, and when it is asked again."""
+
+    why: str
+    times: int
+    retry_at: Monotonic
+
+
 @dataclass(slots=True)
 class ManagedPool:
     """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave.
 
     `effective` is the spec with the bounds of the moment and `conditions` what else there was, at the last decision.
+    `outage` is what kept its last worker from being started, when that was not its own fault.
     `suspects` wait for a worker of their own, and `errands` have one, by its name.
     """
 
@@ -44,6 +54,7 @@ class ManagedPool:
     is_stale: bool = False
     grace_seconds: float = LEAVING_GRACE_SECONDS
     told: tuple[object, ...] = ()
+    outage: Outage | None = None
     suspects: tuple[Suspect, ...] = ()
     errands: dict[str, Suspect] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)

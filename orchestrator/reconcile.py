@@ -4,6 +4,7 @@ Decisions and plans are pure functions of other modules; here they meet a source
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -249,6 +250,8 @@ class Reconciler:
             return
         now = self._clock.monotonic()
         spec, conditions = self._circumstances.of(pool.spec, pool.fleet)
+        if pool.outage is not None and now < pool.outage.retry_at:
+            conditions = replace(conditions, runtime_trouble=pool.outage.why)
         pool.decision, pool.state = decide(
             pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions
         )

@@ -103,7 +103,8 @@ class DockerRuntime:
             else:
                 made.add_done_callback(self._unwanted)
             slow = f"the engine at {self._engine.url} has not made a container in {PATIENCE_SECONDS:.0f} s"
-            raise RuntimeUnavailableError(self._watch.trouble or slow) from None
+            self._watch.doubt(slow)
+            raise RuntimeUnavailableError(slow) from None
         except docker.errors.APIError as error:
             raise SpawnError(
                 docker_state.failed_start(explained(error), program=_program(request.pool), pool=request.pool.name)

@@ -54,6 +54,11 @@ class Watch:
                 self._threads.append(thread)
                 thread.start()
 
+    def doubt(self, reason: str) -> None:
+        """It did not answer in time: take it for lost until it is found again."""
+        self._lost(reason)
+        self._drop_stream()
+
     def close(self) -> None:
         """End the threads; does not wait for an engine that does not answer."""
         self._closed.set()
