@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from queue_core import limits
-from queue_core.errors import InvalidLeaseTimeError, InvalidSettingError, QueueMovedError
+from queue_core.errors import InvalidLeaseTimeError, InvalidSettingError, QueueMovedError, StorageLimitError
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verb_values import Storage
 
 FILLED_FROM = "filled from "
 """What `moved_to` begins with on the store that a queue is being moved to, until all of it is there."""
@@ -24,6 +25,26 @@ def check_new_tasks(tasks: Sequence[NewTask]) -> None:
             limits.check_delay_seconds(task.delay_seconds)
             if task.eta is not None:
                 raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
+
+
+def check_storage(storage: Storage, tasks: Sequence[NewTask]) -> None:
+    """Raise `StorageLimitError` when the payloads of these tasks would bring the store over its limit."""
+    if storage.limit_bytes is None:
+        return
+    added = sum(len(task.payload) for task in tasks)
+    if storage.used_bytes + added > storage.limit_bytes:
+        raise StorageLimitError(
+            f"total_storage_limit is {storage.limit_bytes} bytes, {storage.used_bytes} are used, {added} were to be "
+            "added: delete or purge tasks, or raise the limit (`towline queues storage --limit`)"
+        )
+
+
+def check_storage_limit(limit_bytes: int | None) -> None:
+    """Raise `InvalidSettingError` unless a limit is none, or not negative and no more than a store can count."""
+    if limit_bytes is not None and not 0 <= limit_bytes <= limits.MAX_STORAGE_BYTES:
+        raise InvalidSettingError(
+            f"total_storage_limit must be in [0, {limits.MAX_STORAGE_BYTES}] bytes, or none: {limit_bytes}"
+        )
 
 
 def check_queue_spec(spec: QueueSpec) -> None:

@@ -6,7 +6,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.store import Added, Deletion, Page, Renewed
+from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
 Ended: TypeAlias = Lease | str | Deletion
@@ -151,6 +151,16 @@ class QueuesApi(Protocol):
 
     def queues(self) -> list[QueueSpec]:
         """All queues by name."""
+
+    def storage(self) -> Storage:
+        """What the payloads of all tasks may come to, and what they come to."""
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        """Refuse adds that would bring the payloads of all tasks over so many bytes (`StorageLimitError`); None: none.
+
+        What a deletion adds in the same step is let in, so that a full store can empty itself. A server learns of what
+        another one set within a second. Raises `InvalidSettingError` where the store keeps no such count.
+        """
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """Everything a scaling decision needs, in one round trip; `after` is the last observation's cursor."""

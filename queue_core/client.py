@@ -11,7 +11,7 @@ from queue_core.http_api.caller import Caller, Repeat, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.pull_queue import as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
-from queue_core.store import Added, Deletion, Page, Renewed
+from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
 TIMEOUT_SECONDS = 30.0
@@ -223,6 +223,14 @@ class HttpQueues:
     def queues(self) -> list[QueueSpec]:
         """See `QueuesApi.queues`."""
         return values.queues_of(self._caller.get("/v1/queues")["queues"])
+
+    def storage(self) -> Storage:
+        """See `QueuesApi.storage`."""
+        return values.flat_of(Storage, self._caller.get("/v1/storage"))
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        """See `QueuesApi.set_storage_limit`."""
+        self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe").json()
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """See `QueuesApi.observe`."""

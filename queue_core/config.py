@@ -21,12 +21,13 @@ from queue_core.limits import (
     MAX_LEASE_SECONDS,
     MAX_LEASES,
     MAX_QUEUE_NAME_CHARACTERS,
+    MAX_STORAGE_BYTES,
     NAME_RETENTION_SECONDS,
 )
 from queue_core.mistakes import Mistake, did_you_mean, mistakes_of
 from queue_core.stores.settings import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
 from queue_core.task import QueueSpec
-from queue_core.units import Seconds, format_seconds, parse_seconds
+from queue_core.units import Bytes, Seconds, format_seconds, parse_seconds
 from queue_core.yaml_text import Document, DocumentError
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7878"
@@ -170,9 +171,7 @@ Listen = Annotated[str, BeforeValidator(_listen)]
 class ServerSettings(Model):
     """Where the HTTP API listens, and whom it answers."""
 
-    listen: Listen = Field(
-        default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket."
-    )
+    listen: Listen = Field(default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket.")
     tokens: tuple[TokenSettings, ...] = Field(default=(), description="Asked for when any is given.")
     grpc: Grpc | None = Field(
         default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=or_an_address
@@ -212,6 +211,12 @@ class QueueFile(Model):
         default="task", description="The log of changes: an event per task, per call, or none."
     )
     log: str | None = Field(default=None, min_length=1, description="A file for the log, besides standard error.")
+    total_storage_limit: Bytes | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_STORAGE_BYTES,
+        description="What the payloads of all tasks may come to; left out: as it was set, at first without a limit.",
+    )
     queues: dict[str, QueueSettings] = Field(default_factory=dict, description="Queues by name.")
 
     def specs(self) -> list[QueueSpec]:

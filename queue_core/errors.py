@@ -9,6 +9,7 @@ QueueError
 │       └── CutShortError            the file ends too early: complete it, then go on
 ├── UnknownQueueError                name a queue that exists; the message lists some
 │   └── QueueMovedError              the queue lives in another store now; the message says where
+├── StorageLimitError                delete tasks, or raise the limit, which the message names; nothing was changed
 ├── MoveRefusedError                 mend what stands in the way of a move, which the message names
 ├── LeaseLostError                   the token is not current: stop the work, its task has moved on
 ├── WorkerRetiredError               this worker is to finish: it gets no more leases
@@ -109,6 +110,10 @@ class CutShortError(BadFileError):
 
 class MoveRefusedError(QueueError):
     """A queue can't be moved as things stand; nothing was lost, and where it was it still is."""
+
+
+class StorageLimitError(QueueError):
+    """What is to be added would bring the payloads of all tasks over the store's `total_storage_limit`."""
 
 
 class LeaseLostError(QueueError):

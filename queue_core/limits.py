@@ -27,6 +27,7 @@ MAX_LEASES = (1 << 31) - 1  # our own: what a store's column holds
 MAX_LEASE_CALLS_PER_SECOND = 1_000_000  # our own
 MAX_EMAILS = 1000  # our own, of users and of writers each
 MAX_EMAIL_CHARACTERS = 320  # RFC 3696: 64 before the @, 255 after
+MAX_STORAGE_BYTES = (1 << 63) - 1  # our own: what a store's column holds
 MAX_TAG_BYTES = 500
 MAX_TAGS_PER_LEASE = 100  # our own: one index probe a tag
 MAX_QUEUE_NAME_CHARACTERS = 100

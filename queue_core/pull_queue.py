@@ -11,7 +11,7 @@ from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.limits import check_wait_seconds
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
-from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Subscription
+from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Storage, Subscription
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Turn
 
@@ -266,6 +266,14 @@ class PullQueues:
     def queues(self) -> list[QueueSpec]:
         """See `QueuesApi.queues`."""
         return self._service.look(lambda turn: turn.transaction.queues())
+
+    def storage(self) -> Storage:
+        """See `QueuesApi.storage`."""
+        return self._service.look(lambda turn: turn.transaction.storage())
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        """See `QueuesApi.set_storage_limit`."""
+        self._service.run(lambda turn: turn.set_storage_limit(limit_bytes))
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """See `QueuesApi.observe`."""

@@ -47,14 +47,23 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Changes in the order in which they are made, and listed queues that were `moved` away and are left alone."""
+    """Changes in the order in which they are made, and listed queues that were `moved` away and are left alone.
+
+    `storage`: of the limit of all payloads, which is set before anything else; None when that stays.
+    """
 
     changes: tuple[Change, ...]
     moved: tuple[QueueSpec, ...] = ()
+    storage: Edit | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be done."""
+        return not self.changes and self.storage is None
 
 
-def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec]) -> Plan:
-    """What makes `queues`, all there are, into what the file says. Nothing when they are that already.
+def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec], *, storage_limit_bytes: int | None = None) -> Plan:
+    """What makes `queues`, all there are, and the limit into what the file says. Nothing when they are that already.
 
     What a file can't say, such as the length of a lease, stays as it is. A push queue of the file is no queue here.
     """
@@ -71,7 +80,9 @@ def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec]) -> Plan:
             changes.append(change)
     missing = [spec for spec in known.values() if spec.name != ALWAYS_THERE and not spec.is_closed]
     changes += [Change(spec.name, "pause", (_PAUSED,), pausing="pause") for spec in missing]
-    return Plan(tuple(changes), tuple(moved))
+    wanted = entries.total_storage_limit_bytes
+    storage = Edit("total_storage_limit_bytes", storage_limit_bytes, wanted) if wanted != storage_limit_bytes else None
+    return Plan(tuple(changes), tuple(moved), storage)
 
 
 def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Change | None:

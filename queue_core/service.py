@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 
 from queue_core.clock import Clock, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
-from queue_core.events import EventLog, NullLog, QueueEvent
+from queue_core.events import EventLog, Lifecycle, NullLog, QueueEvent
 from queue_core.notes import Wake
-from queue_core.store import Store, Ticket
+from queue_core.store import Store, Ticket, Transaction
 from queue_core.task import Lease
-from queue_core.verbs import Turn
+from queue_core.verbs import StorageGuard, Turn
 
 PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Before another try of a remote store; each is drawn from its upper half. Whoever called tries again after these."""
@@ -67,6 +67,7 @@ class QueueService:
         self._jitter = jitter
         self._wake = wake or self._signal
         self._sleep = sleep
+        self._storage = StorageGuard()
 
     def commit(self, steps: Sequence[Step[T]]) -> Batch[T]:
         """Run the steps in one transaction. A step's `QueueError` is its outcome and leaves the others alone.
@@ -81,7 +82,7 @@ class QueueService:
         outcomes: list[T | QueueError] = []
         by_verb = self.store.unit == "verb"
         with self.store.begin() as transaction:
-            turn = Turn(transaction, now=self.clock.now(), lifecycle=self._log.lifecycle, jitter=self._jitter)
+            turn = self._turn(transaction, self._log.lifecycle)
             for step in steps:
                 try:
                     outcomes.append(step(turn))
@@ -93,6 +94,9 @@ class QueueService:
                     outcomes.append(error)
         wakes = tuple(Wake(queue, tag, count) for (queue, tag), count in turn.wakes.items())
         return Batch(tuple(outcomes), self.store.ticket(), tuple(turn.events), wakes)
+
+    def _turn(self, transaction: Transaction, lifecycle: Lifecycle) -> Turn:
+        return Turn(transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage)
 
     def _insist(self, call: Callable[[], R]) -> R:
         """Try again while nothing took effect and there is time."""
@@ -145,7 +149,7 @@ class QueueService:
         can only be rolled back.
         """
         with self.store.within(connection) as transaction:
-            return step(Turn(transaction, now=self.clock.now(), lifecycle="off", jitter=self._jitter))
+            return step(self._turn(transaction, "off"))
 
     def look(self, step: Step[T]) -> T:
         """One step that only reads: from a snapshot, beside any writer. Tried again as `commit` is."""
@@ -153,7 +157,7 @@ class QueueService:
 
     def _look(self, step: Step[T]) -> T:
         with self.store.read() as transaction:
-            return step(Turn(transaction, now=self.clock.now(), lifecycle="off", jitter=self._jitter))
+            return step(self._turn(transaction, "off"))
 
     def is_late(self, leases: Sequence[Lease]) -> bool:
         """Whether leases that were just granted began a while ago: the link to the store was cut meanwhile, or it was

@@ -26,6 +26,7 @@ from queue_core.verb_values import (
     Release,
     Renewal,
     Renewed,
+    Storage,
 )
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Renewal",
     "Renewed",
     "Signals",
+    "Storage",
     "Store",
     "Subscription",
     "Ticket",
@@ -66,6 +68,16 @@ class Transaction(Protocol):
 
     def delete_queue(self, name: str) -> int:
         """Drop a queue with its tasks and names; returns how many tasks went with it."""
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        """Bound what the payloads of all tasks may come to; None: no bound. It is `Turn` that refuses more.
+
+        The first bound counts the payloads that are there: its cost grows with the tasks. Raises `InvalidSettingError`
+        where the store keeps no such count.
+        """
+
+    def storage(self) -> Storage:
+        """The bound, and what the payloads come to, dead tasks' included; O(1)."""
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
         """Add, in order. An eta, a name or a queue out of range fails the whole call before anything is written."""

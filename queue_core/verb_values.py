@@ -123,6 +123,17 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """What the payloads of all tasks of a store may come to, and what they come to; both in bytes.
+
+    `limit_bytes` None: no limit; then nothing is counted, and `used_bytes` is 0.
+    """
+
+    limit_bytes: int | None = None
+    used_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """What `Store.check` found: every line of `problems` is a broken promise; none is a healthy store."""
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import events, limits
-from queue_core.admission import check_new_tasks, check_queue_spec
+from queue_core.admission import check_new_tasks, check_queue_spec, check_storage, check_storage_limit
 from queue_core.api import ALL_STATES, Observation
-from queue_core.clock import Instant
+from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errand import Errand, errand_of
 from queue_core.errors import InvalidCountError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
@@ -34,15 +34,44 @@ PURGE_CHUNK = 1000
 SETTLE_CHUNK = 500
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
+KNOWN_SECONDS = 1.0
+
+
+class StorageGuard:
+    """Keeps adds within the store's limit. That there is none is taken for granted for a second, so that a store
+    without one is not asked with every add. From any thread."""
+
+    def __init__(self) -> None:
+        self._unlimited_at: Instant | None = None
+
+    def check(self, turn: "Turn", tasks: Sequence[NewTask]) -> None:
+        """Raise `StorageLimitError` where these tasks would pass the limit."""
+        known_at = self._unlimited_at
+        if known_at is not None and 0 <= turn.now - known_at < KNOWN_SECONDS * MICROSECONDS:
+            return
+        storage = turn.transaction.storage()
+        check_storage(storage, tasks)
+        self._unlimited_at = turn.now if storage.limit_bytes is None else None
+
+    def forget(self) -> None:
+        """Ask with the next add: the limit has changed."""
+        self._unlimited_at = None
 
 
 class Turn(Notes):
     """The verbs of one transaction at one instant, and what is to be told when it is durable."""
 
     def __init__(
-        self, transaction: Transaction, *, now: Instant, lifecycle: Lifecycle, jitter: Callable[[], float]
+        self,
+        transaction: Transaction,
+        *,
+        now: Instant,
+        lifecycle: Lifecycle,
+        jitter: Callable[[], float],
+        storage: StorageGuard,
     ) -> None:
         super().__init__(now=now, lifecycle=lifecycle)
+        self._storage = storage
         self.transaction = transaction
         self._jitter = jitter
 
@@ -51,6 +80,7 @@ class Turn(Notes):
     def add(self, queue: str, tasks: Sequence[NewTask]) -> list[Added]:
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
+        self._storage.check(self, tasks)
         added = self.transaction.add(queue, tasks, now=self.now)
         self.note_added(queue, tasks, added)
         return added
@@ -59,6 +89,7 @@ class Turn(Notes):
         """A repeat is noted again: whoever added first may not have come to tell of it."""
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
+        self._storage.check(self, tasks)
         added = self.transaction.add_once(queue, tasks, call, now=self.now)
         self.note_added(queue, tasks, added)
         return added
@@ -166,6 +197,11 @@ class Turn(Notes):
         if created:
             self.note([QueueEvent(events.QUEUE_CREATED, self.now, spec.name)])
         return created
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        check_storage_limit(limit_bytes)
+        self.transaction.set_storage_limit(limit_bytes)
+        self._storage.forget()
 
     def delete_by_name(self, queue: str, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         limits.check_token_count(len(names))

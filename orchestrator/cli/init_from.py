@@ -26,7 +26,9 @@ def settings_text(entries: QueueFileEntries, *, head: str, source: str) -> str:
     """
     queues = "".join(_queue(spec) for spec in entries.queues)
     pools = "".join(_POOL.format(key=_key(spec.name)) for spec in entries.queues)
-    text = f"{head}\n# Pull queues of {_line(source)}.\n" + (f"queues:\n{queues}" if queues else "queues: {}\n")
+    limit_bytes = entries.total_storage_limit_bytes
+    limit = "" if limit_bytes is None else f"total_storage_limit: {format_bytes(limit_bytes)}\n"
+    text = f"{head}{limit}\n# Pull queues of {_line(source)}.\n" + (f"queues:\n{queues}" if queues else "queues: {}\n")
     if pools:
         text += (
             f"\n# Pools of workers, one for each queue: give it its program, and take the # away.\n# pools:\n{pools}"
@@ -55,8 +57,6 @@ def _left_out(entries: QueueFileEntries) -> list[str]:
     left = []
     if entries.push_queues:
         left.append(f"push queues, as nothing here calls handlers: {', '.join(entries.push_queues)}")
-    if entries.total_storage_limit_bytes is not None:
-        left.append(f"total_storage_limit, {format_bytes(entries.total_storage_limit_bytes)}: not enforced")
     if not entries.resume_paused_queues:
         left.append("resume_paused_queues: False: a queue that is paused stays so until `towline resume`")
     return left

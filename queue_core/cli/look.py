@@ -23,7 +23,10 @@ PAGE = 1000
     "queues",
     examples=("towline queues", "towline queues --json", "towline queues apply queue.yaml --dry-run"),
     cls=CommandWithMore,
-    entries={"apply": Entry("queue_core.cli.queues_apply", LOOK, "make them what a queue.yaml or queue.xml says")},
+    entries={
+        "apply": Entry("queue_core.cli.queues_apply", LOOK, "make them what a queue.yaml or queue.xml says"),
+        "storage": Entry("queue_core.cli.queues_storage", LOOK, "what all payloads come to, and a limit of it"),
+    },
 )
 @target_options
 @click.pass_context

@@ -15,7 +15,7 @@ from queue_core.cli.output import columns, print_json, print_table, say
 from queue_core.cli.queue_files import load_queue_file_entries
 from queue_core.cli.target import Where, opened
 from queue_core.queue_file import QueueFileEntries
-from queue_core.queue_file_plan import Change, Plan, Setting, plan_of
+from queue_core.queue_file_plan import Change, Edit, Plan, Setting, plan_of
 from queue_core.units import format_bytes
 
 
@@ -42,30 +42,40 @@ def apply(
 
     FILE is definitive: queues it lists are made or set anew, and go on if they were paused (unless it says
     resume_paused_queues: False); queues it does not list are paused, their tasks kept, except `default`. Push queues
-    are left out. A second run finds nothing to do.
+    are left out. Its total_storage_limit bounds the payloads of all tasks; without one the bound is lifted. A second
+    run finds nothing to do.
     """
     entries = load_queue_file_entries(queue_file)
     with opened(**where) as (queues, target):
-        plan = plan_of(entries, queues.queues())
+        plan = plan_of(entries, queues.queues(), storage_limit_bytes=queues.storage().limit_bytes)
         if not as_json:
             _tell(entries, plan)
-        wanted = bool(plan.changes) and not dry
+        wanted = not plan.is_empty and not dry
         if wanted and not consent:
-            _ask(len(plan.changes), target.shown)
+            _ask(_changed(plan), target.shown)
+        if wanted and plan.storage is not None:
+            queues.set_storage_limit(entries.total_storage_limit_bytes)
         for change in plan.changes if wanted else ():
             _make(change, queues)
     if as_json:
         print_json(_record(entries, plan, outcome="applied" if wanted else "left"))
     elif wanted:
-        say(f"done: {_counted(len(plan.changes), 'queue')} changed")
+        say(f"done: {_changed(plan)} changed")
     return exits.OK
 
 
-def _ask(count: int, shown: str) -> None:
+def _ask(changed: str, shown: str) -> None:
     if not sys.stdin.isatty():
-        told = f"{_counted(count, 'queue')} of {shown} would change, and there is nobody to ask"
+        told = f"{changed} of {shown} would change, and there is nobody to ask"
         raise CommandError(told, code=exits.USAGE, fix="give --yes to change them, or --dry-run only to look")
-    click.confirm(f"Change {_counted(count, 'queue')} of {shown}?", abort=True, err=True)
+    click.confirm(f"Change {changed} of {shown}?", abort=True, err=True)
+
+
+def _changed(plan: Plan) -> str:
+    count = _counted(len(plan.changes), "queue")
+    if plan.storage is None:
+        return count
+    return f"{count} and the storage limit" if plan.changes else "the storage limit"
 
 
 def _make(change: Change, queues: QueuesApi) -> None:
@@ -81,7 +91,10 @@ def _make(change: Change, queues: QueuesApi) -> None:
 
 
 def _tell(entries: QueueFileEntries, plan: Plan) -> None:
-    rows = [
+    rows: list[tuple[object, ...]] = (
+        [("(all)", "update", "total_storage_limit", *_sizes(plan.storage))] if plan.storage else []
+    )
+    rows += [
         (change.queue, change.kind, edit.setting, _shown(edit.before), _shown(edit.after))
         for change in plan.changes
         for edit in change.edits
@@ -92,9 +105,6 @@ def _tell(entries: QueueFileEntries, plan: Plan) -> None:
         say(f"left out: {count}, as nothing here calls handlers: {', '.join(entries.push_queues)}")
     for spec in plan.moved:
         say(f"left alone: {spec.name} was moved to {spec.moved_to}; apply the file there")
-    if entries.total_storage_limit_bytes is not None:
-        size = format_bytes(entries.total_storage_limit_bytes)
-        say(f"not enforced: total_storage_limit ({size})")
 
 
 def _record(entries: QueueFileEntries, plan: Plan, *, outcome: str) -> dict[str, object]:
@@ -111,7 +121,13 @@ def _record(entries: QueueFileEntries, plan: Plan, *, outcome: str) -> dict[str,
         "push_queues": entries.push_queues,
         "moved": {spec.name: spec.moved_to for spec in plan.moved},
         "total_storage_limit_bytes": entries.total_storage_limit_bytes,
+        "storage_limit": {"from": plan.storage.before, "to": plan.storage.after} if plan.storage else None,
     }
+
+
+def _sizes(edit: Edit) -> tuple[str | None, str | None]:
+    before, after = (format_bytes(size) if isinstance(size, int) else None for size in (edit.before, edit.after))
+    return before, after
 
 
 def _shown(value: Setting) -> Setting:

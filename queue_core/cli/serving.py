@@ -73,6 +73,9 @@ def _open_once(settings: QueueFile, url: str) -> Store:
         service = QueueService(store)
         for spec in settings.specs():
             service.run(lambda turn, spec=spec: turn.put_queue(spec))  # type: ignore[misc]
+        limit_bytes = settings.total_storage_limit
+        if limit_bytes is not None:
+            service.run(lambda turn: turn.set_storage_limit(limit_bytes))
     except BaseException:
         store.close()
         raise

@@ -9,6 +9,7 @@ from queue_core.errors import (
     LeaseLostError,
     PermissionDeniedError,
     QueueError,
+    StorageLimitError,
     StoreError,
     StoreUnavailableError,
     UnknownQueueError,
@@ -39,7 +40,13 @@ def _trees(*roots: type[QueueError]) -> dict[str, type[QueueError]]:
 
 ERRORS: Mapping[str, type[QueueError]] = MappingProxyType(
     _trees(
-        InvalidRequestError, UnknownQueueError, LeaseLostError, WorkerRetiredError, PermissionDeniedError, StoreError
+        InvalidRequestError,
+        UnknownQueueError,
+        LeaseLostError,
+        WorkerRetiredError,
+        PermissionDeniedError,
+        StorageLimitError,
+        StoreError,
     )
 )
 """Every error that crosses the wire, by its problem type."""

@@ -11,13 +11,13 @@ from typing import TypeAlias, TypeVar, cast
 
 from queue_core.api import Observation
 from queue_core.clock import Instant
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.store import Added, Deletion, Page, Renewed
+from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 Json: TypeAlias = dict[str, object]
 
-V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask)
+V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, HeardWorker)
 
 STATE_NAMES = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
 STATES = {name: state for state, name in STATE_NAMES.items()}

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from queue_core.server.wire import StateName
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, WaitingTask
-from queue_core.store import Added, Renewed
+from queue_core.store import Added, Renewed, Storage
 from queue_core.task import QueueSpec
 
 
@@ -211,3 +211,4 @@ class ProblemOut(BaseModel):
 
 STATS = TypeAdapter(QueueStats)
 SPEC = TypeAdapter(QueueSpec)
+STORAGE = TypeAdapter(Storage)

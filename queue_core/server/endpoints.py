@@ -10,6 +10,7 @@ from queue_core.server import answers, handlers, wire
 from queue_core.server.core import ServerCore
 from queue_core.server.handlers import Call
 from queue_core.stats import QueueStats
+from queue_core.store import Storage
 from queue_core.task import QueueSpec
 
 Handler = Callable[[ServerCore, Call], Awaitable[Json]]
@@ -40,7 +41,7 @@ class Endpoint:
     permission: str | None
     handler: Handler | None
     takes: type[wire.Wire] | None
-    answers: type[BaseModel] | TypeAdapter[QueueStats] | TypeAdapter[QueueSpec]
+    answers: type[BaseModel] | TypeAdapter[QueueStats] | TypeAdapter[QueueSpec] | TypeAdapter[Storage]
     query: tuple[Parameter, ...] = ()
     operation: str = ""
 
@@ -110,6 +111,18 @@ ENDPOINTS = (
     Endpoint("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue, None, answers.SPEC),
     Endpoint("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, wire.QueueSettings, answers.Created),
     Endpoint("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue, None, answers.Count),
+    Endpoint(
+        "GET",
+        "/v1/storage",
+        "The limit of all payloads, and what they come to; without a limit nothing is counted.",
+        "queues",
+        handlers.show_storage,
+        None,
+        answers.STORAGE,
+    ),
+    Endpoint(
+        "PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, wire.StorageLimit, answers.Done
+    ),
     _post(f"{_WORKER}/retire", "Fence an idle worker.", handlers.retire_worker, wire.Nothing, answers.Retired),
     _post(
         f"{_WORKER}/release",

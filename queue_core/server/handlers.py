@@ -129,6 +129,16 @@ async def set_queue(core: ServerCore, call: Call) -> Json:
     return {"created": await core.turns.run(lambda turn: turn.put_queue(spec))}
 
 
+async def show_storage(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+    return values.flat_json(await core.look(lambda turn: turn.transaction.storage()))
+
+
+async def set_storage(core: ServerCore, call: Call) -> Json:
+    limit_bytes = call.read(wire.StorageLimit).limit_bytes
+    await core.turns.run(lambda turn: turn.set_storage_limit(limit_bytes))
+    return {}
+
+
 async def delete_queue(core: ServerCore, call: Call) -> Json:
     count = await core.turns.run(lambda turn: turn.transaction.delete_queue(call.queue))
     core.waiting.retry_queue(call.queue)
@@ -212,7 +222,7 @@ async def heard_workers(core: ServerCore, call: Call) -> Json:
     limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
     found = islice(core.waiting.roster.of(call.queue, prefix=prefix), limit)
-    return {"workers": values.list_json(one.told(now=now) for one in found)}
+    return {"workers": values.list_json([one.told(now=now) for one in found])}
 
 
 async def lead(core: ServerCore, call: Call) -> Json:

@@ -23,6 +23,7 @@ STATUS: Mapping[type[QueueError], int] = MappingProxyType(
         errors.UnauthenticatedError: 401,
         errors.StoreUnavailableError: 503,
         errors.StoreFullError: 507,
+        errors.StorageLimitError: 507,
         errors.StoreError: 500,
         errors.QueueError: 500,
     }
@@ -45,7 +46,7 @@ TITLES: Mapping[int, str] = MappingProxyType(
         422: "The request can't be right",
         500: "The server failed",
         503: "Not available now",
-        507: "The disk is full",
+        507: "No room is left",
     }
 )
 

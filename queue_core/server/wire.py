@@ -222,6 +222,12 @@ class QueueSettings(Wire):
         return QueueSpec(name, **self.model_dump())
 
 
+class StorageLimit(Wire):
+    """How much the payloads of all tasks may come to."""
+
+    limit_bytes: int | None = Field(ge=0, le=limits.MAX_STORAGE_BYTES, description="null: no limit.")
+
+
 class Nothing(Wire):
     """An empty object."""
 

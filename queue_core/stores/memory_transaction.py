@@ -21,6 +21,7 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
+    Storage,
 )
 from queue_core.stores import memory_looking, once
 from queue_core.stores.memory_queue import MemoryQueue
@@ -39,6 +40,7 @@ class MemoryTransaction:
         self._retired: set[str] = set()
         self._leads: dict[str, tuple[str, Instant]] = {}
         self._answers: dict[str, tuple[int, bytes]] = {}
+        self._storage_limit: int | None = None
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -66,6 +68,15 @@ class MemoryTransaction:
         changed = held.spec.paused != (paused == "paused")
         held.spec = replace(held.spec, paused=paused == "paused")
         return changed
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        self._storage_limit = limit_bytes
+
+    def storage(self) -> Storage:
+        if self._storage_limit is None:
+            return Storage()
+        payloads = (task.payload for held in self._queues.values() for task in held.tasks.values())
+        return Storage(self._storage_limit, sum(map(len, payloads)))
 
     # -- producers ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import structlog
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.errors import QueueError, WorkerRetiredError
+from queue_core.errors import QueueError, StorageLimitError, WorkerRetiredError
 from queue_core.limits import check_worker
 from queue_core.server import events
 from queue_core.server.appengine import adding, leasing, messages, queues
@@ -229,6 +229,8 @@ def reply_of(outcome: object) -> Reply:
         return _reply(outcome)
     if isinstance(outcome, ApplicationError):
         return _application_error(outcome.code, outcome.detail)
+    if isinstance(outcome, StorageLimitError):
+        return _rpc_error(RpcCode.OVER_QUOTA, str(outcome))
     if isinstance(outcome, QueueError):
         return _application_error(code_of(outcome), str(outcome))
     if isinstance(outcome, RpcError):

@@ -53,6 +53,7 @@ CODES: Mapping[type[QueueError], Code] = MappingProxyType(
         errors.QueueMovedError: Code.FAILED_PRECONDITION,
         errors.LeaseLostError: Code.FAILED_PRECONDITION,
         errors.WorkerRetiredError: Code.FAILED_PRECONDITION,
+        errors.StorageLimitError: Code.RESOURCE_EXHAUSTED,
         errors.PermissionDeniedError: Code.PERMISSION_DENIED,
         errors.UnauthenticatedError: Code.UNAUTHENTICATED,
         errors.StoreUnavailableError: Code.UNAVAILABLE,

@@ -22,7 +22,11 @@ async def upload_queue_yaml(core: ServerCore, call: Call) -> Values:
         raise invalid("\n".join(error.lines)) from error
 
     def step(turn: Turn) -> None:
-        for change in plan_of(entries, turn.transaction.queues()).changes:
+        before = turn.transaction.storage().limit_bytes
+        plan = plan_of(entries, turn.transaction.queues(), storage_limit_bytes=before)
+        if plan.storage is not None:
+            turn.set_storage_limit(entries.total_storage_limit_bytes)
+        for change in plan.changes:
             if change.spec is not None:
                 turn.put_queue(change.spec)
             if change.pausing is not None:

@@ -43,6 +43,7 @@ REASONS: Mapping[type[QueueError], tuple[int, str]] = MappingProxyType(
         errors.UnknownQueueError: (404, "notFound"),
         errors.LeaseLostError: (400, "invalid"),
         errors.WorkerRetiredError: (403, "forbidden"),
+        errors.StorageLimitError: (403, "quotaExceeded"),
         errors.PermissionDeniedError: (403, "forbidden"),
         errors.UnauthenticatedError: (401, "authError"),
         errors.StoreUnavailableError: (503, "backendError"),

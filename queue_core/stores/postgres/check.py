@@ -52,6 +52,14 @@ _PROMISES = (
     ("name {} is taken for ever", "SELECT name FROM towline.names WHERE task IS NULL AND until IS NULL"),
     ("name {} is of no queue", "SELECT name FROM towline.names WHERE queue NOT IN (SELECT id FROM towline.queues)"),
     (
+        "the bytes of all payloads differ from a recount: {}",
+        """
+        SELECT s.bytes FROM (SELECT coalesce(sum(bytes), 0) AS bytes FROM towline.stored) AS s
+        WHERE EXISTS (SELECT FROM towline.storage_limit)
+            AND s.bytes <> (SELECT coalesce(sum(octet_length(payload)), 0) FROM towline.tasks)
+        """,
+    ),
+    (
         "task {} is leased but was never granted",
         "SELECT id FROM towline.tasks WHERE state = 2 AND (leased_at = 0 OR leases = 0)",
     ),

@@ -17,9 +17,10 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
+    Storage,
 )
 from queue_core.stores import once
-from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, working
+from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, storage, working
 from queue_core.stores.postgres.administering import NameOutcome
 from queue_core.stores.postgres.step import Step
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
@@ -52,6 +53,12 @@ class PostgresTransaction:
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         return queues.set_paused(self._step, queue, paused)
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        storage.set_storage_limit(self._step, limit_bytes)
+
+    def storage(self) -> Storage:
+        return storage.storage(self._step)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
+    Storage,
 )
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.spread import Spread, Spreads, by_shard, in_places
@@ -68,6 +69,12 @@ class SpreadTransaction(SpreadAdministering):
     def set_moved(self, queue: str, to: str) -> None:
         for name in self._names(queue):
             self._plain.set_moved(name, to)
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        self._plain.set_storage_limit(limit_bytes)
+
+    def storage(self) -> Storage:
+        return self._plain.storage()
 
     # -- producers ------------------------------------------------------------------------------------------------
 

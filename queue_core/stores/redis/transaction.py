@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from queue_core.clock import Instant
+from queue_core.errors import InvalidSettingError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
@@ -17,6 +18,7 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
+    Storage,
 )
 from queue_core.stores.redis import adding, administering, looking, moving, peeking, supervising, working
 from queue_core.stores.redis.administering import NameOutcome
@@ -49,6 +51,16 @@ class RedisTransaction:
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         return administering.set_paused(self._calls, queue, paused)
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        if limit_bytes is not None:
+            raise InvalidSettingError(
+                "a Redis store keeps no count of its payloads and so no total_storage_limit: "
+                "bound it by Redis' own maxmemory, or use a sqlite: or postgresql: store"
+            )
+
+    def storage(self) -> Storage:
+        return Storage()
 
     # -- producers and workers ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from queue_core.store import Check
 from queue_core.stores.sqlite.driver import Connection
+from queue_core.stores.sqlite.storage import RECOUNT
 
 MAX_PROBLEMS = 50
 
@@ -64,6 +65,10 @@ _PROMISES = (
         ),
     ),
     ("name {} is taken for ever", "SELECT name FROM names WHERE task IS NULL AND until IS NULL"),
+    (
+        "the bytes of all payloads differ from a recount: {}",
+        f"SELECT used_bytes FROM storage WHERE used_bytes IS NOT ({RECOUNT})",  # noqa: S608
+    ),
     (
         "task {} is leased but was never granted",
         "SELECT id FROM tasks WHERE state = 2 AND (leased_at = 0 OR leases = 0)",

@@ -19,6 +19,7 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
+    Storage,
 )
 from queue_core.stores import once
 from queue_core.stores.sqlite import (
@@ -33,6 +34,7 @@ from queue_core.stores.sqlite import (
     samples,
     sessions,
     settling,
+    storage,
     supervision,
 )
 from queue_core.stores.sqlite.administering import NameOutcome
@@ -68,6 +70,12 @@ class SqliteTransaction:
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         return queues.set_paused(self._step, queue, paused)
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        storage.set_storage_limit(self._step, limit_bytes)
+
+    def storage(self) -> Storage:
+        return storage.storage(self._step.connection)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
