@@ -28,6 +28,7 @@ from queue_core.units import format_bytes
 
 Level = Literal["ok", "warn", "bad"]
 
+RUNBOOK: Final = "orchestrator/doc/runbook.md"
 MIN_FREE_BYTES: Final = 256 << 20
 LOW_FREE_BYTES: Final = 2 << 30
 SLOW_SYNC_SECONDS: Final = 0.02
@@ -49,6 +50,11 @@ class Finding:
     level: Level
     found: str
     fix: str = ""
+
+    @property
+    def see(self) -> str:
+        """Its section in the runbook: cause, check, cure; "" when nothing is wrong."""
+        return "" if self.level == "ok" else f"{RUNBOOK}#doctor-{self.check.replace(' ', '-')}"
 
 
 def findings(project: Project | None) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     project, first = _project(file)
     found = [*first, *findings(project)]
     if as_json:
-        print_json([{"check": f.check, "level": f.level, "found": f.found, "fix": f.fix} for f in found])
+        print_json([{"check": f.check, "level": f.level, "found": f.found, "fix": f.fix, "see": f.see} for f in found])
     else:
         for finding in found:
             _print(finding)
@@ -54,3 +54,5 @@ def _print(finding: Finding) -> None:
     click.echo(f"{level} {finding.check:<12} {finding.found}", color=wants_colour())
     if finding.fix:
         click.echo(f"{'':<19}{finding.fix}")
+    if finding.see:
+        click.echo(f"{'':<19}see {finding.see}")
