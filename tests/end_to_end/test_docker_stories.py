@@ -1,0 +1,108 @@
+"""Containers under a supervisor on a real engine: what happens to the work when something happens to them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.docker_engine import DockerEngine
+from tests.support.docker_site import DockerSite, docker_site
+from tests.support.eventually import eventually
+
+SECONDS = 30.0
+APP = "tests.support.docker_work:app"
+
+
+@pytest.fixture
+def site(docker_engine: DockerEngine) -> Iterator[DockerSite]:
+    with docker_site(docker_engine) as site:
+        yield site
+
+
+def test_a_container_removed_behind_the_back_of_its_supervisor_is_replaced_and_its_task_runs_again(
+    site: DockerSite,
+) -> None:
+    site.write(resize=site.pool(workers={"min": 2, "max": 2}))
+    site.start()
+    (name,) = site.add("hold go")
+    (first,) = eventually(site.notes, seconds=SECONDS)
+    with site.engine.client() as client:
+        client.remove_container(site.living()[first.worker], force=True)
+    second = eventually(lambda: len(site.notes()) == 2 and site.notes()[1], seconds=SECONDS)
+    assert (second.task, second.lease_number) == (name, 2)
+    assert second.worker != first.worker
+    death = eventually(lambda: site.deaths().get(first.worker))
+    assert death["cause"] == "signalled"
+    assert len(death["held"]) == 1  # type: ignore[arg-type]
+    (site.folder / "go").touch()
+    eventually(site.is_done)
+    eventually(lambda: len(site.living()) == 2 and set(site.living()) == site.believed(), seconds=SECONDS)
+    site.stop()
+
+
+def test_a_container_over_its_memory_limit_is_told_with_the_limit_and_its_task_runs_again(site: DockerSite) -> None:
+    site.write(resize=site.pool(workers={"max": 2}, container={"memory": "96MiB"}))
+    site.start()
+    site.add("eat 200")
+    eventually(site.is_done, seconds=SECONDS)
+    first, second = site.notes()
+    assert (second.lease_number, second.worker != first.worker) == (2, True)
+    death = eventually(lambda: site.deaths().get(first.worker))
+    assert (death["cause"], death["signal"]) == ("out of memory", 9)
+    assert death["memory_limit_bytes"] == 96 << 20
+    assert int(str(death["memory_peak_bytes"])) >= 90 << 20
+    site.stop()
+
+
+def test_a_worker_that_heeds_no_sigterm_is_ended_after_its_grace_and_its_task_goes_to_another(
+    site: DockerSite,
+) -> None:
+    stubborn = site.pool(
+        command=["python3", "-m", "tests.support.docker_stubborn"], grace="1s", workers={"min": 1, "max": 1}
+    )
+    site.write(resize=stubborn)
+    site.start()
+    site.add("rest 0")
+    eventually(lambda: site.queue.stats().in_flight == 1, seconds=SECONDS)
+    (old,) = site.living()
+    site.write(resize=site.pool(grace="1s", workers={"min": 1, "max": 1}))
+    eventually(site.is_done, seconds=SECONDS)
+    death = eventually(lambda: site.deaths().get(old), seconds=SECONDS)
+    assert death["cause"] == "overdue"
+    assert [note.worker != old for note in site.notes("end")] == [True]
+    eventually(lambda: set(site.living()) == site.believed() and len(site.living()) == 1, seconds=SECONDS)
+    site.stop()
+
+
+@pytest.mark.parametrize("init", [True, False], ids=["under an init", "as PID 1"])
+def test_a_shell_that_keeps_signals_to_itself_is_ended_with_all_it_started(site: DockerSite, init: bool) -> None:
+    command = ["sh", "-c", f"TOWLINE_APP={APP} python3 -m queue_core.worker; echo done"]
+    pool = {"command": command, "grace": "2s", "workers": {"min": 1, "max": 1}, "container": {"init": init}}
+    site.write(resize=site.pool(**pool))  # type: ignore[arg-type]
+    site.start()
+    site.add("hold go")
+    (first,) = eventually(site.notes, seconds=SECONDS)
+    site.write(resize=site.pool(**{**pool, "concurrency": 2}))  # type: ignore[arg-type]
+    death = eventually(lambda: site.deaths().get(first.worker), seconds=SECONDS)
+    assert death["cause"] == ("drained" if init else "overdue")
+    (site.folder / "go").touch()
+    eventually(site.is_done, seconds=SECONDS)
+    assert [note.worker == first.worker for note in site.notes("end")] == [False]
+    eventually(lambda: set(site.living()) == site.believed() and len(site.living()) == 1, seconds=SECONDS)
+    site.stop()
+
+
+def test_a_paused_container_loses_its_task_to_another_and_is_ended_in_good_order(docker_engine: DockerEngine) -> None:
+    with docker_site(docker_engine, lease_seconds=2.0) as site:
+        site.write(resize=site.pool(workers={"min": 2, "max": 2}))
+        site.start()
+        (name,) = site.add("hold go")
+        (first,) = eventually(site.notes, seconds=SECONDS)
+        with site.engine.client() as client:
+            client.pause(site.living()[first.worker])
+        second = eventually(lambda: len(site.notes()) == 2 and site.notes()[1], seconds=SECONDS)
+        assert (second.task, second.worker != first.worker) == (name, True)
+        (site.folder / "go").touch()
+        eventually(site.is_done, seconds=SECONDS)
+        site.stop()
+        assert site.deaths()[first.worker]["cause"] in {"drained", "overdue"}
+        assert len(site.notes("end")) <= 2
