@@ -30,6 +30,11 @@ def handling_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[Non
 
 
 def ignore_what_is_asked() -> None:
-    """Until `handling_signals`, and through an exec: what can't be heeded yet must not end us. Main thread only."""
+    """Until `handling_signals`, and through an exec: what can't be heeded yet must not end us.
+
+    Outside the main thread signals are left alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
     for number in ASKED_OF_US:
         signal.signal(number, signal.SIG_IGN)

@@ -23,7 +23,7 @@ from orchestrator.launch import Launch
 from orchestrator.lead import Lead, holder_of
 from orchestrator.pulse import Pulse
 from orchestrator.reconcile import Reconciler
-from orchestrator.reload import Reloads
+from orchestrator.reload import Loaded, Pools, Reloads
 from orchestrator.reload_desk import ReloadDesk
 from orchestrator.runtime import Runtime
 from orchestrator.sd_notify import Notices, status_of
@@ -57,7 +57,7 @@ class Supervisor:
         url: str,
         shown_url: str = "",
         token: str | None = None,
-        load: Callable[[], Mapping[str, PoolSpec]] | None = None,
+        load: Callable[[], Pools | Loaded] | None = None,
         watched: Path | None = None,
         clock: Clock | None = None,
         pulse: Pulse | None = None,

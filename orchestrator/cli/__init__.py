@@ -20,6 +20,11 @@ every task is leased in time. Begin with `towline demo`, then `towline init` and
 _FLEET: Final = {
     "up": Entry("orchestrator.cli.up", RUN, "queue server and supervisor in one process"),
     "supervise": Entry("orchestrator.cli.up", RUN, "the supervisor alone, beside a server elsewhere"),
+    "reload": Entry(
+        "orchestrator.cli.reload", RUN, "the supervisor reads its settings file again, and says what changed"
+    ),
+    "drain": Entry("orchestrator.cli.drain", RUN, "no workers on this host until undrain: before a reboot"),
+    "undrain": Entry("orchestrator.cli.drain", RUN, "workers again after a drain"),
     "demo": Entry("orchestrator.cli.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"),
     "scale": Entry("orchestrator.cli.orders", RUN, "a size by hand for a while, whatever min and max say"),
     "pause": Entry("orchestrator.cli.orders", TASKS, "grant no more leases on a queue; or leave a pool at its size"),

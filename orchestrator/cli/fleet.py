@@ -6,6 +6,7 @@ from typing import Final, TypeAlias, cast
 
 import click
 
+from orchestrator.cli.drain import drained_note, is_drained
 from orchestrator.cli.orders import finish_by
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.cli.times import Typed, typed_instant
@@ -84,7 +85,8 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
         raise CommandError(told, code=exits.NO_INPUT, fix="`towline pools` lists them")
     found = {name: one for name, one in shown.pools.items() if pool in (None, name)}
     if as_json:
-        print_json({"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "pools": found})
+        state = {"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "drained": is_drained(files)}
+        print_json({**state, "pools": found})
         return exits.OK
     rows = [pool_row(name, one, shown.workers) for name, one in found.items()]
     heads = columns(
@@ -92,6 +94,8 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
         "IN FORCE",
     )
     print_table(heads, rows, empty="no pools in the settings file")
+    if note := drained_note(files):
+        say(note)
     _warn(shown)
     return exits.OK
 

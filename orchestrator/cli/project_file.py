@@ -1,13 +1,13 @@
 """Reads the whole settings file for commands: the text, the environment, the flags; failures as people meet them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from orchestrator.config import PoolSpec
 from orchestrator.errors import ReloadRefusedError
-from orchestrator.project import DEFAULT_FILE, Project, parse
+from orchestrator.project import DEFAULT_FILE, Project, effective, parse
+from orchestrator.reload import Loaded
 from orchestrator.state import StateDir
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import bad_file, read_text
@@ -31,18 +31,31 @@ def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Proj
         raise bad_file(error, path) from None
 
 
-def pools_loader(file: Path | None, *, flags: tuple[Override, ...]) -> Callable[[], Mapping[str, PoolSpec]]:
-    """Reads the pools anew, for a reload; the file was right before, so now every mistake is only told."""
+def pools_loader(file: Path | None, *, flags: tuple[Override, ...], started_with: Project) -> Callable[[], Loaded]:
+    """Reads the pools anew, for a reload; the file was right before, so now every mistake is only told.
 
-    def load() -> Mapping[str, PoolSpec]:
+    `started_with` is what holds until the next start for all that is no pool.
+    """
+
+    def load() -> Loaded:
         try:
-            return load_project(file, flags=flags).pools
+            project = load_project(file, flags=flags)
         except CommandError as error:
             raise ReloadRefusedError(error.lines) from None
         except OSError as error:
             raise ReloadRefusedError([str(error)]) from None
+        return Loaded(project.pools, _changed_beside(started_with, project))
 
     return load
+
+
+def _changed_beside(before: Project, after: Project) -> tuple[str, ...]:
+    """The settings that differ and belong to no pool, by name: their values may be nobody's business."""
+    old, new = (
+        {path: value for path, value, _ in effective(project) if not path.startswith("pools.")}
+        for project in (before, after)
+    )
+    return tuple(path for path in dict.fromkeys([*old, *new]) if old.get(path) != new.get(path))
 
 
 def state_of(project: Project) -> StateDir:

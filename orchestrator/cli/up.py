@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from orchestrator.cli.project_file import load_project, pools_loader, state_of
+from orchestrator.cli.renewal import RENEW, begin_as_daemon, renew
 from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
@@ -34,8 +35,8 @@ from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option, log_options, setting_options
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.cli.target import bearer_token
-from queue_core.config import Override
 from queue_core.client import HttpQueues
+from queue_core.config import Override
 from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.errors import ListenError
 from queue_core.http_api.caller import Retries
@@ -73,9 +74,14 @@ def up(
 ) -> int:
     """Serve the queues of a settings file and size its pools, until SIGTERM or Ctrl-C.
 
-    SIGHUP, or a change of the file, reloads the pools. The first SIGTERM lets workers finish within their grace, a
-    second one ends them.
+    SIGHUP, a change of the file, or `towline reload` reloads the pools. The first SIGTERM lets workers finish within
+    their grace, a second one ends them. SIGUSR2 starts this command anew in the same process, as it is installed now,
+    while workers work on and callers wait; SIGUSR1 ends it and leaves the workers to the next one.
+
+    Under systemd it says when it is ready and feeds the watchdog by finished turns; as the first process of a container
+    it collects orphans. Exit code 78: the settings are wrong, and starting it again does not help.
     """
+    begin_as_daemon()
     flags = flag_overrides(
         [
             (("store",), store),
@@ -88,6 +94,7 @@ def up(
     project = load_project(file, flags=flags)
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     settings, directory = project.queue_file, project.directory
+    kept: int | None = None
     with ExitStack() as stack:
         opened = stack.enter_context(opened_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
@@ -100,7 +107,10 @@ def up(
         url = server.start()
         stack.callback(server.stop)
         click.echo(f"serving at {url}, sizing {_counted(project.pools)}", err=True)
-        return _supervise(project, url=url, token=ours, worker_token=workers, file=file, flags=flags, pulse=pulse)
+        code = _supervise(project, url=url, token=ours, worker_token=workers, file=file, flags=flags, pulse=pulse)
+        if code == RENEW:
+            kept = server.hand_over()
+    return renew(kept) if code == RENEW else code
 
 
 @command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
@@ -109,7 +119,11 @@ def up(
 @file_option
 @json_option
 def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C."""
+    """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C.
+
+    Signals, systemd and exit codes are as for `towline up`.
+    """
+    begin_as_daemon()
     project = load_project(file)
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     found = url or project.queue_file.server.url(project.directory)
@@ -121,7 +135,8 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
             listener = _listener(project, project.supervisor.listen, paths)
             click.echo(f"telling of them at {listener.start()}", err=True)
             stack.callback(listener.stop)
-        return _supervise(project, url=found, token=token, worker_token=token, file=file, flags=(), pulse=pulse)
+        code = _supervise(project, url=found, token=token, worker_token=token, file=file, flags=(), pulse=pulse)
+    return renew(None) if code == RENEW else code
 
 
 def _pulse(*, is_alone: bool = False) -> tuple[Pulse, Also]:
@@ -183,12 +198,13 @@ def _supervise(
             url=url,
             shown_url=masked(url),
             token=worker_token,
-            load=pools_loader(file, flags=flags),
+            load=pools_loader(file, flags=flags, started_with=project),
             watched=file or Path(DEFAULT_FILE),
             pulse=pulse,
         )
         try:
-            return supervisor.run()
+            code = supervisor.run()
+            return RENEW if supervisor.is_renewed else code
         except AlreadySupervisedError as error:
             fix = "`towline pools` shows what the other one does"
             raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None

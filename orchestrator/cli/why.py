@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from orchestrator.cli.drain import drained_note, is_drained
 from orchestrator.cli.fleet import Json, shown_fleet
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.cli.times import typed_instant
@@ -63,8 +64,13 @@ def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, a
     chosen = current if then is not None and isinstance(current, dict) else next(iter(found), None)
     inputs = _inputs(files, pool, chosen) if full and chosen is not None else None
     if as_json:
-        print_json({"pool": pool, "now": current, "decisions": found} | ({"inputs": inputs} if full else {}))
+        print_json(
+            {"pool": pool, "drained": is_drained(files), "now": current, "decisions": found}
+            | ({"inputs": inputs} if full else {})
+        )
         return exits.OK
+    if then is None and (note := drained_note(files)):
+        click.echo(note)
     if isinstance(current, dict):
         if then is not None:
             click.echo(f"{_clock(_at(current))}, {shown_seconds(now - _at(current))} ago")

@@ -22,12 +22,12 @@ from orchestrator.errors import SpawnError
 from orchestrator.host import HostMeter
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
+from orchestrator.runtimes.bystanders import Bystanders
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
 UPKEEP_SECONDS: Final = 10.0
-_WARDEN: Final = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.runtimes import warden; "
 # They speak to the supervisor's own parent: a worker that answered would be taken for the supervisor.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"})
 
@@ -55,7 +55,6 @@ class ProcessRuntime:
         lock: the file that a living supervisor holds locked: with it, a warden ends orphans in the end.
         """
         self._state_dir = state_dir.resolve()
-        self._lock = lock
         self.logs = WorkerLogs(self._state_dir / "workers")
         self._processes: dict[str, _Process] = {}
         self._selector = selectors.EpollSelector()
@@ -65,7 +64,7 @@ class ProcessRuntime:
         self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._bystanders = Bystanders(self._state_dir, lock=lock)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`. The environment is our own, the pool's `env`, then the request's."""
@@ -73,8 +72,8 @@ class ProcessRuntime:
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         environment.update(pool.env)
         environment.update(request.environment)
-        if self._warden is None:
-            self._start_warden()
+        if not self._processes:
+            self._bystanders.keep_warden()
         output = self.logs.open(request.worker)
         try:
             child = subprocess.Popen(
@@ -130,10 +129,9 @@ class ProcessRuntime:
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
             self.logs.trim(self._processes)
-            if self._warden is not None and self._warden.poll() is not None and self._processes:
-                self._start_warden()
-        if os.getpid() == 1:
-            self._collect_strangers()
+            if self._processes:
+                self._bystanders.keep_warden()
+        self._bystanders.collect(workers={process.pid for process in self._processes.values()})
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
@@ -152,8 +150,8 @@ class ProcessRuntime:
                 handle = self._adopt(process, now=now)
                 if handle is not None:
                     adopted.append(handle)
-        if adopted and self._warden is None:
-            self._start_warden()
+        if adopted:
+            self._bystanders.keep_warden()
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
@@ -187,8 +185,7 @@ class ProcessRuntime:
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
             self._wake_fd = -1
-        if self._warden is not None and self._warden.poll() is None:
-            self._warden.returncode = 0  # not ours to wait for
+        self._bystanders.leave()
 
     def _know(self, process: _Process) -> None:
         self._processes[process.handle.worker] = process
@@ -249,34 +246,6 @@ class ProcessRuntime:
         for process in procfs.worker_processes(str(self._state_dir)):
             if process.worker == worker:
                 procfs.signal_exactly(process, signal.SIGKILL)
-
-    def _collect_strangers(self) -> None:
-        """As the first process of a container, collect orphans that became our children."""
-        ours = {process.pid for process in self._processes.values()}
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None or ended.si_pid in ours or (self._warden and ended.si_pid == self._warden.pid):
-                return
-            os.waitid(os.P_PID, ended.si_pid, os.WEXITED | os.WNOHANG)
-
-    def _start_warden(self) -> None:
-        if self._lock is None:
-            return
-        package_root = Path(__file__).parents[2]
-        self._warden = subprocess.Popen(
-            [
-                *(sys.executable, "-S", "-E", "-P", "-c", f"{_WARDEN} warden.watch(*sys.argv[2:])"),
-                *(str(package_root), str(self._state_dir), str(self._lock)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
 
 
 def _process_of(handle: WorkerHandle) -> WorkerProcess | None:

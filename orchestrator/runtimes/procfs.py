@@ -21,12 +21,13 @@ _LOOKS = 20  # a millisecond apart
 class ProcessStat:
     """One process at one instant. `pid` and `start_ticks` together name it for as long as the host is up."""
 
-    __slots__ = ("cpu_seconds", "is_kernel_thread", "memory_bytes", "pid", "session", "start_ticks", "state")
+    __slots__ = ("cpu_seconds", "is_kernel_thread", "memory_bytes", "parent", "pid", "session", "start_ticks", "state")
 
     def __init__(self, pid: int, fields: list[str]) -> None:
         """`fields` are those of /proc/PID/stat from the third, the state, on; see proc_pid_stat(5)."""
         self.pid = pid
         self.state = fields[0]
+        self.parent = int(fields[1])
         self.session = int(fields[3])
         self.is_kernel_thread = bool(int(fields[6]) & _KERNEL_THREAD)
         self.cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
@@ -66,6 +67,21 @@ def read_stat(pid: int) -> ProcessStat | None:
         return None
     # The second field is the program's name in parentheses, which may hold anything.
     return ProcessStat(pid, text[text.rindex(")") + 2 :].split())
+
+
+def children_of(parent: int) -> list[int]:
+    """The children of a process, ended or not."""
+    return [stat.pid for stat in _stats() if stat.parent == parent]
+
+
+def ended_children_of(parent: int) -> list[int]:
+    """The children of a process that have ended and wait to be collected."""
+    return [stat.pid for stat in _stats() if stat.parent == parent and not stat.is_alive]
+
+
+def _stats() -> list[ProcessStat]:
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208
+    return [stat for pid in pids if (stat := read_stat(pid)) is not None]
 
 
 def boot() -> str:

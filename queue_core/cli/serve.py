@@ -11,6 +11,7 @@ from queue_core.cli.options import file_option, json_option, log_options, settin
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.cli.settings_file import settings_or_default
 from queue_core.errors import ListenError
+from queue_core.first_process import stay_first
 from queue_core.server.run import serve as run_server
 
 
@@ -38,8 +39,13 @@ def serve(
 ) -> int:
     """Serve the queues of a store over HTTP until SIGTERM or SIGINT.
 
+    Under systemd it says when it is ready and feeds the watchdog; it takes over a socket that is handed to it. As the
+    first process of a container it collects orphans. Exit code 78: the settings are wrong, and starting it again does
+    not help.
+
     Without a settings file: sqlite:///towline.db at 127.0.0.1:7878, with a queue called `default`.
     """
+    stay_first()
     flags = flag_overrides(
         [
             (("store",), store),

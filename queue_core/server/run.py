@@ -18,7 +18,8 @@ from queue_core.clock import Clock
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
 from queue_core.http_api.transport import notice_silence
-from queue_core.server import events
+from queue_core.sd_notify import ServiceManager
+from queue_core.server import events, inherited
 from queue_core.server.also import NOTHING_ELSE, Also
 from queue_core.server.app import ServerApp
 from queue_core.server.core import ServerCore
@@ -60,7 +61,9 @@ class _Uvicorn(uvicorn.Server):
 
 
 def bind(options: ServeOptions) -> socket.socket:
-    """The listening socket. Raises `ListenError`."""
+    """The listening socket, or the one we were started with. Raises `ListenError`."""
+    if (found := inherited.taken(options)) is not None:
+        return found
     if options.socket_path is not None:
         return _bind_unix(options.socket_path)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -144,6 +147,7 @@ class Server:
         self._grpc = self._grpc_listener(options)
         self._uvicorn: _Uvicorn | None = None
         self._should_stop = False
+        self._kept: int | None = None
 
     @property
     def grpc_address(self) -> str | None:
@@ -203,15 +207,29 @@ class Server:
                 await self._grpc.stop()
             self.core.close()
             self._listening.close()
-            if self._options.socket_path is not None:
+            if self._options.socket_path is not None and self._kept is None:
                 self._options.socket_path.unlink(missing_ok=True)
             log.info(events.SERVER_STOPPED, url=self.url)
+
+    def keep_listening(self) -> int:
+        """A descriptor through which the address stays ours when the server has stopped: who calls meanwhile waits."""
+        self._kept = os.dup(self._listening.fileno())
+        return self._kept
 
     def stop(self) -> None:
         """Begin to stop; from any thread, or a signal handler."""
         self._should_stop = True
         if self._uvicorn is not None:
             self._uvicorn.should_exit = True
+
+
+async def _feed(manager: ServiceManager) -> None:
+    """Feed the watchdog from the loop that answers: one that is stuck does not."""
+    if manager.watchdog_seconds is None:
+        return
+    while True:
+        manager.alive()
+        await asyncio.sleep(manager.watchdog_seconds)
 
 
 def serve(
@@ -227,12 +245,25 @@ def serve(
         started: told the URL once the server answers.
     """
     server = Server(store, options, log=log)
+    manager = ServiceManager(os.environ)
+
+    def stop() -> None:
+        manager.stopping()
+        server.stop()
+
+    def told() -> None:
+        manager.ready(f"serving at {server.url}")
+        started(server.url)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stop)
-        await server.run(started=lambda: started(server.url))
+            loop.add_signal_handler(number, stop)
+        feeding = asyncio.create_task(_feed(manager))
+        try:
+            await server.run(started=told)
+        finally:
+            feeding.cancel()
 
     asyncio.run(main())
 
@@ -277,6 +308,12 @@ class ServerThread:
         if self._failure is not None:
             raise self._failure
         return self.url
+
+    def hand_over(self) -> int:
+        """Stop, but keep the address for whoever gets this descriptor."""
+        kept = self._server.keep_listening()
+        self.stop()
+        return kept
 
     def stop(self) -> None:
         """Answer what is under way, then end; within a second or so."""

@@ -8,6 +8,7 @@ import sys
 
 from queue_core import logs  # first: it spares structlog an import
 from queue_core.errors import InvalidSettingError
+from queue_core.first_process import stay_first
 from queue_core.worker import events
 from queue_core.worker.process import run_worker
 from queue_core.worker.settings import WorkerSettings
@@ -18,6 +19,7 @@ def main() -> int:
     """Returns the exit code; see `run_worker`."""
     import structlog
 
+    stay_first()
     logs.configure(shape="auto")
     try:
         settings = WorkerSettings.from_environment(os.environ)

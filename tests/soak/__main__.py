@@ -25,9 +25,23 @@ def _rolling(arguments: Sequence[str]) -> int:
     return rolling(arguments)
 
 
+def _renewals(arguments: Sequence[str]) -> int:
+    from tests.soak.renewing import main as renewals
+
+    return renewals(arguments)
+
+
+def _poison(arguments: Sequence[str]) -> int:
+    from tests.soak.poison import main as poison
+
+    return poison(arguments)
+
+
 RUNS: Final[Mapping[str, tuple[str, Run]]] = {
     "starts": ("thousands of worker starts and stops: memory, descriptors, threads and zombies stay flat", _starts),
     "rolling": ("ten workers under load are replaced: no gap in capacity, nothing lost or run twice", _rolling),
+    "poison": ("tasks that end their process among thousands: only these are dead, the rest is hardly slower", _poison),
+    "renewals": ("`towline up` started anew in its own place under load, over and over", _renewals),
 }
 
 

@@ -71,19 +71,29 @@ pools:
         )
         draft.replace(self.settings)
 
-    def start(self, *arguments: str) -> int:
+    def start(self) -> int:
         """Start `towline up`; its pid, once it leads."""
+        pid = self.start_any_phase()
+        eventually(lambda: self.shown("phase") == "leading", seconds=START_SECONDS)
+        return pid
+
+    def start_any_phase(self) -> int:
+        """Start `towline up`; its pid, once it shows itself."""
         with (self.folder / "log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator", *(arguments or ("up",)), "--json"],
+                [sys.executable, "-m", "orchestrator", "up", "--json"],
                 cwd=self.folder,
                 env=program_environment(),
                 stdout=output,
                 stderr=output,
             )
         eventually(lambda: self.shown("pid") == self.process.pid, seconds=START_SECONDS)  # type: ignore[union-attr]
-        eventually(lambda: self.shown("phase") == "leading", seconds=START_SECONDS)
         return self.process.pid
+
+    def signal(self, number: int) -> None:
+        """Signal the supervisor."""
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def shown(self, key: str) -> object:
         """Something of what the supervisor shows."""
@@ -189,6 +199,9 @@ class Load:
         try:
             while not self._is_over.wait(self._pause):
                 self._crew.add(queue, 1, seconds=self._seconds)
+        except Exception:
+            self.failures += 1
+            raise
         finally:
             queues.close()
 

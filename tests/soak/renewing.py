@@ -1,0 +1,69 @@
+"""`python3 -m tests.soak renewals`: `towline up` is started anew in its own place under load, over and over."""
+
+import argparse
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.soak.crew import Crew, Done, Load
+from tests.support.eventually import eventually
+
+LOAD: Final = 0.7
+"""Of what the workers can do."""
+RENEWAL_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """So many times another program took the place of the one before: `is_same_crew` tells of the workers."""
+
+    times: int
+    least_ready: int
+    is_same_crew: bool
+    is_same_process: bool
+    done: Done
+
+
+def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float = 0.3) -> Renewed:
+    """Renew a supervisor and its server so many times while workers work and tasks come."""
+    crew = Crew(folder)
+    crew.write(workers=workers, colour="red")
+    pid = crew.start()
+    queues = crew.queues()
+    queue = queues.queue("jobs")
+    try:
+        eventually(lambda: len(crew.capacity()) >= workers, seconds=RENEWAL_SECONDS)
+        before, began_at = crew.workers(), crew.capacity()[-1][0]
+        is_same_process = True
+        with Load(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds) as load:
+            for _ in range(times):
+                started_at, added = crew.shown("started_at"), crew.added
+                crew.signal(signal.SIGUSR2)
+                eventually(lambda: crew.shown("started_at") != started_at, seconds=RENEWAL_SECONDS)  # noqa: B023
+                eventually(lambda: crew.shown("phase") == "leading", seconds=RENEWAL_SECONDS)
+                eventually(lambda: crew.added >= added + workers, seconds=RENEWAL_SECONDS)  # noqa: B023
+                is_same_process = is_same_process and crew.shown("pid") == pid
+        assert not load.failures
+        eventually(lambda: queue.stats().deleted_total == crew.added, seconds=RENEWAL_SECONDS)
+        ready = [ready for at, ready in crew.capacity() if at >= began_at]
+        return Renewed(times, min(ready), crew.workers() == before, is_same_process, crew.done(queue))
+    finally:
+        queues.close()
+        crew.end()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it, and print what was seen; 0 when nobody noticed."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.soak renewals", description=__doc__)
+    parser.add_argument("--times", type=int, default=20)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="towline-soak-") as folder:
+        renewed = renewals(Path(folder), times=options.times)
+    done = renewed.done
+    print(f"renewed {renewed.times} times under load; ready to lease: never fewer than {renewed.least_ready} of 4")
+    print(f"the same process: {renewed.is_same_process}; the same workers: {renewed.is_same_crew}")
+    print(f"{done.added} tasks added, {done.lost} lost, {done.twice} run twice, {done.released} released")
+    return 0 if renewed.is_same_crew and renewed.is_same_process and not (done.lost or done.twice) else 1
