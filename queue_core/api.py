@@ -159,7 +159,7 @@ class QueuesApi(Protocol):
         """Refuse adds that would bring the payloads of all tasks over so many bytes (`StorageLimitError`); None: none.
 
         What a deletion adds in the same step is let in, so that a full store can empty itself. A server learns of what
-        another one set within a second. Raises `InvalidSettingError` where the store keeps no such count.
+        another one set within a second; adds of several servers at the same moment may pass the limit together.
         """
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:

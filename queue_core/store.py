@@ -72,8 +72,7 @@ class Transaction(Protocol):
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """Bound what the payloads of all tasks may come to; None: no bound. It is `Turn` that refuses more.
 
-        The first bound counts the payloads that are there: its cost grows with the tasks. Raises `InvalidSettingError`
-        where the store keeps no such count.
+        The first bound counts the payloads that are there: its cost grows with the tasks.
         """
 
     def storage(self) -> Storage:

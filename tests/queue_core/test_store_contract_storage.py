@@ -13,14 +13,6 @@ from tests.support.task_builders import QUEUE, a_queue, add, at, delete, lease
 LONG = b"l" * 5000
 
 
-@pytest.fixture(autouse=True)
-def _stores_that_count(store: Store) -> None:
-    if store.url.startswith("redis"):
-        with pytest.raises(InvalidSettingError, match="maxmemory"), store.begin() as transaction:
-            transaction.set_storage_limit(1)
-        pytest.skip("Redis keeps no count of payloads, and says so")
-
-
 def limit(store: Store, limit_bytes: int | None) -> None:
     with store.begin() as transaction:
         transaction.set_storage_limit(limit_bytes)

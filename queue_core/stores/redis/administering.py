@@ -10,6 +10,7 @@ from queue_core.limits import check_eta
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, key_of
 from queue_core.stores.redis.packing import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
+from queue_core.stores.redis.storage import count_new_queue
 from queue_core.task import QueueSpec, TagFilter, Task, TaskState
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
@@ -66,6 +67,7 @@ def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
     created = calls.change("put_queue", spec.name, pack_settings(spec), pack_kept(spec))[DATA] == _ONE
     if created:
         _list(calls, spec.name)
+        count_new_queue(calls, spec.name)
         retired = calls.link.ask(RETIRED, "HKEYS", RETIRED)
         workers = [worker for worker in retired if isinstance(worker, bytes)] if isinstance(retired, list) else []
         for first in range(0, len(workers), _WORKERS_PER_CALL):

@@ -12,7 +12,7 @@ from queue_core.stores.redis.line import Answer
 MAX_PROBLEMS = 50
 TAGS_PER_CALL = 500
 
-_TASK = Struct(">QBBBB")
+_TASK = Struct(">QBBBBI")
 _COUNTERS = Struct(">" + "6s" * 10 + "7s")
 _STATES = ("", "ready", "delayed", "leased", "dead")
 _UNTAGGED, _TAGGED = b"-", b"="
@@ -36,14 +36,16 @@ def _check_queue(calls: Calls, queue: str) -> tuple[list[str], int]:
     problems: list[str] = []
     tally: Tally = Counter()
     beside = Counter[str]()
+    stored = 0
     seen: set[int] = set()  # a scan may meet a task twice
     for found, packed in _pieces(calls, queue):
         problems += found
         for task in packed:
-            task_id, state, is_held, is_named, is_long = _TASK.unpack_from(task)
+            task_id, state, is_held, is_named, is_long, payload_bytes = _TASK.unpack_from(task)
             if task_id in seen:
                 continue
             seen.add(task_id)
+            stored += payload_bytes
             tag = task[_TASK.size :]
             for field in (_TAGGED, _TAGGED + tag) if tag else (_UNTAGGED,):
                 tally[field, state] += 1
@@ -51,6 +53,9 @@ def _check_queue(calls: Calls, queue: str) -> tuple[list[str], int]:
     beside["bodies"] = len(seen)
     problems += _check_sizes(calls, queue, tally, beside)
     problems += _check_counters(calls, queue, tally)
+    counted = calls.link.look("check_stored", (key_of(queue),), ())
+    if counted not in (b"", b"%d" % stored):
+        problems.append(f"{counted!r} bytes of payloads are counted, but there are {stored}")
     return problems, len(seen)
 
 

@@ -11,6 +11,8 @@ RETIRED = "towline:{:retired}"
 """Retired workers, for queues that are created later."""
 SPREAD = "towline:{:spread}"
 """The number of shards of each queue that is spread."""
+STORAGE = "towline:{:storage}"
+"""How many bytes the payloads of all queues may come to; it is not there when there is no such limit."""
 LAYOUT = "towline:{:layout}"
 """The version of the layout of all these keys."""
 SETTINGS = "."
@@ -27,6 +29,11 @@ def key_of(queue: str) -> str:
 def queue_of(key: str) -> str:
     """The queue whose settings are at `key`."""
     return key[len("towline:{") : -1]
+
+
+def stored_key(queue: str) -> str:
+    """How many bytes the queue's payloads come to, while they are counted."""
+    return f"{key_of(queue)}:b"
 
 
 def lead_key(name: str) -> str:

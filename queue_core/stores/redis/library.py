@@ -9,10 +9,11 @@ from pathlib import Path
 
 from queue_core.stores.redis.link import Library
 
-VERSION = 2
+VERSION = 3
 """Of the layout: rises when keys or records change so that an older program would misread them.
 
-Since 2 a task may have its own bound of leases, which a program of 1 drops with the next lease.
+Since 2 a task may have its own bound of leases, which a program of 1 drops with the next lease. Since 3 the
+bytes of payloads may be counted, which a program of 2 passes by.
 """
 
 _SHARED = ("base", "wake", "records")

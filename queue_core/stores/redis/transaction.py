@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from queue_core.clock import Instant
-from queue_core.errors import InvalidSettingError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
@@ -20,7 +19,7 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.redis import adding, administering, looking, moving, peeking, supervising, working
+from queue_core.stores.redis import adding, administering, looking, moving, peeking, storage, supervising, working
 from queue_core.stores.redis.administering import NameOutcome
 from queue_core.stores.redis.calls import Calls
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
@@ -53,14 +52,10 @@ class RedisTransaction:
         return administering.set_paused(self._calls, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        if limit_bytes is not None:
-            raise InvalidSettingError(
-                "a Redis store keeps no count of its payloads and so no total_storage_limit: "
-                "bound it by Redis' own maxmemory, or use a sqlite: or postgresql: store"
-            )
+        storage.set_storage_limit(self._calls, limit_bytes)
 
     def storage(self) -> Storage:
-        return Storage()
+        return storage.storage(self._calls)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 

@@ -92,6 +92,9 @@ function add_tasks(owner, tasks, first, last, block)
       next_id = next_id + 1
       set(queue, member, tasks.bodies[index])
       if tasks.payloads[index] then later(queue, 'HSET', keys.payloads, member, tasks.payloads[index]) end
+      if queue.spec.is_counted then
+        queue.stored = queue.stored + payload_bytes(tasks.bodies[index], tasks.payloads[index])
+      end
       if name ~= '' then later(queue, 'HSET', keys.names, name, member) end
       if tasks.bounds and tasks.bounds[index] > 0 then
         local held = never_held(tag, name, tasks.payloads[index])
@@ -175,6 +178,7 @@ local function add_plain(queue, args, at, number, block)
   for index = 0, number - 1 do
     local body, member = args[at + index], member_of(id + index)
     local tag = heads_of(body)
+    if queue.spec.is_counted then queue.stored = queue.stored + payload_bytes(body) end
     set(queue, member, body)
     local rows = untagged
     if tag ~= '' then

@@ -65,6 +65,7 @@ local function keys_of(key)
     tags = key .. ':t',            -- sorted set by tag: tags that have counters
     samples = key .. ':s',         -- list: finished leases
     workers = key .. ':w',         -- sorted set: workers by when they were last heard of, as far as that is kept
+    stored = key .. ':b',          -- string: bytes of all payloads, as far as they are counted
     block = key .. ':i',           -- string: ids left of a block; in a cluster only
     sessions = key .. ':k',        -- sorted set: sessions by when they were last heard of, as far as that is kept
   }
@@ -168,6 +169,7 @@ local COUNTERS = 10
 local LAST = 11                           -- of one tag: when it changed; of all (un)tagged: samples noted
 local IS_CHANGED = 12
 local COUNTS = '>I6I6I6I6I6I6I6I6I6I6I7'
+local COUNTED = 4                         -- a flag, as the next: whether the bytes of its payloads are counted
 local SETTINGS_BYTES, PAUSED = 62, 1      -- of packed settings, behind which comes where the queue was moved to; a flag
 local READ = 5                            -- how many cells `open` reads before those that a verb asks for
 
@@ -189,7 +191,7 @@ local is_set, look_at, open_fenced, open, refusal_of_moved, heard, counts_for, c
   flush, finish
 local taken_until, unearth, set_tomb, bury_name, end_of_tomb, member_of_name
 local TAKE, PLACE, take_delayed, take_leased, take_dead, put, put_waiting,
-  place_of, drop, is_exhausted, die, expire
+  place_of, discount, drop, is_exhausted, die, expire
 local ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
 local settle, settle_used_up
 local has_ids, parse_tasks, add_tasks, open_rest, finish_all, heard_by_any

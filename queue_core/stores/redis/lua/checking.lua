@@ -50,7 +50,7 @@ local function problems_of(queue, member, body, problems)
 end
 
 -- Arguments: a cursor. Answers the next one, and lists: problems; id, state, whether it was leased, has a name, has a
--- long payload, and tag of each task.
+-- long payload, bytes of its payload, and tag of each task.
 local function check_piece(keys, args)
   local queue = look_at(keys[1], 0)
   if not queue then return { '0', {}, {} } end
@@ -62,8 +62,9 @@ local function check_piece(keys, args)
       local tag, name, is_long = heads_of(body)
       local state = problems_of(queue, member, body, problems)
       local is_held = call('HEXISTS', queue.key, AS_HELD .. member)
-      tasks[#tasks + 1] = pack('>I8BBBB', id_of(member), state or 0, is_held, name ~= '' and 1 or 0,
-        is_long and 1 or 0) .. tag
+      local bytes = is_long and call('HSTRLEN', queue.keys.payloads, member) or payload_bytes(body)
+      tasks[#tasks + 1] = pack('>I8BBBBI4', id_of(member), state or 0, is_held, name ~= '' and 1 or 0,
+        is_long and 1 or 0, bytes) .. tag
     end
   end
   return { answer[1], problems, tasks }
@@ -94,6 +95,13 @@ local function check_counts(keys, args)
   return answer
 end
 
+-- Answers the bytes of all payloads as they are counted, if they are.
+local function check_stored(keys)
+  local queue = look_at(keys[1], 0)
+  if not queue or not queue.spec.is_counted then return '' end
+  return call('GET', queue.keys.stored) or '0'
+end
+
 -- Arguments: a cursor. Answers the next one and tags that have counters.
 local function check_tags(keys, args)
   local answer = call('ZSCAN', keys_of(keys[1]).tags, args[1], 'COUNT', PIECE)
@@ -104,4 +112,5 @@ end
 
 looks('check_piece', check_piece)
 looks('check_counts', check_counts)
+looks('check_stored', check_stored)
 looks('check_tags', check_tags)

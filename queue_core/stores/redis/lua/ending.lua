@@ -153,6 +153,7 @@ local function delete_all(queue, found)
       end
       finished[size] = pack(FINISHED, DELETED, leases, max(0, leased_at - ready_at), max(0, now - leased_at), now,
         id_of(member), tag_bytes, name_bytes, worker_bytes, 0) .. sub(cells, at, at + texts_bytes - 1)
+      discount(queue, member, flags == IS_LONG)
       if flags == IS_LONG then later(queue, 'HDEL', keys.payloads, member) end
       if name_bytes > 0 then
         bury_name(queue, sub(cells, at + tag_bytes, at + tag_bytes + name_bytes - 1), now + queue.spec.retention)

@@ -84,9 +84,17 @@ function place_of(queue, tag, member)
   return nil
 end
 
+-- Count the payload of a task that goes, where payloads are counted.
+function discount(queue, member, is_long)
+  if not queue.spec.is_counted then return end
+  local bytes = is_long and call('HSTRLEN', queue.keys.payloads, member) or payload_bytes(call('HGET', queue.key, member))
+  queue.stored = queue.stored - bytes
+end
+
 -- Forget a task that has been taken from its place; a given name stays taken for its retention.
 function drop(queue, member, name, is_long, at)
   local keys = queue.keys
+  discount(queue, member, is_long)
   later(queue, 'HDEL', queue.key, member, AS_HELD .. member)
   if is_long then later(queue, 'HDEL', keys.payloads, member) end
   if name ~= '' then bury_name(queue, name, at + queue.spec.retention) end

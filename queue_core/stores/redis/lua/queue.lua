@@ -25,6 +25,7 @@ local function spec_of(settings)
   spec = {
     flags = flags,
     is_paused = is_set(flags, PAUSED),
+    is_counted = is_set(flags, COUNTED),
     deletes_exhausted = is_set(flags, DELETES_EXHAUSTED),
     lease_us = lease_us,
     lease_seconds = lease_seconds,
@@ -45,7 +46,7 @@ local function new_queue(key, now, cells)
   if not settings then return nil, UNKNOWN .. key end
   return {
     key = key, keys = keys_of(key), now = now, at = text_of(now), settings = settings, spec = spec_of(settings),
-    packed_untagged = cells[2], packed_tagged = cells[3], counts = {}, cells = {}, cell_count = 0,
+    stored = 0, packed_untagged = cells[2], packed_tagged = cells[3], counts = {}, cells = {}, cell_count = 0,
     session = false, number = false, noted_at = false, cells_read = false, samples = false, writes = false
   }
 end
@@ -220,6 +221,10 @@ end
 -- call that comes again; where it ends with leases, what comes `before` these is, and where to find them.
 function finish(queue, answer, before, leases)
   if queue.samples then write_samples(queue) end
+  if queue.stored ~= 0 then
+    call('INCRBY', queue.keys.stored, text_of(queue.stored))
+    queue.stored = 0
+  end
   local new_tags = set_counts(queue)
   if queue.session then
     local noted_at = queue.noted_at

@@ -9,9 +9,8 @@ local function put_queue(keys, args)
   local settings = args[3]
   if known then
     local _, flags = byte(known, 1, 2)
-    if is_set(flags, PAUSED) then
-      settings = sub(settings, 1, 1) .. char(byte(settings, 2) + PAUSED) .. sub(settings, 3)
-    end
+    local kept = (is_set(flags, PAUSED) and PAUSED or 0) + (is_set(flags, COUNTED) and COUNTED or 0)
+    settings = sub(settings, 1, 1) .. char(byte(settings, 2) + kept) .. sub(settings, 3)
     settings = settings .. sub(known, SETTINGS_BYTES + 1)
   end
   call('HSET', keys[1], OWN, settings)
@@ -60,8 +59,35 @@ local function delete_queue(keys)
   end
   call('UNLINK', keys[1], own.payloads, own.leased, own.ready_tagged, own.ready, own.delayed_all,
     own.delayed, own.dead_all, own.dead, own.names, own.tombs, own.tags, own.samples, own.workers, own.sessions,
-    own.block)
+    own.block, own.stored)
   return 'o\0' .. pack('>I8', count)
+end
+
+-- Arguments: 1 to count the bytes of the queue's payloads from now on, those it has at once; 0 to count them no longer.
+local function count_stored(keys, args)
+  local queue, refusal = look_at(keys[1], 0)
+  if not queue then return refusal end
+  local wanted = args[3] == '1'
+  if queue.spec.is_counted == wanted then return 'o\0' end
+  local flags = queue.spec.flags + (wanted and COUNTED or -COUNTED)
+  call('HSET', keys[1], OWN, sub(queue.settings, 1, 1) .. char(flags) .. sub(queue.settings, 3))
+  call('UNLINK', queue.keys.stored)
+  if not wanted then return 'o\0' end
+  local seen, bytes, cursor = {}, 0, '0'  -- a scan may meet a task twice
+  repeat
+    local answer = call('HSCAN', keys[1], cursor, 'COUNT', 1000)
+    cursor = answer[1]
+    for index = 1, #answer[2], 2 do
+      local member, body = answer[2][index], answer[2][index + 1]
+      if is_member(member) and not seen[member] then
+        local _, _, is_long = heads_of(body)
+        seen[member] = true
+        bytes = bytes + (is_long and call('HSTRLEN', queue.keys.payloads, member) or payload_bytes(body))
+      end
+    end
+  until cursor == '0'
+  call('SET', queue.keys.stored, text_of(bytes))
+  return 'o\0'
 end
 
 -- Arguments: a queue's name, for the list of all queues in the order of their birth.
@@ -87,5 +113,6 @@ changes_beside('put_queue', put_queue, 'grows')
 changes_beside('set_paused', set_paused)
 changes_beside('set_moved', set_moved)
 changes_beside('delete_queue', delete_queue)
+changes_beside('count_stored', count_stored)
 changes_beside('enlist', enlist, 'grows')
 changes('settle', settle_due)

@@ -17,6 +17,13 @@ local function heads_of(body)
   return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2), flags == IS_LONG
 end
 
+-- Bytes of a payload; `long` is one that is not in the body.
+local function payload_bytes(body, long)
+  if long then return #long end
+  local tag, name = heads_of(body)
+  return #body - BODY_BYTES - #tag - #name
+end
+
 -- A task's leases: how many were charged, when it was leased last, its eta before that, ends of leases that were cut
 -- short; and its tag and name again, so that the end of a lease need not read the body. Its own bound of leases comes
 -- last, in 4 bytes, if it has one: an older program passes over it.
