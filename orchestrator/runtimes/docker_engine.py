@@ -4,10 +4,13 @@ What the engine refuses stays a `docker.errors.APIError`; that it cannot be aske
 """
 
 import os
+import socket
+import ssl
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 import docker
 import requests
@@ -20,6 +23,7 @@ CALL_SECONDS: Final = 10.0
 """How long an engine may take to answer a question."""
 WORK_SECONDS: Final = 60.0
 """How long it may take to do something: on a busy host a start takes long."""
+DIAL_SECONDS: Final = 5.0
 DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 
 # An engine that is going down, or has just lost its own daemon, answers with these; nothing is wrong with the pool.
@@ -99,6 +103,10 @@ class DockerEngine:
 
     def api(self, *, seconds: float = CALL_SECONDS) -> Api:
         """This thread's client, with a limit on the calls that follow. Raises `RuntimeUnavailableError`."""
+        if self.socket_path is not None:
+            # The SDK leaves a socket open that it could not connect.
+            with answering(self.url):
+                dial(self).close()
         known: Api | None = getattr(self._mine, "api", None)
         if known is None:
             with answering(self.url):
@@ -116,6 +124,33 @@ class DockerEngine:
         for api in self._all:
             api.close()
         self._all.clear()
+
+
+def dial(engine: DockerEngine) -> socket.socket:
+    """A bare connection to the engine. Raises `OSError`."""
+    if engine.socket_path is not None:
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local.settimeout(DIAL_SECONDS)
+        try:
+            local.connect(engine.socket_path)
+        except OSError:
+            local.close()
+            raise
+        return local
+    where = urlsplit(engine.url)
+    if where.scheme == "ssh":
+        raise OSError("an engine over ssh does not send output as it comes")
+    plain = socket.create_connection((where.hostname or "", where.port or 2375), timeout=DIAL_SECONDS)
+    certificates = engine.tls
+    if certificates is None and where.scheme != "https":
+        return plain
+    context = ssl.create_default_context(cafile=getattr(certificates, "ca_cert", None))
+    if not getattr(certificates, "verify", True):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    own = getattr(certificates, "cert", None)
+    if own:
+        context.load_cert_chain(*own)
+    return context.wrap_socket(plain, server_hostname=where.hostname)
 
 
 @contextmanager

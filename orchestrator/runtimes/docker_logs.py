@@ -13,19 +13,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import structlog
 
 from orchestrator import events
-from orchestrator.runtimes.docker_engine import DockerEngine
+from orchestrator.runtimes.docker_engine import DockerEngine, dial
 from orchestrator.runtimes.docker_frames import Frames, NoLogError, Piece
 from orchestrator.runtimes.docker_told import told
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 log = structlog.get_logger()
 
-DIAL_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -171,33 +170,6 @@ class LogFollower:
             stream.connection.close()
             stream.connection = None
         stream.ended.set()
-
-
-def dial(engine: DockerEngine) -> socket.socket:
-    """A bare connection to the engine. Raises `OSError`."""
-    if engine.socket_path is not None:
-        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        local.settimeout(DIAL_SECONDS)
-        try:
-            local.connect(engine.socket_path)
-        except OSError:
-            local.close()
-            raise
-        return local
-    where = urlsplit(engine.url)
-    if where.scheme == "ssh":
-        raise OSError("an engine over ssh does not send output as it comes")
-    plain = socket.create_connection((where.hostname or "", where.port or 2375), timeout=DIAL_SECONDS)
-    certificates = engine.tls
-    if certificates is None and where.scheme != "https":
-        return plain
-    context = ssl.create_default_context(cafile=getattr(certificates, "ca_cert", None))
-    if not getattr(certificates, "verify", True):
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    own = getattr(certificates, "cert", None)
-    if own:
-        context.load_cert_chain(*own)
-    return context.wrap_socket(plain, server_hostname=where.hostname)
 
 
 def _request(stream: Stream) -> bytes:
