@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from queue_core import logs
-from queue_core.cli.catalog import COMMANDS, LOOK, RUN, TASKS
+from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import Entry, LazyGroup
 
@@ -29,6 +29,7 @@ _FLEET: Final = {
     "scale": Entry("orchestrator.cli.orders", RUN, "a size by hand for a while, whatever min and max say"),
     "pause": Entry("orchestrator.cli.orders", TASKS, "grant no more leases on a queue; or leave a pool at its size"),
     "resume": Entry("orchestrator.cli.orders", TASKS, "grant leases again; or let a pool change its size"),
+    "export": Entry("orchestrator.cli.export", MOVE, "tasks to a file; or pools to KEDA, compose or systemd"),
     "pools": Entry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
     "workers": Entry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
     "why": Entry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),

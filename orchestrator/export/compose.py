@@ -1,0 +1,166 @@
+"""A compose file: queue and supervisor, and a service for each pool whose workers others start. Pure."""
+
+import math
+import shlex
+from typing import Final
+
+from orchestrator.config import PoolSpec
+from orchestrator.export.request import Exported, Findings, Request
+from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, Portable, Secret, portable
+from orchestrator.export.text import header, yaml_of
+from orchestrator.export.worker import arguments_of, environment_of
+
+Object = dict[str, object]
+
+QUEUE: Final = "towline"
+NETWORK: Final = "towline"
+FILE: Final = "compose.yaml"
+SETTINGS_FILE: Final = "towline.compose.yaml"
+GRACE_MARGIN_SECONDS: Final = 5
+STOP_SECONDS: Final = 60
+_SOCKET: Final = "/var/run/docker.sock"
+
+
+def compose(request: Request) -> Exported:
+    """The compose file and the settings that it mounts. Raises `ExportRefusedError`."""
+    found = Findings(request.document)
+    pools = request.project.pools
+    settings = portable(request, found, runtimes={name: _runtime(pool) for name, pool in pools.items()})
+    for pool in pools.values():
+        _check(pool, request, found)
+    found.check()
+    services: Object = {QUEUE: _queue(request, settings)}
+    for pool in pools.values():
+        if pool.runtime_kind == "external":
+            services[pool.name] = _workers(request, pool, settings)
+    whole: Object = {
+        "name": "towline",
+        "services": services,
+        "networks": {NETWORK: {"name": NETWORK}},
+        "volumes": {"state": {}},
+    }
+    if settings.secrets:
+        whole["secrets"] = {one.name: _source(one) for one in settings.secrets}
+    return Exported(
+        {
+            FILE: header(_how(request, settings)) + yaml_of(whole),
+            SETTINGS_FILE: header(["Settings of the compose file beside it."]) + yaml_of(settings.data),
+        },
+        found.warnings,
+    )
+
+
+def _runtime(pool: PoolSpec) -> object:
+    """What a pool's workers are there: containers find the queue by its service's name."""
+    if pool.runtime.docker is None:
+        return pool.runtime_kind
+    docker = pool.runtime.docker.model_dump(mode="json", exclude_defaults=True)
+    return {"docker": {"url": f"http://{QUEUE}:{PORT}", "network": NETWORK, **docker}}
+
+
+def _queue(request: Request, settings: Portable) -> Object:
+    kinds = {pool.runtime_kind for pool in request.project.pools.values()}
+    volumes: list[str] = [f"./{SETTINGS_FILE}:/app/towline.yaml:ro", f"state:{STATE_FOLDER}"]
+    service: Object = {
+        "image": literal(request.server_image),
+        "command": ["up", "--json"],
+        "restart": "unless-stopped",
+        "stop_grace_period": f"{STOP_SECONDS}s",
+        "networks": [NETWORK],
+        "ports": [f"127.0.0.1:{PORT}:{PORT}"],
+        "volumes": volumes,
+        "secrets": [one.name for one in settings.secrets],
+        "healthcheck": {
+            "test": ["CMD", "towline", "health", "--url", f"http://127.0.0.1:{PORT}"],
+            "interval": "10s",
+            "timeout": "8s",
+            "retries": 3,
+            "start_period": "60s",
+        },
+        "read_only": True,
+        "tmpfs": ["/tmp"],  # noqa: S108  of the container
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+    }
+    if "docker" in kinds:
+        volumes.append(f"{_SOCKET}:{_SOCKET}")
+        service["group_add"] = ["${DOCKER_GROUP:?the number of the group that owns the engine's socket}"]
+    return service
+
+
+def _workers(request: Request, pool: PoolSpec, settings: Portable) -> Object:
+    token = settings.token("worker", "admin")
+    environment = dict(environment_of(pool, url=f"http://{QUEUE}:{PORT}"))
+    if token is not None:
+        environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_FOLDER}/{token.name}"
+    return {
+        "image": literal(request.image_of(pool) or ""),
+        "entrypoint": [],
+        "command": [literal(argument) for argument in arguments_of(pool)],
+        "environment": {name: literal(text) for name, text in sorted(environment.items())},
+        "depends_on": {QUEUE: {"condition": "service_healthy"}},
+        "deploy": {"replicas": max(1, pool.workers.min)},
+        "init": True,
+        "restart": "unless-stopped",
+        "stop_grace_period": f"{math.ceil(pool.grace) + GRACE_MARGIN_SECONDS}s",
+        "networks": [NETWORK],
+        "secrets": [token.name] if token is not None else [],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+    }
+
+
+def _check(pool: PoolSpec, request: Request, found: Findings) -> None:
+    path = ("pools", pool.name)
+    if pool.runtime_kind == "swarm":
+        why = "compose runs no services of a swarm: write {docker: ...}, or deploy to the swarm itself"
+        found.wrong((*path, "runtime"), why)
+    elif pool.runtime_kind == "process":
+        told = f"its workers are processes in the container of {QUEUE}: their code must be in its image"
+        found.warn((*path, "runtime"), told)
+    elif pool.runtime.docker is not None:
+        if pool.runtime.docker.secrets:
+            told = "the supervisor's container does not have these files: mount them there under the same paths"
+            found.warn((*path, "runtime", "docker", "secrets"), told)
+    else:
+        if pool.name == QUEUE:
+            found.wrong(path, f"{QUEUE} is the service of queue and supervisor: name the pool otherwise")
+        if request.image_of(pool) is None:
+            found.wrong((*path, "runtime"), f"which image? give --image {pool.name}=NAME")
+        if pool.app is None and pool.command is None:
+            found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
+
+
+def _source(secret: Secret) -> Object:
+    if secret.env is not None:
+        return {"environment": secret.env}
+    path = secret.file or ""
+    return {"file": literal(path if path.startswith(("/", ".")) else f"./{path}")}
+
+
+def literal(text: str) -> str:
+    """Compose puts variables in place of $NAME."""
+    return text.replace("$", "$$")
+
+
+def _how(request: Request, settings: Portable) -> list[str]:
+    lines = [
+        "Queue and supervisor, and the workers of pools with `runtime: external`. Compose 2.24 or later.",
+        "From `towline export --to compose`; change the settings file and export again rather than this file.",
+        "",
+        f"  docker compose --file {FILE} up --detach",
+        f"  docker compose exec {QUEUE} towline pools",
+    ]
+    needed = [one for one in settings.secrets if one.env is not None]
+    if needed:
+        names = ", ".join(f"{one.env}" for one in needed)
+        lines += ["", f"In the environment, or in a file .env beside this one: {names}."]
+    files = [one for one in settings.secrets if one.file is not None]
+    if files:
+        lines += ["", f"Beside this file: {', '.join(shlex.quote(str(one.file)) for one in files)}."]
+    external = [pool.name for pool in request.project.pools.values() if pool.runtime_kind == "external"]
+    if external:
+        told = "Nobody scales these here: read how many there should be, and say so."
+        lines += ["", told, f"  docker compose exec {QUEUE} towline pools"]
+        lines += [f"  docker compose up --detach --no-recreate --scale {name}=N" for name in external]
+    return lines

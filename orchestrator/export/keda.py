@@ -1,0 +1,144 @@
+"""A Kubernetes cluster with KEDA as the one that starts and ends workers, by the numbers of our supervisor. Pure."""
+
+import re
+import shlex
+from typing import Final
+
+from orchestrator.config import PoolSpec
+from orchestrator.export.kubernetes import (
+    CLIENT_LABEL,
+    NAME,
+    SECRET,
+    Object,
+    deployment,
+    disruption_budget,
+    made,
+    queue_objects,
+    worker_name,
+)
+from orchestrator.export.request import Exported, Findings, Request
+from orchestrator.export.settings import PORT, Portable, Secret, portable
+from orchestrator.export.text import header, yaml_of
+from orchestrator.export.worker import bounds_of
+
+POLL_SECONDS: Final = 5
+STEP_SECONDS: Final = 15
+DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+FILE: Final = "towline-keda.yaml"
+
+
+def keda(request: Request) -> Exported:
+    """One file of manifests. Raises `ExportRefusedError`."""
+    found = Findings(request.document)
+    pools = request.project.pools
+    if not pools:
+        found.wrong(("pools",), "there are none, so there is nothing to scale")
+    for pool in pools.values():
+        _check(pool, request, found)
+    settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"))
+    found.check()
+    objects = queue_objects(request, settings, yaml_of(settings.data))
+    objects.append(_authentication(request, settings))
+    for pool in pools.values():
+        image = request.image_of(pool)
+        assert image is not None
+        token = settings.token("worker", "admin")
+        objects += [
+            deployment(request, pool, image=image, token=token),
+            scaled_object(request, pool),
+            disruption_budget(request, pool),
+        ]
+    return Exported({FILE: header(_how(request, settings)) + yaml_of(*objects)}, found.warnings)
+
+
+def scaled_object(request: Request, pool: PoolSpec) -> Object:
+    """As many workers as the supervisor says, at once: it has waited before it said so."""
+    low, high = bounds_of(pool)
+    at_once = {"policies": [{"type": "Pods", "value": high, "periodSeconds": STEP_SECONDS}]}
+    behavior = {side: {"stabilizationWindowSeconds": 0, **at_once} for side in ("scaleUp", "scaleDown")}
+    trigger = {
+        "type": "metrics-api",
+        "metricType": "AverageValue",
+        "metadata": {
+            "url": f"http://{NAME}.{request.namespace}.svc:{PORT}/v1/pools/{pool.name}/stats",
+            "valueLocation": "desired_workers",
+            "targetValue": "1",
+            "activationTargetValue": "0",
+            "authMode": "bearer",
+        },
+        "authenticationRef": {"name": NAME},
+    }
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": worker_name(pool.name)},
+        "pollingInterval": POLL_SECONDS,
+        "cooldownPeriod": 0,
+        "minReplicaCount": low,
+        "maxReplicaCount": high,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+        "triggers": [trigger],
+    }
+    return made("keda.sh/v1alpha1", "ScaledObject", worker_name(pool.name), request, "worker", spec=spec)
+
+
+def _authentication(request: Request, settings: Portable) -> Object:
+    token = settings.token("viewer", "worker", "producer", "admin")
+    assert token is not None
+    target = {"parameter": "token", "name": SECRET, "key": token.name}
+    return made("keda.sh/v1alpha1", "TriggerAuthentication", NAME, request, "queue", spec={"secretTargetRef": [target]})
+
+
+def _check(pool: PoolSpec, request: Request, found: Findings) -> None:
+    path = ("pools", pool.name)
+    name = worker_name(pool.name)
+    if not DNS_LABEL.fullmatch(name):
+        most = 63 - len(NAME) - 1
+        why = f"{name} is no name for Kubernetes: at most {most} characters for the pool, the last no -"
+        found.wrong(path, why)
+    if request.image_of(pool) is None:
+        why = f"which image? give runtime: {{docker: {{image: NAME}}}}, or --image {pool.name}=NAME"
+        found.wrong((*path, "runtime"), why)
+    if pool.app is None and pool.command is None:
+        found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
+    if settings := pool.containers:
+        place = (*path, "runtime", pool.runtime_kind)
+        if settings.volumes:
+            found.warn((*place, "volumes"), "folders of a host are not exported: give the Deployment volumes")
+        if settings.network is not None:
+            found.warn((*place, "network"), "is not exported: pods have a network of their own")
+        if settings.stop_signal != "SIGTERM":
+            found.warn((*place, "stop_signal"), f"{settings.stop_signal}: Kubernetes sends the image's STOPSIGNAL")
+        if settings.user is not None and not all(part.isdigit() for part in settings.user.split(":")):
+            found.warn((*place, "user"), f"{settings.user}: write numbers for Kubernetes; the image's user is kept")
+
+
+def _how(request: Request, settings: Portable) -> list[str]:
+    """How the file is used: what must be there before, and what to look at after."""
+    space = f"--namespace {request.namespace}"
+    lines = [
+        "Queue, supervisor and workers on Kubernetes, scaled by KEDA (2.13 or later) as the supervisor says.",
+        "From `towline export --to keda`; change the settings file and export again rather than this file.",
+        "",
+        "Once, the secrets that it names:",
+        f"  kubectl create secret generic {SECRET} {space} \\",
+    ]
+    given = [f"    {_from(secret)}" for secret in settings.secrets]
+    lines += [*[f"{one} \\" for one in given[:-1]], *given[-1:]]
+    for pool in request.project.pools.values():
+        if pool.containers and pool.containers.secrets:
+            files = " ".join(f"--from-file={name}=..." for name in sorted(pool.containers.secrets))
+            lines.append(f"  kubectl create secret generic {worker_name(pool.name)}-secrets {space} {files}")
+    lines += [
+        "Then, and after every change:",
+        f"  kubectl apply --server-side --filename {FILE}",
+        "See what it does:",
+        f"  kubectl exec {space} statefulset/{NAME} -- towline pools",
+        f"  kubectl get scaledobject,hpa,deployment {space} --selector app.kubernetes.io/part-of={NAME}",
+        f'Pods that add tasks carry the label {CLIENT_LABEL}: "true" and use http://{NAME}.{request.namespace}.svc:{PORT}.',
+    ]
+    return lines
+
+
+def _from(secret: Secret) -> str:
+    if secret.file is not None:
+        return f"--from-file={shlex.quote(f'{secret.name}={secret.file}')}"
+    return f'--from-literal={secret.name}="${secret.env}"'

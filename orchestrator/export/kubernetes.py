@@ -1,0 +1,230 @@
+"""Kubernetes' objects as plain values: the queue with its supervisor, and the workers of a pool. Pure."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from orchestrator.config import PoolSpec
+from orchestrator.export.request import Request
+from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, Portable, Secret
+from orchestrator.export.worker import arguments_of, environment_of
+
+Object = dict[str, object]
+
+NAME: Final = "towline"
+SECRET: Final = "towline-secrets"  # noqa: S105  the object's name
+CONFIG_FOLDER: Final = "/etc/towline"
+CLIENT_LABEL: Final = "towline.client"
+USER: Final = 10001
+GRACE_MARGIN_SECONDS: Final = 5
+STOP_SECONDS: Final = 30
+
+
+def labels(component: str) -> dict[str, str]:
+    """What tells which part an object is of."""
+    return {"app.kubernetes.io/part-of": NAME, "app.kubernetes.io/component": component}
+
+
+def made(api: str, kind: str, name: str, request: Request, component: str, **more: object) -> Object:
+    """An object with its head."""
+    metadata = {"name": name, "namespace": request.namespace, "labels": labels(component)}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
+
+
+def worker_name(pool: str) -> str:
+    """The name of all objects of a pool."""
+    return f"{NAME}-{pool}"
+
+
+def queue_objects(request: Request, settings: Portable, text: str) -> list[Object]:
+    """Settings, the pod of queue server and supervisor with its volume, and how it is reached."""
+    return [
+        made("v1", "ConfigMap", f"{NAME}-settings", request, "queue", data={"towline.yaml": text}),
+        _queue(request, settings),
+        made(
+            "v1",
+            "Service",
+            NAME,
+            request,
+            "queue",
+            spec={
+                "selector": labels("queue"),
+                "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
+            },
+        ),
+        _queue_policy(request),
+        _worker_policy(request),
+    ]
+
+
+def _queue(request: Request, settings: Portable) -> Object:
+    container: Object = {
+        "name": NAME,
+        "image": request.server_image,
+        "args": ["up", "--json"],
+        "env": [{"name": "TOWLINE_FILE", "value": f"{CONFIG_FOLDER}/towline.yaml"}],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        # One that hangs is started anew; a store that is away is no reason to.
+        "livenessProbe": _probe("/v1/supervisor/livez", failures=3),
+        "readinessProbe": _probe("/readyz", failures=2),
+        "startupProbe": _probe("/livez", failures=30, period=2),
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "securityContext": _locked_down(is_read_only=True),
+        "volumeMounts": [
+            {"name": "state", "mountPath": STATE_FOLDER},
+            {"name": "settings", "mountPath": CONFIG_FOLDER, "readOnly": True},
+            {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  a mount of its own
+        ],
+    }
+    pod = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": STOP_SECONDS,
+        "securityContext": _nobody(USER, USER) | {"fsGroup": USER},
+        "containers": [container],
+        "volumes": [
+            {"name": "settings", "configMap": {"name": f"{NAME}-settings"}},
+            _secret_volume("secrets", settings.secrets),
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+    claim = {
+        "metadata": {"name": "state"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}},
+    }
+    spec = {
+        "replicas": 1,
+        "serviceName": NAME,
+        "selector": {"matchLabels": labels("queue")},
+        "template": {"metadata": {"labels": labels("queue")}, "spec": pod},
+        "volumeClaimTemplates": [claim],
+    }
+    return made("apps/v1", "StatefulSet", NAME, request, "queue", spec=spec)
+
+
+def deployment(request: Request, pool: PoolSpec, *, image: str, token: Secret | None) -> Object:
+    """The pool's workers; how many is left out, as it is for whoever scales them."""
+    settings = pool.containers
+    mounts: list[Object] = []
+    volumes: list[Object] = []
+    environment = dict(environment_of(pool, url=f"http://{NAME}:{PORT}"))
+    if token is not None:
+        environment["TOWLINE_TOKEN_FILE"] = f"/run/towline/{token.name}"
+        mounts.append({"name": "token", "mountPath": "/run/towline", "readOnly": True})
+        volumes.append(_secret_volume("token", [token]))
+    if settings and settings.secrets:
+        mounts.append({"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True})
+        volumes.append({"name": "secrets", "secret": {"secretName": f"{worker_name(pool.name)}-secrets"}})
+    if settings and settings.read_only:
+        mounts.append({"name": "tmp", "mountPath": "/tmp"})  # noqa: S108
+        volumes.append({"name": "tmp", "emptyDir": {}})
+    container: Object = {
+        "name": "worker",
+        "image": image,
+        "command": arguments_of(pool),
+        "env": [{"name": name, "value": _literal(text)} for name, text in sorted(environment.items())],
+        "resources": _resources(pool),
+        "securityContext": _locked_down(is_read_only=bool(settings and settings.read_only)),
+    }
+    if settings:
+        container["imagePullPolicy"] = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}[settings.pull]
+    if pool.cwd is not None and settings is not None:
+        container["workingDir"] = pool.cwd
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": math.ceil(pool.grace) + GRACE_MARGIN_SECONDS,
+        "securityContext": _worker_user(settings.user if settings else None),
+        "containers": [container],
+    }
+    if mounts:
+        container["volumeMounts"], pod["volumes"] = mounts, volumes
+    component = worker_labels(pool)
+    spec = {
+        "selector": {"matchLabels": component},
+        "template": {"metadata": {"labels": component}, "spec": pod},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
+    }
+    return made("apps/v1", "Deployment", worker_name(pool.name), request, "worker", spec=spec)
+
+
+def disruption_budget(request: Request, pool: PoolSpec) -> Object:
+    """Nodes are emptied one worker of the pool at a time: its tasks are given back, and it is missed briefly."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": worker_labels(pool)}}
+    return made("policy/v1", "PodDisruptionBudget", worker_name(pool.name), request, "worker", spec=spec)
+
+
+def worker_labels(pool: PoolSpec) -> dict[str, str]:
+    """What the pods of a pool are known by."""
+    return {**labels("worker"), "app.kubernetes.io/name": worker_name(pool.name), CLIENT_LABEL: "true"}
+
+
+def _queue_policy(request: Request) -> Object:
+    """The queue is reached by its workers, by pods that say they are clients, by KEDA, and by who scrapes metrics."""
+    allowed = [
+        {"podSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+    ]
+    spec = {
+        "podSelector": {"matchLabels": labels("queue")},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": allowed, "ports": [{"port": "http", "protocol": "TCP"}]}],
+    }
+    return made("networking.k8s.io/v1", "NetworkPolicy", NAME, request, "queue", spec=spec)
+
+
+def _worker_policy(request: Request) -> Object:
+    """Nobody calls a worker: it calls the queue."""
+    spec = {"podSelector": {"matchLabels": labels("worker")}, "policyTypes": ["Ingress"]}
+    return made("networking.k8s.io/v1", "NetworkPolicy", f"{NAME}-workers", request, "worker", spec=spec)
+
+
+def _probe(path: str, *, failures: int, period: int = 10) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _resources(pool: PoolSpec) -> Object:
+    settings = pool.containers
+    limits: dict[str, str] = {}
+    if settings and settings.memory is not None:
+        limits["memory"] = str(int(settings.memory))
+    if settings and settings.cpus is not None:
+        limits["cpu"] = f"{max(1, round(settings.cpus * 1000))}m"
+    return {"requests": dict(limits), "limits": limits} if limits else {}
+
+
+def _locked_down(*, is_read_only: bool) -> Object:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": is_read_only,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def _nobody(user: int | None, group: int | None) -> Object:
+    ids = {"runAsUser": user, "runAsGroup": group}
+    known = {key: value for key, value in ids.items() if value is not None}
+    return {"runAsNonRoot": user != 0, **known, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def _worker_user(user: str | None) -> Object:
+    """Whom the file names by numbers; a name means nothing to Kubernetes, and the image's own user is kept."""
+    if user is None or not all(part.isdigit() for part in user.split(":")):
+        return {"seccompProfile": {"type": "RuntimeDefault"}}
+    name, _, group = user.partition(":")
+    return _nobody(int(name), int(group) if group else None)
+
+
+def _secret_volume(name: str, secrets: Sequence[Secret]) -> Object:
+    items = [{"key": one.name, "path": one.name} for one in secrets]
+    return {"name": name, "secret": {"secretName": SECRET, "items": items, "defaultMode": 0o444}}
+
+
+def _literal(text: str) -> str:
+    """Kubernetes puts other variables in place of $(NAME)."""
+    return text.replace("$(", "$$(")
