@@ -1,6 +1,6 @@
 """A worker's death certificate: what is put on record of its end, and how that is read again. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from orchestrator.fleet import Death
@@ -70,20 +70,3 @@ def told_released(released: Iterable[ReleasedTask], known: Mapping[Key, Fate]) -
             one |= {"deaths": fate.record.deaths, "alone": fate.record.alone}
         told.append(one)
     return told
-
-
-def whole(records: Sequence[Record]) -> list[Record]:
-    """Certificates, newest first, each with what became known of it later; `records` are newest first too."""
-    amended: dict[object, Record] = {}
-    certificates = []
-    for record in records:
-        worker = record.get("worker")
-        if record.get("amends"):
-            amended.setdefault(worker, record)
-            continue
-        later = amended.pop(worker, None)
-        if later is not None:
-            known = {name: later[name] for name in ("blamed", "held", "held_total") if name in later}
-            record = {name: value for name, value in record.items() if name != "held_unknown"} | known  # noqa: PLW2901
-        certificates.append(record)
-    return certificates

@@ -39,8 +39,8 @@ class Errands:
         if not pool.suspects or (pool.fleet.failed_starts(spec) and now < pool.fleet.crash.retry_at):
             return
         alone = sum(1 for worker in pool.fleet.workers if is_alone(worker))
-        room = spec.workers.max - len(pool.fleet.workers)
-        for suspect in next_ones(pool.suspects, room=room, alone=alone, now=now):
+        taken = len(pool.fleet.workers)
+        for suspect in next_ones(pool.suspects, most=spec.workers.max, taken=taken, alone=alone, now=now):
             if not self._start(pool, spec, suspect, now=now):
                 break
 

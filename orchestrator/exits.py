@@ -69,6 +69,11 @@ def cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail
 
 
+def at_work(cause: Cause, detail: str) -> str:
+    """The same in words for a worker that held tasks: then an end that looks well is none."""
+    return f"exit code {EXIT_FINISHED}, in the middle of its work" if cause is Cause.FINISHED else detail
+
+
 def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
     number = _signal_of(ended)
     if ended.out_of_memory:

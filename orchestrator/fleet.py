@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, cause_of
+from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, at_work, cause_of
 from orchestrator.metrics import QueueSample
 from orchestrator.suspects import is_alone
 from orchestrator.value import value
@@ -255,6 +255,8 @@ def exited(fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0) -> tupl
     """A worker was collected, that `held` so many tasks. A start that failed lengthens the crash loop's back-off."""
     worker = fleet.workers.get(ended.worker)
     cause, detail = cause_in(fleet, ended)
+    if held:
+        detail = at_work(cause, detail)
     failed = worker is not None and not held and _is_failed_start(worker, cause)
     lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0
     death = Death(ended.worker, cause, detail, lived_seconds, failed)

@@ -1,7 +1,7 @@
 """What the supervisor remembers for people: a line of JSON per decision and per death, in files that stay small."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,20 @@ def read_journal(path: Path, *, limit: int) -> list[dict[str, object]]:
     """The newest `limit` records, newest first; a line that was cut by a crash is passed over."""
     newest_first = chain.from_iterable(_lines(p) for p in (path, _older(path)))
     return list(islice((r for line in newest_first if (r := _record(line)) is not None), limit))
+
+
+def amended(records: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """Records of workers, newest first, each with what a later one, that only `amends` it, has instead."""
+    later: dict[object, dict[str, object]] = {}
+    whole = []
+    for record in records:
+        if record.get("amends"):
+            later.setdefault(record.get("worker"), record)
+        else:
+            more = later.pop(record.get("worker"), {})
+            known = {name: value for name, value in more.items() if name not in {"at", "amends"}}
+            whole.append({**record, **known})
+    return whole
 
 
 def _is_torn(path: Path) -> bool:

@@ -11,7 +11,7 @@ from orchestrator.certificate import MAX_HELD_TOLD, certificate, told_fates, tol
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.exits import WITHOUT_FAULT, Cause
+from orchestrator.exits import WITHOUT_FAULT, Cause, at_work
 from orchestrator.fleet import Death
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
@@ -161,7 +161,7 @@ class Morgue:
             self._ledger,
             held,
             worker=end.worker,
-            how=end.detail,
+            how=at_work(end.cause, end.detail),
             isolates=end.isolates,
             waiting=end.waiting,
             at=self._clock.wall_seconds(),
@@ -188,13 +188,13 @@ class Morgue:
         held = _held(burial)
         told: dict[str, object] = {"at": round(self._clock.wall_seconds(), 3), **known}
         told |= {"blamed": bool(burial.fates), "held": held[:MAX_HELD_TOLD], "held_total": len(held)}
-        if burial.end.worker in self._waiting:
-            told["held_unknown"] = True
+        if "cause" in known:
+            told["held_unknown"] = burial.end.worker in self._waiting
         self._deaths.append(told)
 
     def _amend(self, burial: _Burial) -> None:
         """What a worker held became known only after its certificate was written."""
-        self._record({"worker": burial.end.worker, "pool": burial.end.pool, "amends": True}, burial)
+        self._record({"worker": burial.end.worker, "amends": True, "held_unknown": False}, burial)
 
 
 def _held(burial: _Burial) -> list[dict[str, object]]:

@@ -54,14 +54,20 @@ NOTHING_TO_DO: Final = Plan()
 
 
 def plan(
-    decision: Decision, *, fleet: Fleet, spec: PoolSpec, now: Monotonic, conditions: Conditions = NOTHING_SPECIAL
+    decision: Decision,
+    *,
+    fleet: Fleet,
+    spec: PoolSpec,
+    now: Monotonic,
+    conditions: Conditions = NOTHING_SPECIAL,
+    reserved: int = 0,
 ) -> Plan:
     """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
 
     Shrinking retires idle workers only. A worker that holds a lease is asked to finish only when the pool is above
     its upper bound, or when it is outdated and its replacement is up (or there is no room for one). Every process
     counts towards the upper bound until it is collected, so growth waits for those that leave; but as many as
-    `surge_workers` do not while another one takes their place.
+    `surge_workers` do not while another one takes their place. So many places as are `reserved` are left free.
     """
     alive = fleet.alive
     most, surge = spec.workers.max, spec.surge_workers
@@ -69,7 +75,7 @@ def plan(
     retire = _surplus(alive, decision, spec=spec, now=now)
     drain = _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
-    room = max(0, most + min(surge, _succeeded(fleet)) - len(fleet.workers))
+    room = max(0, most + min(surge, _succeeded(fleet)) - len(fleet.workers) - reserved)
     grow = min(room, max(0, decision.target - len(alive)))
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or drain or replaced or _is_replacing_unwise(decision, fleet, spec)):

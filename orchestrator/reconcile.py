@@ -30,6 +30,7 @@ from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.seeing import look_at
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
+from orchestrator.suspects import reserved
 
 log = structlog.get_logger()
 
@@ -267,7 +268,14 @@ class Reconciler:
             return
         if spec.runtime_kind == "external" and not spec.dry_run:
             pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
-        todo = plan(decision, fleet=pool.fleet, spec=spec, now=decision.at, conditions=pool.conditions)
+        todo = plan(
+            decision,
+            fleet=pool.fleet,
+            spec=spec,
+            now=decision.at,
+            conditions=pool.conditions,
+            reserved=reserved(pool.suspects, running=len(pool.errands)),
+        )
         pool.tally.decided(decision)
         if self._tell(pool, decision, todo, dry_run=spec.dry_run):
             inputs = recorded(

@@ -7,7 +7,6 @@ from typing import Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.metrics import Present, QueueSample
-
 from orchestrator.suspects import Fate, HeldTask
 
 

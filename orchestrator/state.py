@@ -11,7 +11,7 @@ from typing import Final
 
 from orchestrator import orders
 from orchestrator.errors import AlreadySupervisedError
-from orchestrator.journal import Journal, read_journal
+from orchestrator.journal import Journal, amended, read_journal
 from orchestrator.orders import HostOrder, Orders
 
 LOCK_ATTEMPTS: Final = 40
@@ -180,7 +180,7 @@ class StateDir:
 
     def read_deaths(self, *, limit: int) -> list[dict[str, object]]:
         """The newest deaths, newest first."""
-        return read_journal(self._deaths_path, limit=limit)
+        return amended(read_journal(self._deaths_path, limit=2 * limit))[:limit]
 
 
 def _try_lock(lock: int, kind: int) -> bool:

@@ -22,9 +22,11 @@ HOLD_SECONDS_PER_PLACE: Final = 10.0
 MAX_HOLD_SECONDS: Final = 900.0
 START_SECONDS: Final = 5.0
 """A worker is started only for a suspect that is held back for as long as this still."""
+AT_ONCE_ALONE: Final = 3
+"""After more deaths alone than these there is a pause before the next: what it needs may be away, or too little."""
 MAX_PAUSE_SECONDS: Final = 30.0
-MAX_ALONE: Final = 4
-"""Workers of one pool that run a suspect each, at a time."""
+ALONE_SHARE: Final = 4
+"""One of so many workers of a pool runs a suspect, at a time; one may in any case."""
 MAX_KNOWN: Final = 10_000
 FORGOTTEN_SECONDS: Final = 72 * 3600.0
 """A death of so long ago says nothing of a task any more."""
@@ -152,7 +154,9 @@ def judged(
         if fate.verdict == "dead":
             fate = Fate(task, "dead", record, why=reason(record, how=how, worker=worker))
         elif fate.verdict == "held back":
-            pause = min(MAX_PAUSE_SECONDS, 2.0 ** (record.alone - 2)) if record.alone >= SUSPECT_DEATHS else 0.0
+            pause = (
+                min(MAX_PAUSE_SECONDS, 2.0 ** (record.alone - AT_ONCE_ALONE)) if record.alone > AT_ONCE_ALONE else 0.0
+            )
             hold = min(MAX_HOLD_SECONDS, HOLD_SECONDS + HOLD_SECONDS_PER_PLACE * waiting) + pause
             fate = Fate(task, "held back", record, fate.charge, hold, pause)
             waiting += 1
@@ -185,9 +189,15 @@ def queued(line: Iterable[Suspect], *, now: Monotonic) -> tuple[Suspect, ...]:
     return tuple([one for one in line if one.lapses_at - now > START_SECONDS])
 
 
-def next_ones(line: Sequence[Suspect], *, room: int, alone: int, now: Monotonic) -> tuple[Suspect, ...]:
-    """For whom a worker is to be started now: `room` more may be, and `alone` run a suspect already."""
-    most = max(0, min(room, MAX_ALONE - alone))
+def reserved(line: Sequence[Suspect], *, running: int) -> int:
+    """Places that a pool leaves free while suspects wait, unless some are `running`, whose places are the next ones'."""
+    return 1 if line and not running else 0
+
+
+def next_ones(line: Sequence[Suspect], *, most: int, taken: int, alone: int, now: Monotonic) -> tuple[Suspect, ...]:
+    """For whom a worker is to be started now, of a pool with `taken` of its `most` workers, `alone` of them with a
+    suspect: that is a few of them at a time, as the others are for those who did nothing."""
+    most = max(0, min(most - taken, max(1, most // ALONE_SHARE) - alone))
     return tuple([one for one in line if now >= one.not_before][:most])
 
 
