@@ -40,6 +40,8 @@ SERVICES = {
     "redis-server": ("redis-server", "the Redis store"),
     "ip": ("iproute2", "servers in network namespaces"),
     "dockerd": ("docker.io", "fleets of containers"),
+    "docker-compose": ("docker-compose", "the stack of deploy/compose.yaml"),
+    "systemd-analyze": ("systemd", "the units of deploy/systemd"),
     "go": ("golang-go", "a program on App Engine's SDK for Go"),
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
 }
