@@ -33,7 +33,7 @@ _FLEET: Final = {
     "pools": Entry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
     "workers": Entry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
     "why": Entry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),
-    "why-died": Entry("orchestrator.cli.why_died", LOOK, "how a worker ended, what it held, what became of that"),
+    "why-died": Entry("orchestrator.cli.why_died", LOOK, "how a worker ended, what became of its tasks", "why_died"),
     "health": Entry("orchestrator.cli.health", LOOK, "whether server and supervisor answer and are well"),
     "top": Entry("orchestrator.cli.top", LOOK, "pools, workers and waits, live"),
     "plan": Entry("orchestrator.cli.plan", LOOK, "what a supervisor would do now, without doing it"),
