@@ -10,7 +10,7 @@ from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError,
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.swarm_crew import Crew, Member
 from orchestrator.runtimes.swarm_growth import Growth
-from orchestrator.runtimes.swarm_manager import SwarmManager
+from orchestrator.runtimes.swarm_manager import TIMEOUT_SECONDS, SwarmManager
 from orchestrator.runtimes.swarm_service import service_body
 from orchestrator.runtimes.swarm_tasks import REF_PREFIX, handle_of, worker_of
 from orchestrator.runtimes.swarm_watch import Watch
@@ -37,6 +37,7 @@ class SwarmRuntime:
         disown: Callable[[str], object] = _nobody_to_tell,
         on_exit: Callable[[], None] | None = None,
         clock: Clock | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
         state: the identity of the state directory; workers of another one's are never touched.
@@ -44,13 +45,14 @@ class SwarmRuntime:
         nodes: URLs of other nodes' engines, by hostname or id.
         disown: has the queue take back what a worker holds, and refuse it; may raise `SourceUnavailableError`.
         on_exit: called from another thread whenever there is somebody to reap.
+        timeout_seconds: how long an engine may take to answer.
         """
         self._state = state
         self._disown = disown
         self._clock = clock or SystemClock()
         self._crew = Crew()
-        self._manager = SwarmManager(engine, state=state, nodes=nodes)
-        self._watched = SwarmManager(engine, state=state, nodes=nodes)
+        self._manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
+        self._watched = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
         self._growth = Growth(self._manager, knows=self._crew.knows)
         self._watch = Watch(
             self._watched, self._crew, self._growth, clock=self._clock, on_exit=on_exit or (lambda: None)

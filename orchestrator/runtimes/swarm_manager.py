@@ -24,7 +24,18 @@ LAST_LINES: Final = 20
 OK: Final = 200
 MAX_LINE_CHARS: Final = 500
 
-_UNAVAILABLE: Final = frozenset({500, 502, 503, 504})
+_UNAVAILABLE: Final = frozenset({502, 503, 504})
+# What an engine answers, as an error of its own, while its swarm has no leader or it is going away itself.
+_GOING_AWAY: Final = (
+    "leader",
+    "deadline",
+    "timed out",
+    "timeout",
+    "unavailable",
+    "connection",
+    "transport",
+    "shutting",
+)
 _OUT_OF_SEQUENCE: Final = "out of sequence"
 _HEADER_BYTES: Final = 8
 
@@ -36,12 +47,21 @@ class ChangedMeanwhileError(Exception):
 class SwarmManager:
     """A line to one manager. Belongs to one thread at a time; it connects when first asked."""
 
-    def __init__(self, url: str | None, *, state: str, nodes: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        state: str,
+        nodes: Mapping[str, str] | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         """Args:
         url: the engine of a manager; None for DOCKER_HOST, or the local one.
         state: the identity of our state directory: only what has its label is ours.
         nodes: URLs of other nodes' engines, by hostname or id.
+        timeout_seconds: how long an engine may take to answer.
         """
+        self._timeout_seconds = timeout_seconds
         self._url = url
         self._state = state
         self._urls = dict(nodes or {})
@@ -156,7 +176,9 @@ class SwarmManager:
             client = self._manager()
             asked = {"stdout": 1, "stderr": 1, "tail": LAST_LINES}
             answer = client.get(
-                client.base_url + f"/v{client.api_version}/tasks/{task.id}/logs", params=asked, timeout=TIMEOUT_SECONDS
+                client.base_url + f"/v{client.api_version}/tasks/{task.id}/logs",
+                params=asked,
+                timeout=self._timeout_seconds,
             )
             raw = answer.content if answer.status_code == OK else b""
         except (DockerException, RequestException):
@@ -196,9 +218,9 @@ class SwarmManager:
         client = self._clients.get(url or "")
         if client is None:
             if url is None:
-                client = docker.APIClient(timeout=TIMEOUT_SECONDS, **docker.utils.kwargs_from_env())
+                client = docker.APIClient(timeout=self._timeout_seconds, **docker.utils.kwargs_from_env())
             else:
-                client = docker.APIClient(base_url=url, timeout=TIMEOUT_SECONDS)
+                client = docker.APIClient(base_url=url, timeout=self._timeout_seconds)
             self._clients[url or ""] = client
         return client
 
@@ -232,7 +254,7 @@ class SwarmManager:
             told = str(error.explanation or error)
             if _OUT_OF_SEQUENCE in told or error.status_code in {404, 409}:
                 raise ChangedMeanwhileError(told) from error
-            if error.status_code in _UNAVAILABLE:
+            if error.status_code in _UNAVAILABLE or any(word in told.lower() for word in _GOING_AWAY):
                 raise RuntimeUnavailableError(f"can't {what}: {told}{_fix(told)}") from error
             raise SpawnError(f"can't {what}: {told}") from error
         except (DockerException, RequestException) as error:

@@ -174,6 +174,8 @@ def _code_and_signal(task: Task) -> tuple[int | None, int | None]:
 def _reason(task: Task) -> str:
     if task.error and not _EXIT_CODE_TOLD.fullmatch(task.error):
         return task.error
+    if task.state == "shutdown":
+        return "Swarm asked it to end, as when its node is drained"
     if task.state == "orphaned":
         return "its node was away for too long"
     if task.state in _UNPLACED:

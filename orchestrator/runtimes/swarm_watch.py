@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event, Thread
 from typing import Final
@@ -22,9 +22,9 @@ from orchestrator.runtimes.swarm_tasks import Task, by_service, exit_of, lost, v
 log = structlog.get_logger()
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks, as long as there are workers."""
+"""Between two looks, as long as there are workers, or what is left of them."""
 REST_SECONDS: Final = 5.0
-"""Between two looks when there are none."""
+"""Between two looks when there is nothing."""
 AWAY_SECONDS: Final = 1.0
 """Between two tries to reach a manager that does not answer."""
 SHARE: Final = 5
@@ -83,7 +83,7 @@ class Watch:
             try:
                 took_seconds = self.look()
                 pause_seconds = REST_SECONDS
-                if self._crew.members():
+                if self._crew.members() or not self._is_swept:
                     pause_seconds = max(LOOK_SECONDS, min(LONGEST_REST_SECONDS, SHARE * took_seconds))
                 self._reached()
             except RuntimeUnavailableError as error:
@@ -132,7 +132,7 @@ class Watch:
             else:
                 self._crew.bury(lost(member.handle, down[task.node], at=now))
         if ended:
-            self._quiet_since = now
+            self._quiet_since, self._is_swept = now, False
             self._on_exit()
 
     def _explained(self, ended: Exit, task: Task) -> Exit:
@@ -188,7 +188,7 @@ class Watch:
             if leaving > ended or (ended and is_quiet):
                 self._lower(service, swarm_slots.slots(its) - leaving, grown=grown)
         if is_quiet and not self._is_swept:
-            self._sweep({task.service for task in tasks}, grown=grown)
+            self._is_swept = self._sweep(by_service(tasks), grown=grown)
 
     def _going(self, now: Monotonic) -> set[str]:
         going = {task for task, seen_at in self._strangers.items() if now - seen_at >= STRANGER_SECONDS}
@@ -208,18 +208,17 @@ class Watch:
                     with contextlib.suppress(ChangedMeanwhileError, SpawnError):
                         self._manager.scale(found, replicas)
 
-    def _sweep(self, used: Collection[str], *, grown: int) -> None:
-        """Remove services without a task that no pool's next worker would go to."""
+    def _sweep(self, tasks: Mapping[str, Sequence[Task]], *, grown: int) -> bool:
+        """Remove services of ended tasks that no pool's next worker would go to; whether none is left."""
         with self._growth.changing:
             if self._growth.grown != grown:
-                return
+                return False
             for found in self._manager.services():
-                if found.id in used or found.replicas:
-                    continue
-                if found.id not in self._growth.current.values():
+                is_over = all(task.is_ended for task in tasks.get(found.id, ()))
+                if is_over and found.id not in self._growth.current.values():
                     with contextlib.suppress(ChangedMeanwhileError, SpawnError):
                         self._manager.remove(found)
-        self._is_swept = True
+        return True
 
     # -- a manager that is away -----------------------------------------------------------------------------------
 

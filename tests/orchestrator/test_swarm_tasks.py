@@ -18,6 +18,7 @@ from orchestrator.runtimes.swarm_tasks import (
 
 AT = Monotonic(50.0)
 HANDLE = WorkerHandle("resize.3.abc", "resize", "swarm:abc", "0123456789ab", Monotonic(10.0))
+BY_SWARM = "Swarm asked it to end, as when its node is drained"
 TOLD = {
     "ID": "abc",
     "CreatedAt": "2026-11-22T04:00:04.183425652Z",
@@ -135,11 +136,11 @@ def test_a_task_has_ended_when_its_container_has_or_will_never_be(state: str, de
     ("task", "code", "number", "reason"),
     [
         pytest.param(a_task("complete"), 0, None, "", id="finished"),
-        pytest.param(a_task("shutdown"), 0, None, "", id="finished when Swarm asked it to"),
+        pytest.param(a_task("shutdown"), 0, None, BY_SWARM, id="finished when Swarm asked it to"),
         pytest.param(a_task("failed", code=3, error="task: non-zero exit (3)"), 3, None, "", id="an exit code"),
         pytest.param(a_task("failed", code=137, error="task: non-zero exit (137)"), None, 9, "", id="SIGKILL"),
         pytest.param(a_task("failed", code=143, error="task: non-zero exit (143)"), None, 15, "", id="SIGTERM"),
-        pytest.param(a_task("shutdown", code=137), None, 9, "", id="overdue when Swarm asked it to finish"),
+        pytest.param(a_task("shutdown", code=137), None, 9, BY_SWARM, id="overdue when Swarm asked it to finish"),
         pytest.param(a_task("failed", code=255, error="task: non-zero exit (255)"), 255, None, "", id="no signal"),
         pytest.param(a_task("failed", code=128), 128, None, "", id="no signal either"),
         pytest.param(

@@ -17,7 +17,6 @@ from orchestrator.demo.image import PATH
 from orchestrator.demo.image_files import merged_folders
 from tests.support.docker_engine import DockerEngine, docker_engine
 from tests.support.engine_process import EngineUnavailableError
-from tests.support.eventually import eventually
 
 IMAGE = "towline-swarm-test:latest"
 """Next to nothing: with `VOLUMES` a container sees this machine's programs."""
@@ -61,24 +60,28 @@ class Swarm:
             found = client.inspect_node(node.id)
             client.update_node(node.id, found["Version"]["Index"], {**found["Spec"], "Availability": availability})
 
-    def tasks(self) -> list[Mapping[str, object]]:
-        """Every task the manager knows."""
+    def tasks(self, state: str = "") -> list[Mapping[str, object]]:
+        """Every task the manager knows, or those of one supervisor's state."""
         with self.nodes[0].engine.client() as client:
-            return list(client.tasks())
+            return list(client.tasks(filters=_of(state)))
 
-    def replicas(self) -> dict[str, int]:
+    def replicas(self, state: str = "") -> dict[str, int]:
         """How many replicas each service has, by its name."""
         with self.nodes[0].engine.client() as client:
-            return {s["Spec"]["Name"]: s["Spec"]["Mode"]["Replicated"].get("Replicas", 0) for s in client.services()}
+            services = client.services(filters=_of(state))
+        return {s["Spec"]["Name"]: s["Spec"]["Mode"]["Replicated"].get("Replicas", 0) for s in services}
 
     def remove_services(self) -> None:
-        """Remove every service, and wait until their containers are gone."""
+        """Remove every service, and their containers at once; Swarm forgets their tasks in seconds."""
         with self.nodes[0].engine.client() as client:
             for service in client.services():
                 client.remove_service(service["ID"])
         for node in self.nodes:
             node.engine.remove_containers()
-        eventually(lambda: not self.tasks(), seconds=20)
+
+
+def _of(state: str) -> dict[str, str] | None:
+    return {"label": f"towline.state={state}"} if state else None
 
 
 @contextmanager
