@@ -43,10 +43,11 @@ def test_the_file_is_right_and_tells_what_was_left_out(towline: Commands) -> Non
     assert towline("check").code == 0
     text = (towline.folder / "towline.yaml").read_text()
     assert "push queues, as nothing here calls handlers: mail" in text
-    assert "total_storage_limit" in text
     assert "resume_paused_queues: False" in text
     assert not (towline.folder / "tasks.py").exists()
-    (spec,) = parse(text, name="towline.yaml", directory=towline.folder).queue_file.specs()
+    settings = parse(text, name="towline.yaml", directory=towline.folder).queue_file
+    assert settings.total_storage_limit == 120 << 20
+    (spec,) = settings.specs()
     assert spec == QueueSpec("thumbs", max_leases=7, on_exhausted="delete", user_emails=("worker@example.com",))
 
 
