@@ -117,7 +117,7 @@ def test_alerts_are_rules_as_prometheus_reads_them() -> None:
         assert set(cast("Mapping[str, str]", alert["annotations"])) == {"summary", "description", "runbook_url"}
 
 
-def test_promtool_takes_the_alerts() -> None:
+def test_promtool_takes_the_alerts_and_they_fire_when_they_should() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool: not installed (Debian: apt-get install prometheus)")
