@@ -25,6 +25,7 @@ from orchestrator.runtimes import docker_place as place
 from orchestrator.runtimes import docker_state
 from orchestrator.runtimes.docker_create import Surroundings, command_of, creation
 from orchestrator.runtimes.docker_engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker_guardians import Guardians
 from orchestrator.runtimes.docker_hands import Hands
 from orchestrator.runtimes.docker_images import Images
 from orchestrator.runtimes.docker_logs import LogFollower
@@ -55,7 +56,8 @@ class DockerRuntime:
     ) -> None:
         """Args:
         state_dir: names the supervisor; containers of another one's are never touched.
-        lock: the file that a living supervisor holds locked; containers get to see it.
+        lock: the file that a living supervisor holds locked: with it, a warden ends orphans in the end. Containers get
+            to see it (without one: that of `state_dir`).
         engine: its URL; None: that of DOCKER_HOST, or the local one.
         on_exit: called from another thread whenever there is an exit to reap.
         """
@@ -73,6 +75,10 @@ class DockerRuntime:
         self._ward = Ward(self._engine, self._hands, follower, self.logs, on_exit=self._exited)
         self._watch = Watch(self._engine, self._ward, state=self._state, review=self._review)
         self._images = Images(self._engine)
+        self._host = place.host_id()
+        self._guardians = Guardians(
+            self._engine, self._hands, self._state_dir, state=self._state, host=self._host, lock=lock
+        )
         self._lock = threading.Lock()
         self._making: set[str] = set()
         self._has_adopted = False
@@ -92,6 +98,7 @@ class DockerRuntime:
         self._watch.start()
         if self._watch.trouble:
             raise RuntimeUnavailableError(self._watch.trouble)
+        self._guardians.keep_warden()
         with self._lock:
             self._making.add(request.worker)
         made = self._makers.do(request.worker, lambda: self._make(request, settings, body, now))
@@ -123,10 +130,15 @@ class DockerRuntime:
             self._ward.signal(container, "SIGKILL")
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """See `Runtime.reap`."""
+        """See `Runtime.reap`. Logs, the warden, and what other supervisors left are looked after now and then."""
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
-            self.logs.trim({container.handle.worker for container in self._ward.all()})
+            living = {container.handle.worker for container in self._ward.all()}
+            self.logs.trim(living)
+            if living:
+                self._guardians.keep_warden()
+        if not self._watch.trouble:
+            self._guardians.look(now=now)
         return self._ward.exits(now=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
@@ -172,6 +184,7 @@ class DockerRuntime:
 
     def close(self) -> None:
         """See `Runtime.close`."""
+        self._guardians.leave()
         self._watch.close()
         self._makers.close()
         self._hands.close(seconds=0.0 if self._watch.trouble else FAREWELL_SECONDS)
@@ -265,9 +278,10 @@ class DockerRuntime:
     def _surroundings(self, request: SpawnRequest) -> Surroundings:
         token = request.environment.get("TOWLINE_TOKEN")
         if self._engine.socket_path is None:
-            return Surroundings(self._state)
+            return Surroundings(self._state, self._host)
         return Surroundings(
             self._state,
+            self._host,
             lock=str(place.shown_lock(self._lock_path)),
             token=str(place.token_file(self._state_dir, token)) if token else None,
         )

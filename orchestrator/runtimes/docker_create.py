@@ -29,11 +29,12 @@ _NOT_HANDED_ON: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "
 class Surroundings:
     """What a supervisor has on its host for a container: paths as the engine's host calls them.
 
-    `state` names the supervisor's state directory among all of all hosts. `lock` is the file that a living supervisor
-    holds locked, `token` one with the worker's token; None where the engine's host has it not.
+    `state` names the supervisor's state directory among all of all hosts, `host` its host. `lock` is the file that a
+    living supervisor holds locked, `token` one with the worker's token; None where the engine's host has it not.
     """
 
     state: str
+    host: str
     lock: str | None = None
     token: str | None = None
 
@@ -79,6 +80,7 @@ def creation(
         "Labels": labels_of(request, settings, around=around, spawned_at=spawned_at),
         "StopSignal": settings.stop_signal,
         "StopTimeout": math.ceil(pool.grace) + STOP_MARGIN_SECONDS,
+        "Healthcheck": {"Test": ["NONE"]},  # an image's own asks a server, by a process every few seconds
         "HostConfig": host_config(settings, mounts, needs_host_name=urlsplit(url).hostname == HOST_NAME),
     }
     if pool.cwd is not None:
@@ -111,7 +113,7 @@ def labels_of(
 ) -> dict[str, str]:
     """What tells whose container it is, for as long as it is there."""
     told = request.environment
-    orphan = float(told.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0)) + request.pool.grace
+    orphan_grace = float(told.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0))
     return {
         **settings.labels,
         labels.STATE_LABEL: around.state,
@@ -119,7 +121,11 @@ def labels_of(
         labels.POOL_LABEL: request.pool.name,
         labels.SPEC_LABEL: told["TOWLINE_SPEC"],
         labels.SPAWNED_AT_LABEL: f"{spawned_at:.6f}",
-        labels.ORPHAN_LABEL: f"{orphan:g}",
+        labels.HOST_LABEL: around.host,
+        labels.APP_LABEL: request.pool.app or "",
+        labels.STOP_SIGNAL_LABEL: settings.stop_signal,
+        labels.ORPHAN_GRACE_LABEL: f"{orphan_grace:g}",
+        labels.ORPHAN_LABEL: f"{orphan_grace + request.pool.grace:g}",
     }
 
 

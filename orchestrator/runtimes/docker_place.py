@@ -21,7 +21,12 @@ def identity_of(state_dir: Path) -> str:
     path = state_dir / _IDENTITY_FILE
     with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
         file.write(secrets.token_hex(4))
-    return f"{path.read_text(encoding='ascii').strip()}:{state_dir.resolve()}"
+    return f"{identity_in(state_dir)}:{state_dir.resolve()}"
+
+
+def identity_in(state_dir: Path) -> str:
+    """What `identity_of` made there. Raises `OSError` where there is none."""
+    return (state_dir / _IDENTITY_FILE).read_text(encoding="ascii").strip()
 
 
 def host_id() -> str:

@@ -12,6 +12,10 @@ WORKER_LABEL: Final = "towline.worker"
 POOL_LABEL: Final = "towline.pool"
 SPEC_LABEL: Final = "towline.spec"
 SPAWNED_AT_LABEL: Final = "towline.spawned_at"
+HOST_LABEL: Final = "towline.host"
+APP_LABEL: Final = "towline.app"
+STOP_SIGNAL_LABEL: Final = "towline.stop_signal"
+ORPHAN_GRACE_LABEL: Final = "towline.orphan_grace"
 ORPHAN_LABEL: Final = "towline.orphan_seconds"
 
 Phase = Literal["created", "running", "paused", "ended"]
@@ -32,7 +36,10 @@ _MAX_REASON_CHARS: Final = 500
 
 @value
 class Known:
-    """One of our containers, by its labels. `spawned_at` is in seconds since the epoch."""
+    """One container of a supervisor, by its labels. `spawned_at` is in seconds since the epoch.
+
+    `host` names where that supervisor is; `orphan_seconds` is how long the container may do without it.
+    """
 
     container: str
     state: str
@@ -41,6 +48,8 @@ class Known:
     spec_digest: str
     spawned_at: float
     phase: Phase
+    host: str = ""
+    orphan_seconds: float = 0.0
 
 
 @value
@@ -63,7 +72,8 @@ def known_of(listed: object) -> Known | None:
     if not (container and state and worker and pool and digest):
         return None
     phase = _PHASES.get(text(at(listed, "State")), "running")
-    return Known(container, state, worker, pool, digest, _seconds(spawned), phase)
+    host, orphan_seconds = text(labels.get(HOST_LABEL)), _seconds(text(labels.get(ORPHAN_LABEL)))
+    return Known(container, state, worker, pool, digest, _seconds(spawned), phase, host, orphan_seconds)
 
 
 def phase_of(inspected: object) -> Phase:

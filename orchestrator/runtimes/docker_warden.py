@@ -1,0 +1,115 @@
+"""Outlives a supervisor that was killed, and ends the containers it left when nobody comes back for them.
+
+A process of its own, run from `docker.py`; it sleeps on the supervisor's lock and imports as little as it can. Workers
+of an `app` look at the lock themselves and are gone before; any other program has to be asked, and then ended.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from urllib.parse import quote
+
+POLL_SECONDS = 2.0
+MARGIN_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+DEFAULT_SECONDS = 60.0
+
+STATE_LABEL = "towline.state"
+ORPHAN_GRACE_LABEL = "towline.orphan_grace"
+ORPHAN_LABEL = "towline.orphan_seconds"
+APP_LABEL = "towline.app"
+
+
+def watch(engine_socket: str, state: str, duty_path: str, lock_path: str) -> None:
+    """Return when the supervisor is gone and none of its containers runs, or when another warden is on duty.
+
+    `state` is their label; `lock_path` the file that a living supervisor holds an exclusive lock of.
+    """
+    duty = os.open(duty_path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT, 0o600)
+    while True:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        if _end_orphans(engine_socket, state, lock):
+            return
+
+
+def verdict(labels: dict[str, str], *, lost_seconds: float) -> str:
+    """The signal that is due to a container whose supervisor has been gone this long: KILL, STOP or none. Pure."""
+    if lost_seconds >= _seconds(labels, ORPHAN_LABEL) + MARGIN_SECONDS:
+        return "KILL"
+    if lost_seconds >= _seconds(labels, ORPHAN_GRACE_LABEL) and not labels.get(APP_LABEL):
+        return "STOP"
+    return ""
+
+
+def _end_orphans(engine_socket: str, state: str, lock: int) -> bool:
+    """True when no container is left running; False when a supervisor came back for them."""
+    # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
+    lost_seconds = 0.0
+    asked: set[str] = set()
+    while True:
+        running = _running(engine_socket, state)
+        if running is not None and not running:
+            return True
+        if _is_held(lock):
+            return False
+        for container, labels in (running or {}).items():
+            due = verdict(labels, lost_seconds=lost_seconds)
+            if due == "KILL":
+                _call(engine_socket, "POST", f"/containers/{container}/kill?signal=KILL")
+            elif due == "STOP" and container not in asked:
+                asked.add(container)
+                signal = labels.get("towline.stop_signal", "SIGTERM")
+                _call(engine_socket, "POST", f"/containers/{container}/kill?signal={quote(signal)}")
+        time.sleep(POLL_SECONDS)
+        lost_seconds += POLL_SECONDS
+
+
+def _running(engine_socket: str, state: str) -> dict[str, dict[str, str]] | None:
+    """Labels of the containers that run, by id; None when the engine does not tell."""
+    filters = json.dumps({"label": [f"{STATE_LABEL}={state}"], "status": ["running", "paused"]})
+    answer = _call(engine_socket, "GET", f"/containers/json?filters={quote(filters)}")
+    try:
+        return {one["Id"]: one["Labels"] for one in json.loads(answer)}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _call(engine_socket: str, method: str, path: str) -> bytes:
+    """The body of the engine's answer; empty when there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        try:
+            connection.connect(engine_socket)
+            connection.sendall(f"{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode())
+            answer = bytearray()
+            while (part := connection.recv(65536)) and len(answer) < MAX_ANSWER_BYTES:
+                answer += part
+        except OSError:
+            return b""
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    return body if b" 200 " in head.partition(b"\r\n")[0] else b""
+
+
+def _is_held(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return False
+
+
+def _seconds(labels: dict[str, str], name: str) -> float:
+    try:
+        return float(labels.get(name, DEFAULT_SECONDS))
+    except ValueError:
+        return DEFAULT_SECONDS
