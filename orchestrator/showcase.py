@@ -23,6 +23,7 @@ SHOW_SECONDS: Final = 1.0
 SHOW_IDLE_SECONDS: Final = 10.0
 LEARNED_SECONDS: Final = 60.0
 TELL_SECONDS: Final = 0.5
+TELL_NEWS_SECONDS: Final = 0.1
 
 _AT_ONCE: Final = Monotonic(float("-inf"))
 
@@ -64,9 +65,9 @@ class Showcase:
             self.keep_learned(pools)
 
     def _tell(self, pools: Collection[ManagedPool], *, phase: Phase, now: Monotonic) -> None:
-        """Other threads are told a change of phase or of a target at once, all else twice a second."""
+        """Other threads are told a change of phase or of a target almost at once, all else twice a second."""
         told = (phase, *[pool.decision and pool.decision.target for pool in pools])
-        if now >= self._tell_at or told != self._told:
+        if now >= self._tell_at or (told != self._told and now >= self._tell_at - TELL_SECONDS + TELL_NEWS_SECONDS):
             self._tell_at = Monotonic(now + TELL_SECONDS)
             self._told = told
             self._pulse.show(view_of(pools, phase=phase, started_at=self._pulse.started_at))

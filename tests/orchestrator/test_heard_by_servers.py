@@ -1,0 +1,43 @@
+"""Who asks for leases, where several servers each know their own callers."""
+
+import pytest
+
+from orchestrator.metrics import Present
+from orchestrator.sources.heard import HeardByServers
+from queue_core.errors import StoreUnavailableError
+from queue_core.stats import HeardWorker
+
+
+class AServer:
+    """A server that has heard of these workers; of None it is away."""
+
+    def __init__(self, *heard: HeardWorker, is_away: bool = False) -> None:
+        self.heard = list(heard)
+        self.is_away = is_away
+
+    def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
+        if self.is_away:
+            raise StoreUnavailableError("away")
+        return [one for one in self.heard if one.worker.startswith(prefix)]
+
+
+def test_a_worker_that_moved_is_told_as_the_server_knows_it_that_heard_of_it_last() -> None:
+    left = AServer(HeardWorker("resize/a", 9.0, waits=True, hung_up=True))
+    joined = AServer(HeardWorker("resize/a", 0.0, waits=True, hung_up=False), HeardWorker("x", 0.0, True, False))
+    for servers in ([left, joined], [joined, left]):
+        assert HeardByServers(servers)("thumbs", "resize/") == [Present("resize/a", 0.0, waits=True, hung_up=False)]
+
+
+def test_a_server_that_is_away_has_nobody_waiting_at_it() -> None:
+    there = AServer(HeardWorker("resize/a", 1.0, waits=False, hung_up=False))
+    found = HeardByServers([AServer(is_away=True), there])("thumbs", "resize/")
+    assert [one.worker for one in found] == ["resize/a"]
+
+
+def test_when_no_server_answers_nobody_is_taken_for_gone() -> None:
+    with pytest.raises(StoreUnavailableError):
+        HeardByServers([AServer(is_away=True), AServer(is_away=True)])("thumbs", "resize/")
+
+
+def test_over_a_store_nobody_can_tell() -> None:
+    assert HeardByServers([])("thumbs", "resize/") == []
