@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import cast
 
 import docker
@@ -17,6 +18,12 @@ from tests.support.eventually import eventually
 Json = dict[str, object]
 PATIENCE_SECONDS = 120.0
 NOBODY = "10001:10001"
+IMPATIENT = """\
+services:
+  postgres: {healthcheck: {interval: 1s}}
+  queue: {healthcheck: {interval: 1s}}
+  supervisor: {healthcheck: {interval: 1s}}
+"""
 COMPILED = """\
 import sys, pathlib, orchestrator.cli
 print([m.__name__ for m in list(sys.modules.values())
@@ -34,7 +41,7 @@ def engine() -> Iterator[DockerEngine]:
 
 
 def test_the_image_builds_and_runs_read_only_as_nobody_and_compose_brings_up_the_demo(
-    engine: DockerEngine,
+    engine: DockerEngine, tmp_path: Path
 ) -> None:
     """One story, since the image is built once: it takes most of the time."""
     image = build_towline(engine, base=local_base(engine))
@@ -49,14 +56,16 @@ def test_the_image_builds_and_runs_read_only_as_nobody_and_compose_brings_up_the
             "TOWLINE_PORT": "0",
             "TOWLINE_SUPERVISOR_PORT": "0",
         }
-        compose = Compose(compose_program(), engine.home.name.lower(), environment)
+        override = tmp_path / "impatient.yaml"
+        override.write_text(IMPATIENT)
+        compose = Compose(compose_program(), engine.home.name.lower(), environment, override)
     except EngineUnavailableError as error:
         pytest.skip(f"the image was built and is healthy; {error}")
     try:
         compose("up", "--detach", "--no-build")
         the_demo_is_done(engine, compose)
     finally:
-        compose("down", "--volumes", "--timeout", "20")
+        compose("down", "--volumes", "--timeout", "5")
 
 
 def it_says_what_it_is(client: docker.APIClient, image: str) -> None:
@@ -76,7 +85,7 @@ def it_runs_read_only_and_is_healthy(client: docker.APIClient, image: str) -> No
         security_opt=["no-new-privileges:true"],
         network_mode="none",
     )
-    impatient = {"interval": 500_000_000, "timeout": 10_000_000_000, "retries": 3}
+    impatient = {"interval": 1_000_000_000, "timeout": 10_000_000_000, "retries": 3}
     container = client.create_container(image, host_config=hardened, healthcheck=impatient)["Id"]
     try:
         client.start(container)

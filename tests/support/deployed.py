@@ -127,10 +127,12 @@ class Compose:
     program: tuple[str, ...]
     project: str
     environment: Mapping[str, str]
+    override: Path
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
         """What it printed. Raises `AssertionError` with all it said when it fails."""
-        command = [*self.program, "--file", str(ROOT / "deploy/compose.yaml"), "--project-name", self.project]
+        files = [ROOT / "deploy/compose.yaml", self.override]
+        command = [*self.program, *(f"--file={file}" for file in files), "--project-name", self.project]
         done = subprocess.run(
             [*command, *arguments],
             env={**os.environ, **self.environment},
