@@ -190,7 +190,7 @@ def queued(line: Iterable[Suspect], *, now: Monotonic) -> tuple[Suspect, ...]:
 
 
 def reserved(line: Sequence[Suspect], *, running: int) -> int:
-    """Places that a pool leaves free while suspects wait, unless some are `running`, whose places are the next ones'."""
+    """Places that a pool leaves free while suspects wait; where some are `running`, theirs are the next ones'."""
     return 1 if line and not running else 0
 
 
