@@ -30,6 +30,7 @@ THE_COMMANDS = (
         "check",
         "plan",
         "why",
+        "why-died",
         "doctor",
         "add",
         "lease",
