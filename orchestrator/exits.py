@@ -58,6 +58,8 @@ class Ended(Protocol):
     def memory_peak_bytes(self) -> int | None: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def is_stopped(self) -> bool: ...
 
 
 def cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
@@ -78,6 +80,11 @@ def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
     number = _signal_of(ended)
     if ended.out_of_memory:
         return Cause.OUT_OF_MEMORY, f"the kernel ended it: out of memory{_of_memory(ended)}"
+    if ended.is_stopped and not (asked or overdue):
+        if number == signal.SIGKILL:
+            return Cause.OVERDUE, "somebody else stopped it, and ended it before it had finished"
+        if number == signal.SIGTERM or (number is None and ended.code == EXIT_FINISHED):
+            return Cause.DRAINED, "asked to finish by somebody else"
     if number is not None:
         return _cause_of_signal(number, asked=asked, overdue=overdue)
     if ended.code is None and not asked:

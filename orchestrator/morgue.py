@@ -29,7 +29,7 @@ _QUIET: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 class End:
     """A worker that ended, and how; `spec` is its pool's, None for one that is not in the settings any more.
 
-    `waiting`: suspects of the pool that wait already.
+    `waiting`: suspects of the pool that wait already. `is_stopped`: somebody else asked it to end.
     """
 
     worker: str
@@ -38,6 +38,7 @@ class End:
     detail: str
     spec: PoolSpec | None = None
     waiting: int = 0
+    is_stopped: bool = False
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
@@ -53,6 +54,7 @@ class _Burial:
     end: End
     fates: Sequence[Fate] | None = None
     marks: Sequence[str] = ()
+    spared: Sequence[ReleasedTask] = ()
     released: Sequence[ReleasedTask] = ()
     is_certified: bool = False
 
@@ -149,7 +151,10 @@ class Morgue:
                 for fate, mark in zip(special, burial.marks, strict=True)
                 if mark
             ]
-        burial.released = self._source.release_held_by(end.worker)
+        if end.is_stopped and end.cause in WITHOUT_FAULT and end.spec is not None and not burial.spared:
+            # Neither the task nor its worker had a part in it: the lease is as if it had never been.
+            burial.spared = self._source.give_back(self._source.held_by(end.worker, end.spec))
+        burial.released = [*burial.spared, *self._source.release_held_by(end.worker)]
 
     def _judged(self, end: End) -> Sequence[Fate]:
         if end.cause in WITHOUT_FAULT or end.spec is None:

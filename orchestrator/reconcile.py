@@ -154,7 +154,7 @@ class Reconciler:
     def _end_of(self, ended: Exit) -> End:
         pool = self.pools.get(ended.pool) or ManagedPool(ended.pool, None, Fleet(ended.pool))
         cause, detail = cause_in(pool.fleet, ended)
-        return End(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects))
+        return End(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped)
 
     def _suspect(self) -> None:
         """Put the suspects of the dead in line for workers of their own."""

@@ -30,6 +30,7 @@ class Exit:
 
     `memory_limit_bytes` is what it was allowed and `memory_peak_bytes` the most it had, each where the runtime knows;
     `reason` is what else the runtime knows of its end, in words ("removed by somebody else").
+    `is_stopped`: somebody else asked it to end, as `docker stop` does, or an engine that goes down.
     `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters.
     """
 
@@ -43,6 +44,7 @@ class Exit:
     memory_limit_bytes: int | None = None
     memory_peak_bytes: int | None = None
     reason: str = ""
+    is_stopped: bool = False
     last_lines: tuple[str, ...] = ()
 
 

@@ -43,6 +43,12 @@ class WorkSource(Protocol):
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         """Give back every lease a dead worker holds, at once; returns what it was working on."""
 
+    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
+        """Make leasable at once what a worker held that others stopped, without counting its leases.
+
+        Returns the tasks that were still its own.
+        """
+
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
         """What a dead worker holds of its pool's queue; of thousands that are held there, as far as it is known."""
 

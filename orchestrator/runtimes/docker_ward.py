@@ -43,6 +43,9 @@ _CANNOT_START: Final = 125
 class Container:
     """One container. `signals` were asked for and are not delivered yet; `code` is what its end was told with.
 
+    `was_asked`: by us, for a signal; `is_stopped`: by somebody else, to end. `was_missed`: its engine was away, and
+    how it is now is not known yet.
+
     `is_told`: its end is known, and it is only there to be removed.
     """
 
@@ -56,6 +59,9 @@ class Container:
     used: Usage = UNKNOWN
     peak_bytes: int | None = None
     saw_out_of_memory: bool = False
+    was_asked: bool = False
+    is_stopped: bool = False
+    was_missed: bool = False
     code: int | None = None
     is_told: bool = False
 
@@ -103,6 +109,12 @@ class Ward:
         with self._lock:
             return [container for container in self._containers.values() if not container.is_told]
 
+    def miss(self) -> None:
+        """The engine was away: what ended meanwhile, ended with it."""
+        with self._lock:
+            for container in self._containers.values():
+                container.was_missed = container.is_started
+
     def exits(self, *, now: Monotonic) -> list[Exit]:
         """The ends since the last call."""
         told = []
@@ -124,6 +136,7 @@ class Ward:
     def signal(self, container: Container, name: str) -> None:
         """Send it a signal, now or as soon as that can be."""
         with self._lock:
+            container.was_asked = True
             if name not in container.signals:
                 container.signals.append(name)
         self._do(container, lambda: self._deliver(container))
@@ -201,7 +214,7 @@ class Ward:
             else:
                 self._tell(container, Ending(signal=9, reason="ended before it was started"))
         elif phase in {"running", "paused"}:
-            container.is_started = True
+            container.is_started, container.was_missed = True, False
             self._follow(container)
             container.stop_signal = docker_state.stop_signal_of(inspected)
             if container.groups is None:
@@ -254,6 +267,9 @@ class Ward:
         else:
             self._follow(container).wait(LAST_WORDS_SECONDS)
             ending = docker_state.ending_of(inspected, saw_out_of_memory=container.saw_out_of_memory)
+            if container.was_missed and not container.was_asked:
+                container.is_stopped = True
+                ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
         self._tell(container, ending)
 
     def _tell(self, container: Container, ending: Ending) -> None:
@@ -277,6 +293,7 @@ class Ward:
                 memory_limit_bytes=ending.memory_limit_bytes,
                 memory_peak_bytes=peak,
                 reason=ending.reason,
+                is_stopped=container.is_stopped,
                 last_lines=self._logs.last_lines(handle.worker),
             )
         )

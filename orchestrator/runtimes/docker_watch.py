@@ -4,6 +4,7 @@ The list of containers is the truth; an event only says where to look, and soone
 """
 
 import contextlib
+import signal
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -22,6 +23,7 @@ log = structlog.get_logger()
 
 RETRY_SECONDS: Final = 1.0
 PING_SECONDS: Final = 5.0
+_ASKS_TO_FINISH: Final = str(int(signal.SIGTERM))
 _WORTH_A_LOOK: Final = frozenset({"die", "destroy", "start", "unpause"})
 
 
@@ -97,6 +99,8 @@ class Watch:
             try:
                 if self._closed.is_set():
                     return
+                if self._trouble:
+                    self._ward.miss()
                 self._review()
                 self._found()
                 for event in self._stream:
@@ -115,6 +119,8 @@ class Watch:
         action = docker_state.text(at(event, "Action")).partition(":")[0]
         if action == "oom":
             container.saw_out_of_memory = True
+        if action == "kill" and docker_state.text(at(event, "Actor", "Attributes", "signal")) == _ASKS_TO_FINISH:
+            container.is_stopped = not container.was_asked
         if action == "die":
             code = docker_state.text(at(event, "Actor", "Attributes", "exitCode"))
             container.code = int(code) if code.isdecimal() else None

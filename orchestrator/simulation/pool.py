@@ -65,6 +65,7 @@ class Gone:
     memory_limit_bytes: int | None = None
     memory_peak_bytes: int | None = None
     reason: str = ""
+    is_stopped: bool = False
 
 
 @dataclass(slots=True)

@@ -43,6 +43,18 @@ def settle(queues: QueuesApi, fates: Sequence[Fate]) -> list[str]:
     return [_settle(queues, fate) for fate in fates]
 
 
+def give_back(queues: QueuesApi, tasks: Sequence[HeldTask]) -> list[HeldTask]:
+    """Release at once, uncounted. Returns those whose lease was still current."""
+    given = []
+    for task in tasks:
+        try:
+            queues.queue(task.queue).release(task.token, delay_seconds=0.0, charge="uncounted")
+        except (LeaseLostError, UnknownQueueError):
+            continue
+        given.append(task)
+    return given
+
+
 def _settle(queues: QueuesApi, fate: Fate) -> str:
     if fate.verdict == "given back":
         return ""

@@ -121,6 +121,12 @@ class PullQueueSource:
         with _told_as_unavailable(f"look what worker {worker} holds"):
             return custody.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
 
+    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
+        """See `WorkSource.give_back`."""
+        with _told_as_unavailable("give back tasks"):
+            given = custody.give_back(self._queues, tasks)
+        return [ReleasedTask(task.queue, task.task, task.tag, task.held_seconds, task.lease_number) for task in given]
+
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
         """See `WorkSource.settle`."""
         with _told_as_unavailable("hold suspects back"):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.docker_engine import DockerEngine
 from tests.support.docker_site import DockerSite, docker_site
+from tests.support.docker_stop import stopped
 from tests.support.eventually import eventually
 
 SECONDS = 30.0
@@ -106,3 +107,23 @@ def test_a_paused_container_loses_its_task_to_another_and_is_ended_in_good_order
         site.stop()
         assert site.deaths()[first.worker]["cause"] in {"drained", "overdue"}
         assert len(site.notes("end")) <= 2
+
+
+@pytest.mark.parametrize(
+    ("grace", "timeout", "cause"),
+    [
+        pytest.param("1s", 10, "drained", id="its grace is over first"),
+        pytest.param("30s", 1, "overdue", id="docker's patience is over first"),
+    ],
+)
+def test_six_tasks_of_a_container_that_somebody_stops_run_again_elsewhere_as_if_they_had_never_begun(
+    site: DockerSite, grace: str, timeout: int, cause: str
+) -> None:
+    figures = stopped(site, timeout=timeout, payload="hold go", grace=grace)
+    assert figures.lease_numbers == {1}
+    assert figures.again_seconds < 2.0
+    death = eventually(lambda: site.deaths().get(figures.worker))
+    assert death["cause"] == cause
+    (site.folder / "go").touch()
+    eventually(site.is_done, seconds=SECONDS)
+    site.stop()

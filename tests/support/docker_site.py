@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.clock import SystemClock
 from orchestrator.state import StateDir
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.server.options import ServeOptions
@@ -137,6 +138,11 @@ class DockerSite:
     def add(self, *payloads: str) -> list[str]:
         """Add a task for each payload; returns their names."""
         return [added.name for added in self.queue.add([NewTask(payload.encode()) for payload in payloads])]
+
+    @staticmethod
+    def now() -> float:
+        """The time that notes are told in: seconds since the epoch."""
+        return SystemClock().wall_seconds()
 
     def is_done(self) -> bool:
         """Whether every task that was ever added has been finished."""

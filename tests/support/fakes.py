@@ -146,6 +146,15 @@ class FakeSource:
             for task in self.held.get(worker, ())
         ]
 
+    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
+        self._answer()
+        for task in tasks:
+            self.settled.append((task.task, "not counted"))
+            for held in self.held.values():
+                if task.task in held:
+                    held.remove(task.task)
+        return [ReleasedTask(t.queue, t.task, t.tag, t.held_seconds, t.lease_number) for t in tasks]
+
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
         self._answer()
         marks = []
