@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from queue_core import limits
 from queue_core.errors import InvalidLeaseTimeError, InvalidSettingError, QueueMovedError, StorageLimitError
 from queue_core.task import NewTask, QueueSpec
-from queue_core.verb_values import Storage
 
 FILLED_FROM = "filled from "
 """What `moved_to` begins with on the store that a queue is being moved to, until all of it is there."""
@@ -27,14 +26,12 @@ def check_new_tasks(tasks: Sequence[NewTask]) -> None:
                 raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
 
 
-def check_storage(storage: Storage, tasks: Sequence[NewTask]) -> None:
+def check_storage(tasks: Sequence[NewTask], *, used_bytes: int, limit_bytes: int) -> None:
     """Raise `StorageLimitError` when the payloads of these tasks would bring the store over its limit."""
-    if storage.limit_bytes is None:
-        return
     added = sum(len(task.payload) for task in tasks)
-    if storage.used_bytes + added > storage.limit_bytes:
+    if used_bytes + added > limit_bytes:
         raise StorageLimitError(
-            f"total_storage_limit is {storage.limit_bytes} bytes, {storage.used_bytes} are used, {added} were to be "
+            f"total_storage_limit is {limit_bytes} bytes, {used_bytes} are used, {added} were to be "
             "added: delete or purge tasks, or raise the limit (`towline queues storage --limit`)"
         )
 

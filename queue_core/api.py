@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from queue_core.clock import Instant
+from queue_core.errors import InvalidRequestError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
@@ -179,3 +180,33 @@ class QueuesApi(Protocol):
 
     def close(self) -> None:
         """Let go of connections; nothing is lost."""
+
+
+def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
+    """One or many, as a list."""
+    if isinstance(tasks, bytes | bytearray | memoryview):
+        return [NewTask(bytes(tasks))]
+    return [tasks] if isinstance(tasks, NewTask) else list(tasks)
+
+
+def as_tokens(leases: Lease | str | Iterable[Lease | str]) -> list[str]:
+    """The tokens of one or many leases."""
+    many = [leases] if isinstance(leases, Lease | str) else leases
+    return [lease if isinstance(lease, str) else lease.token for lease in many]
+
+
+def as_names(names: str | Iterable[str]) -> list[str]:
+    """One or many, as a list."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def as_deletions(leases: Ended | Iterable[Ended], then: Sequence[NewTask]) -> list[Deletion]:
+    """One or many deletions; `then` needs exactly one lease."""
+    many = [leases] if isinstance(leases, Lease | str | Deletion) else list(leases)
+    if not then:
+        return [item if isinstance(item, Deletion) else Deletion(as_tokens(item)[0]) for item in many]
+    if len(many) != 1 or isinstance(many[0], Deletion):
+        raise InvalidRequestError(
+            f"then goes with one lease: {len(many)} given; give each its own Deletion(token, then)"
+        )
+    return [Deletion(as_tokens(many[0])[0], tuple(then))]

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 from urllib.parse import urlencode
 
-from queue_core.api import ALL_STATES, Ended, Observation
+from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.http_api import values
 from queue_core.http_api.caller import Caller, Repeat, Retries, quoted
 from queue_core.http_api.values import Json
-from queue_core.pull_queue import as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState

@@ -5,9 +5,9 @@ from contextlib import suppress
 from threading import Event
 from typing import Literal, TypeVar
 
-from queue_core.api import ALL_STATES, Ended, Observation
+from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.clock import Instant
-from queue_core.errors import InvalidRequestError, LeaseLostError
+from queue_core.errors import LeaseLostError
 from queue_core.limits import check_wait_seconds
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
@@ -309,36 +309,6 @@ class PullQueues:
     def close(self) -> None:
         """Close the store."""
         self._service.close()
-
-
-def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
-    """One or many, as a list."""
-    if isinstance(tasks, bytes | bytearray | memoryview):
-        return [NewTask(bytes(tasks))]
-    return [tasks] if isinstance(tasks, NewTask) else list(tasks)
-
-
-def as_tokens(leases: Lease | str | Iterable[Lease | str]) -> list[str]:
-    """The tokens of one or many leases."""
-    many = [leases] if isinstance(leases, Lease | str) else leases
-    return [lease if isinstance(lease, str) else lease.token for lease in many]
-
-
-def as_names(names: str | Iterable[str]) -> list[str]:
-    """One or many, as a list."""
-    return [names] if isinstance(names, str) else list(names)
-
-
-def as_deletions(leases: Ended | Iterable[Ended], then: Sequence[NewTask]) -> list[Deletion]:
-    """One or many deletions; `then` needs exactly one lease."""
-    many = [leases] if isinstance(leases, Lease | str | Deletion) else list(leases)
-    if not then:
-        return [item if isinstance(item, Deletion) else Deletion(as_tokens(item)[0]) for item in many]
-    if len(many) != 1 or isinstance(many[0], Deletion):
-        raise InvalidRequestError(
-            f"then goes with one lease: {len(many)} given; give each its own Deletion(token, then)"
-        )
-    return [Deletion(as_tokens(many[0])[0], tuple(then))]
 
 
 def lease_lost(verb: str, tokens: Sequence[str]) -> LeaseLostError:

@@ -50,8 +50,11 @@ class StorageGuard:
         if known_at is not None and 0 <= turn.now - known_at < KNOWN_SECONDS * MICROSECONDS:
             return
         storage = turn.transaction.storage()
-        check_storage(storage, tasks)
-        self._unlimited_at = turn.now if storage.limit_bytes is None else None
+        if storage.limit_bytes is None:
+            self._unlimited_at = turn.now
+        else:
+            self._unlimited_at = None
+            check_storage(tasks, used_bytes=storage.used_bytes, limit_bytes=storage.limit_bytes)
 
     def forget(self) -> None:
         """Ask with the next add: the limit has changed."""

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.admission import check_lease_time, check_not_moved, check_renewed_time
+from queue_core.admission import check_lease_time, check_renewed_time
 from queue_core.clock import Instant, after, seconds_between
-from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
+from queue_core.errors import StoreUnavailableError, WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
@@ -21,62 +21,25 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
-    Storage,
 )
 from queue_core.stores import memory_looking, once
 from queue_core.stores.memory_queue import MemoryQueue
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState, lease_of, parse_token
+from queue_core.stores.memory_queues import MemoryQueues
+from queue_core.task import Lease, NewTask, TagFilter, Task, TaskState, lease_of, parse_token
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
 
-class MemoryTransaction:
+class MemoryTransaction(MemoryQueues):
     """See `Transaction`. Every verb raises before it writes."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, MemoryQueue] = {}
+        super().__init__()
         self._last_id = 0
         self._seen: dict[str, Instant] = {}
         self._retired: set[str] = set()
         self._leads: dict[str, tuple[str, Instant]] = {}
         self._answers: dict[str, tuple[int, bytes]] = {}
-        self._storage_limit: int | None = None
-
-    # -- queues ---------------------------------------------------------------------------------------------------
-
-    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
-        known = self._queues.get(spec.name)
-        if known is None:
-            self._queues[spec.name] = MemoryQueue(replace(spec, paused=False, moved_to=""))
-            return True
-        known.spec = replace(spec, paused=known.spec.paused, moved_to=known.spec.moved_to)
-        return False
-
-    def queue(self, name: str) -> QueueSpec:
-        return self._of(name).spec
-
-    def queues(self) -> list[QueueSpec]:
-        return [self._queues[name].spec for name in sorted(self._queues)]
-
-    def delete_queue(self, name: str) -> int:
-        count = len(self._of(name).tasks)
-        del self._queues[name]
-        return count
-
-    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        held = self._of(queue)
-        changed = held.spec.paused != (paused == "paused")
-        held.spec = replace(held.spec, paused=paused == "paused")
-        return changed
-
-    def set_storage_limit(self, limit_bytes: int | None) -> None:
-        self._storage_limit = limit_bytes
-
-    def storage(self) -> Storage:
-        if self._storage_limit is None:
-            return Storage()
-        payloads = (task.payload for held in self._queues.values() for task in held.tasks.values())
-        return Storage(self._storage_limit, sum(map(len, payloads)))
 
     # -- producers ------------------------------------------------------------------------------------------------
 
@@ -338,10 +301,6 @@ class MemoryTransaction:
         for name in names:
             held.hold_name(name, now=now)
 
-    def set_moved(self, queue: str, to: str) -> None:
-        held = self._of(queue)
-        held.spec = replace(held.spec, moved_to=to)
-
     # -- repeats --------------------------------------------------------------------------------------------------
 
     def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
@@ -355,16 +314,3 @@ class MemoryTransaction:
         if kept is not None and kept[0] >= number:
             raise StoreUnavailableError(f"call {number} of session {session!r} came late: {kept[0]} was answered")
         self._answers[session] = (number, answer)
-
-    # -- queues by name -------------------------------------------------------------------------------------------
-
-    def _of(self, name: str) -> MemoryQueue:
-        held = self._queues.get(name)
-        if held is None:
-            raise UnknownQueueError.among(name, sorted(self._queues)[:5])
-        return held
-
-    def _open(self, name: str) -> MemoryQueue:
-        held = self._of(name)
-        check_not_moved(held.spec)
-        return held
