@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
+from urllib.request import Request, urlopen
 
 import docker
 import pytest
@@ -114,20 +115,37 @@ def the_demo_is_done(engine: DockerEngine, compose: Compose) -> None:
             assert facts["ReadonlyRootfs"], service
             assert facts["CapDrop"] == ["ALL"], service
             assert facts["Memory"] > 0, service
+        assert 'towline_pool_leases_total{outcome="deleted",pool="checksums"}' in scraped(client)
 
 
 @contextmanager
 def published_queue(client: docker.APIClient) -> Iterator[QueueApi]:
-    """The queue as the host reaches it: at loopback, with the token that the stack made up."""
-    container = found(client, "queue")
-    (place,) = client.inspect_container(container)["NetworkSettings"]["Ports"]["7878/tcp"]
-    assert place["HostIp"] == "127.0.0.1"
-    token = run_in(client, container, "cat", "/run/secrets/admin_token")
-    queue = open_queue(f"http://127.0.0.1:{place['HostPort']}", "files", token=token)
+    """The queue as the host reaches it, with a token that the stack made up."""
+    url, token = published(client, "queue", port=7878), secret(client, "admin_token")
+    queue = open_queue(url, "files", token=token)
     try:
         yield queue
     finally:
         queue.close()
+
+
+def scraped(client: docker.APIClient) -> str:
+    """What Prometheus is told of the fleet."""
+    bearer = {"Authorization": f"Bearer {secret(client, 'viewer_token')}"}
+    with urlopen(
+        Request(f"{published(client, 'supervisor', port=7879)}/metrics", headers=bearer), timeout=30
+    ) as answer:
+        return str(answer.read().decode())
+
+
+def published(client: docker.APIClient, service: str, *, port: int) -> str:
+    (place,) = client.inspect_container(found(client, service))["NetworkSettings"]["Ports"][f"{port}/tcp"]
+    assert place["HostIp"] == "127.0.0.1"
+    return f"http://127.0.0.1:{place['HostPort']}"
+
+
+def secret(client: docker.APIClient, name: str) -> str:
+    return run_in(client, found(client, "queue"), "cat", f"/run/secrets/{name}")
 
 
 def health(client: docker.APIClient, container: str) -> str:
