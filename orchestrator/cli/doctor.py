@@ -20,13 +20,13 @@ _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 @file_option
 @json_option
 def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Look at Python, SQLite, the settings, the store's disk, limits, the clock, the server and the supervisor.
+    """Look at Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor and container engines.
 
     Changes nothing, but for a small file written and removed to time the disk, and a store across a network, which is
     opened as `towline up` would: its tables are made where there are none. Exit code 1 when something is bad.
     """
     project, first = _project(file)
-    found = [*first, *findings(project)]
+    found = [*first, *findings(project), *_of_engines(project)]
     if as_json:
         print_json([{"check": f.check, "level": f.level, "found": f.found, "fix": f.fix, "see": f.see} for f in found])
     else:
@@ -47,6 +47,14 @@ def _project(file: Path | None) -> tuple[Project | None, list[Finding]]:
         return None, [Finding("settings", "bad", str(error), "make it readable")]
     notes = [Finding("settings", "warn", note) for note in project.notes]
     return project, [Finding("settings", "ok", f"{path}: right"), *notes]
+
+
+def _of_engines(project: Project | None) -> list[Finding]:
+    if project is None or not any(pool.containers for pool in project.pools.values()):
+        return []
+    from orchestrator.cli.engine_checkup import engine_findings  # takes half a second
+
+    return list(engine_findings(project))
 
 
 def _print(finding: Finding) -> None:

@@ -167,4 +167,3 @@ def test_a_mount_whose_source_is_missing_is_refused(bench: DockerBench) -> None:
 def test_a_loopback_address_that_no_container_can_reach_is_refused(bench: DockerBench) -> None:
     with pytest.raises(SpawnError, match="its own loopback"):
         bench.start(bench.pool(STAY), url="http://127.0.0.1:7878")
-
