@@ -1,6 +1,5 @@
 """One more worker of a pool's service: an update of its replicas, and the task that Swarm makes for it."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from threading import Event, RLock
 from typing import Final
@@ -43,10 +42,13 @@ class Growth:
         """
         with self.changing:
             self.grown += 1
+            told = ""
             for _ in range(_MAX_TRIES):
-                with contextlib.suppress(ChangedMeanwhileError):
+                try:
                     return self._in(body, self._manager.services(digest=body.digest))
-        raise SpawnError(f"can't grow the service of pool {body.pool}: somebody else keeps changing it")
+                except ChangedMeanwhileError as error:
+                    told = str(error)
+        raise SpawnError(f"can't grow the service of pool {body.pool}, {_MAX_TRIES} times in a row: {told}")
 
     def _in(self, body: ServiceBody, services: Sequence[Service]) -> Task:
         """A task of the first of its services that can be grown, else of a new one."""
@@ -58,10 +60,19 @@ class Growth:
         taken = {service.name for service in services}
         for generation in range(1, _MAX_GENERATIONS + 1):
             if body.name(generation) not in taken:
-                made = self._manager.create(body, generation=generation, replicas=1)
-                self.current[body.pool] = made
-                return self._task(made)
+                return self._first(body, generation=generation)
         raise SpawnError(f"pool {body.pool} has {len(taken)} services that are being emptied; see `docker service ls`")
+
+    def _first(self, body: ServiceBody, *, generation: int) -> Task:
+        made = self._manager.create(body, generation=generation, replicas=1)
+        self.current[body.pool] = made
+        try:
+            return self._task(made)
+        except SpawnError:
+            for found in self._manager.services(digest=body.digest):
+                if found.id == made:
+                    self._manager.remove(found)
+            raise
 
     def _settled(self, service: Service) -> Sequence[Task] | None:
         """The tasks of a service that can be grown, if need be in a moment; None while Swarm has workers leave it."""

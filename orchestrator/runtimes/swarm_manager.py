@@ -142,6 +142,14 @@ class SwarmManager:
         with self._asking(f"remove service {service.name}"), contextlib.suppress(NotFound):
             self._manager().remove_service(service.id)
 
+    def remove_unused_secrets(self) -> None:
+        """Remove secrets of ours that no service has any more; Swarm keeps those that one has."""
+        with self._asking("list secrets"):
+            found = self._manager().secrets(filters={"label": f"{STATE_LABEL}={self._state}"})
+        for secret in found:
+            with contextlib.suppress(ChangedMeanwhileError, SpawnError), self._asking("remove a secret"):
+                self._manager().remove_secret(secret["ID"])
+
     # -- containers of engines in reach ---------------------------------------------------------------------------
 
     def signal(self, task: Task, number: str) -> bool:

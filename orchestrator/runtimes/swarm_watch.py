@@ -25,6 +25,7 @@ LOOK_SECONDS: Final = 0.25
 """Between two looks, as long as there are workers, or what is left of them."""
 REST_SECONDS: Final = 5.0
 """Between two looks when there is nothing."""
+STOP_SECONDS: Final = 10.0
 AWAY_SECONDS: Final = 1.0
 """Between two tries to reach a manager that does not answer."""
 SHARE: Final = 5
@@ -70,11 +71,11 @@ class Watch:
         self._nudged.set()
 
     def stop(self) -> None:
-        """Look no more, and wait for the thread."""
+        """Look no more, and wait for the thread; not for ever where an engine does not answer it."""
         self._stops = True
         self._nudged.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
             self._thread = None
 
     def _run(self) -> None:
@@ -218,6 +219,7 @@ class Watch:
                 if is_over and found.id not in self._growth.current.values():
                     with contextlib.suppress(ChangedMeanwhileError, SpawnError):
                         self._manager.remove(found)
+            self._manager.remove_unused_secrets()
         return True
 
     # -- a manager that is away -----------------------------------------------------------------------------------

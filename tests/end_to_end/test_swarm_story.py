@@ -11,7 +11,7 @@ from tests.support.eventually import eventually
 from tests.support.swarm_sites import SwarmSite, swarm_site
 from tests.support.swarms import swarm
 
-TASKS = 100
+TASKS = 150
 
 
 @pytest.fixture
@@ -24,10 +24,11 @@ def site(tmp_path: Path) -> Iterator[SwarmSite]:
 
 
 def test_a_service_grows_to_eight_loses_a_node_and_shrinks_to_nothing_by_our_decisions(site: SwarmSite) -> None:
-    site.write(workers={"min": 0, "max": 8}, slo="10s", churn="0s")
+    # More work than it looks like to fewer than eight, and an slo that no start takes as long as.
+    site.write(workers={"min": 0, "max": 8}, slo="30s", churn="0s", spawn_parallelism=8)
     site.start()
     assert site.swarm.replicas() == {}
-    site.add(TASKS, seconds=0.5)
+    site.add(TASKS, seconds=0.3)
 
     eventually(lambda: sum(site.running()) == 8, seconds=60)
     (service,) = site.swarm.replicas().values()

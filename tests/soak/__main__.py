@@ -37,10 +37,17 @@ def _poison(arguments: Sequence[str]) -> int:
     return poison(arguments)
 
 
+def _swarm(arguments: Sequence[str]) -> int:
+    from tests.soak.swarm import main as swarm
+
+    return swarm(arguments)
+
+
 RUNS: Final[Mapping[str, tuple[str, Run]]] = {
     "starts": ("thousands of worker starts and stops: memory, descriptors, threads and zombies stay flat", _starts),
     "rolling": ("ten workers under load are replaced: no gap in capacity, nothing lost or run twice", _rolling),
     "poison": ("tasks that end their process among thousands: only these are dead, the rest is hardly slower", _poison),
+    "swarm": ("a pool on two engines grows and shrinks while nodes are drained and lost, over and over", _swarm),
     "renewals": ("`towline up` started anew in its own place under load, over and over", _renewals),
 }
 

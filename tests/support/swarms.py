@@ -60,6 +60,14 @@ class Swarm:
             found = client.inspect_node(node.id)
             client.update_node(node.id, found["Version"]["Index"], {**found["Spec"], "Availability": availability})
 
+    def cut(self, node: Node) -> None:
+        """From now on the manager hears nothing of a node."""
+        _ip("-n", _namespace(node.engine), "link", "set", "cable", "down")
+
+    def mend(self, node: Node) -> None:
+        """As before the cut."""
+        _ip("-n", _namespace(node.engine), "link", "set", "cable", "up")
+
     def tasks(self, state: str = "") -> list[Mapping[str, object]]:
         """Every task the manager knows, or those of one supervisor's state."""
         with self.nodes[0].engine.client() as client:
@@ -108,11 +116,15 @@ def _cable(engines: Sequence[DockerEngine]) -> None:
     """One link between the namespaces of two engines, each with an address on it."""
     if len(engines) == 1:
         return
-    first, second = (engine.home.name.removeprefix("towline-") for engine in engines)
+    first, second = (_namespace(engine) for engine in engines)
     _ip("-n", first, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", second)
     for number, namespace in enumerate((first, second), start=1):
         _ip("-n", namespace, "address", "add", f"{NETWORK}.{number}/24", "dev", "cable")
         _ip("-n", namespace, "link", "set", "cable", "up")
+
+
+def _namespace(engine: DockerEngine) -> str:
+    return engine.home.name.removeprefix("towline-")
 
 
 def _give_image(engine: DockerEngine) -> None:
