@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.differential.report import story, table
-from tests.differential.running import STORES, run
+from tests.differential.running import EMBEDDED, STORES, run
 
 FIRST_SEED = 1
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, default=100)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first program; the others follow")
-    parser.add_argument("--store", nargs="+", choices=STORES, default=list(STORES))
+    parser.add_argument("--store", nargs="+", choices=STORES, default=list(EMBEDDED))
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + options.programs)
     worst = 0
