@@ -24,6 +24,7 @@ from orchestrator.runtime import Usage
 from orchestrator.runtimes.procfs import boot
 from orchestrator.schedule import Bounds, bounds_at, next_daily
 from orchestrator.state import StateDir
+from orchestrator.trouble import Trouble
 
 log = structlog.get_logger()
 
@@ -46,6 +47,7 @@ class Circumstances:
         self._orders: dict[str, Orders] = {}
         self._host_mark: tuple[int, int, int] | None = None
         self._host_order = NOT_DRAINED
+        self._unread = Trouble()
         self._bounds: dict[str, tuple[PoolSpec, float, Bounds]] = {}
         self._specs: dict[str, tuple[PoolSpec, PoolSpec]] = {}
         self._dailies: dict[str, tuple[float, int]] = {}
@@ -63,12 +65,18 @@ class Circumstances:
         mark = self._files.orders_mark()
         if mark == self._mark:
             return {}
-        self._mark = mark
         try:
             orders = self._files.read_orders()
         except ValueError as error:
+            self._mark = mark
             self._troubles.append(str(error))
             return {}
+        except OSError as error:  # there is one, and it will be read when that is possible
+            if self._unread.is_news(error):
+                log.warning(events.STATE_NOT_READ, path=str(self._files.path), error=error.strerror)
+            return {}
+        self._unread.ends()
+        self._mark = mark
         before, self._orders = self._orders, orders
         changed = [name for name in sorted({*before, *orders}) if before.get(name) != orders.get(name)]
         return {name: orders.get(name, NO_ORDERS) for name in changed}
@@ -77,11 +85,15 @@ class Circumstances:
         """Since when no worker is to be on this host, in seconds since the epoch; None when they may be."""
         mark = self._files.host_mark()
         if mark != self._host_mark:
-            self._host_mark = mark
             try:
                 self._host_order = self._files.read_host_order()
             except ValueError as error:
                 self._troubles.append(str(error))
+            except OSError as error:
+                if self._unread.is_news(error):
+                    log.warning(events.STATE_NOT_READ, path=str(self._files.path), error=error.strerror)
+                return self._host_order.drained_at
+            self._host_mark = mark
         return self._host_order.drained_at
 
     def troubles(self) -> list[str]:
@@ -160,6 +172,8 @@ class Circumstances:
                 log.warning(events.STATE_NOT_WRITTEN, path=str(self._files.path), error=error.strerror)
             self._is_failing = True
         else:
+            if self._is_failing:
+                log.info(events.STATE_RECOVERED, path=str(self._files.path))
             self._is_failing = False
 
     def _restored(self) -> tuple[Appetites, dict[str, Budget], dict[str, Monotonic]]:

@@ -14,6 +14,8 @@ LOOK_SECONDS: Final = 1.0
 SETTLED_SECONDS: Final = 5.0
 """CPU in use is a mean over about that long: a single look may fall between two tasks."""
 
+UNKNOWN: Final = Host(math.inf, math.inf, math.inf, math.inf)
+"""Nobody is held back by what can't be told."""
 _UNLIMITED_BYTES: Final = 1 << 60  # version 1 says "no limit" with a number near 2**63
 
 
@@ -37,13 +39,15 @@ class HostMeter:
         if self._host is not None and now < self._looked_at + LOOK_SECONDS:
             return self._host
         elapsed = now - self._looked_at
+        try:
+            memory, times = psutil.virtual_memory(), psutil.cpu_times()
+        except OSError:  # no descriptor left, say: what was known goes on
+            return self._host or UNKNOWN
         self._looked_at = now
-        memory = psutil.virtual_memory()
         total, free = float(memory.total), float(memory.available)
         for limit, used in self._groups.memory():
             total, free = min(total, limit), min(free, max(0.0, limit - used))
         cores = float(len(os.sched_getaffinity(0)))
-        times = psutil.cpu_times()
         all_cores = float(psutil.cpu_count() or cores)
         free_cores = max(0.0, all_cores - self._by_host.after(_busy(times), elapsed))
         quota = self._groups.cores()

@@ -44,6 +44,8 @@ class Journal:
                 log.warning(events.STATE_NOT_WRITTEN, path=str(self._path), error=error.strerror)
             self._is_failing, self._is_torn = True, None
         else:
+            if self._is_failing:
+                log.info(events.STATE_RECOVERED, path=str(self._path))
             self._is_failing = False
 
 

@@ -15,6 +15,7 @@ from orchestrator.metrics import QueueSample
 from orchestrator.policy import PolicyState
 from orchestrator.suspects import Suspect
 from orchestrator.tally import Tally
+from orchestrator.trouble import Trouble
 
 log = structlog.get_logger()
 
@@ -58,6 +59,7 @@ class ManagedPool:
     suspects: tuple[Suspect, ...] = ()
     errands: dict[str, Suspect] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    trouble: Trouble = field(default_factory=Trouble)
 
 
 def state_of(name: str, learned: Mapping[str, object]) -> PolicyState:

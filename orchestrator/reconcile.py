@@ -213,14 +213,18 @@ class Reconciler:
         due = [pool for pool in self.pools.values() if now >= pool.due_at]
         looked = [pool for pool in due if self._tried(pool, self._look)]
         acted = [pool for pool in looked if self._tried(pool, self._settle)]
+        for pool in acted:
+            if pool.trouble.ends():
+                log.info(events.TURN_RECOVERED, pool=pool.name)
         self._circumstances.keep()
         return len(acted) == len(due)
 
     def _tried(self, pool: ManagedPool, step: Callable[[ManagedPool], None]) -> bool:
         try:
             step(pool)
-        except Exception:
-            log.exception(events.TURN_FAILED, pool=pool.name)
+        except Exception as error:
+            if pool.trouble.is_news(error):
+                log.exception(events.TURN_FAILED, pool=pool.name)
             return False
         return True
 

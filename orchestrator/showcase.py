@@ -126,4 +126,6 @@ class Showcase:
                 log.warning(events.STATE_NOT_WRITTEN, path=str(self._files.path), error=error.strerror)
             self._is_failing = True
         else:
+            if self._is_failing:
+                log.info(events.STATE_RECOVERED, path=str(self._files.path))
             self._is_failing = False

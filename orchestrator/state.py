@@ -120,8 +120,8 @@ class StateDir:
         return _mark(self._host_path)
 
     def read_host_order(self) -> HostOrder:
-        """What is asked of the whole host. Raises `ValueError` when the file is not what it should be."""
-        return HostOrder.from_json(_read(self._host_path)) if self._host_path.exists() else orders.NOT_DRAINED
+        """What is asked of the whole host. Raises as `read_orders` does."""
+        return HostOrder.from_json(_read_certainly(self._host_path)) if self._host_path.exists() else orders.NOT_DRAINED
 
     def order_host(self, order: HostOrder) -> None:
         """Ask something else of the host. Raises `OSError`."""
@@ -129,10 +129,13 @@ class StateDir:
         _write(self._host_path, order.to_json())
 
     def read_orders(self) -> dict[str, Orders]:
-        """What was asked of pools, over or not. Raises `ValueError` when the file is not what it should be."""
+        """What was asked of pools, over or not.
+
+        Raises `ValueError` when the file is not what it should be, `OSError` when it can't be read now.
+        """
         if not self._orders_path.exists():
             return {}
-        return orders.found(_read(self._orders_path))
+        return orders.found(_read_certainly(self._orders_path))
 
     def change_orders(self, pool: str, change: Callable[[Orders], Orders]) -> Orders:
         """Give other orders to one pool; what others ask at the same time is not lost. Returns what is asked now.
@@ -203,6 +206,15 @@ def _write(path: Path, data: Mapping[str, object]) -> None:
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(json.dumps(data, separators=(",", ":"), default=str), encoding="utf-8")
     draft.replace(path)
+
+
+def _read_certainly(path: Path) -> object:
+    """What lies there; None where that is no JSON. Raises `OSError` where nobody can tell."""
+    text = path.read_bytes()
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _read(path: Path) -> dict[str, object] | None:

@@ -31,6 +31,7 @@ from orchestrator.showcase import Showcase
 from orchestrator.signals import handling_signals
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
+from orchestrator.trouble import Trouble
 
 log = structlog.get_logger()
 
@@ -106,6 +107,7 @@ class Supervisor:
         self._phase: Phase = "starting"
         self._told_why = ""
         self._leaves = False
+        self._trouble = Trouble()
         self.is_renewed = False
 
     # -- asked from any thread, or from a signal's handler --------------------------------------------------------
@@ -189,9 +191,11 @@ class Supervisor:
         """Once round: what was asked, who ended, whose turn it is. False when it broke down half-way."""
         try:
             is_well = self._do_what_is_due()
-        except Exception:
-            log.exception(events.TURN_FAILED)
+        except Exception as error:  # noqa: BLE001  the top of a pass
+            self._tell(error)
             return False
+        if self._trouble.ends():
+            log.info(events.TURN_RECOVERED)
         if is_well:
             self._feed_watchdog()
         return True
@@ -316,10 +320,14 @@ class Supervisor:
             self._feed_watchdog()
             self._runtime.wait_for_exit(timeout_seconds=PASS_SECONDS)
             self._reconciler.reap()
-        except Exception:
-            log.exception(events.TURN_FAILED)
+        except Exception as error:  # noqa: BLE001  the top of a pass
+            self._tell(error)
             return False
         return True
+
+    def _tell(self, error: Exception) -> None:
+        if self._trouble.is_news(error):
+            log.error(events.TURN_FAILED, exc_info=error)
 
 
 def fresh_identity(pool: str) -> str:

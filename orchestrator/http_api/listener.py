@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from queue_core.server.acceptance import ACCEPTED_AT_ONCE, Acceptance
 from queue_core.server.also import Also, response_of
 from queue_core.server.app import refuse, release
 from queue_core.server.auth import Gate
@@ -49,6 +50,7 @@ class FleetListener:
             log_config=None,
             access_log=False,
             server_header=False,
+            backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         self._server = _Uvicorn(config)
@@ -64,9 +66,13 @@ class FleetListener:
         self._server.should_exit = True
         self._thread.join()
 
+    async def _serve(self) -> None:
+        Acceptance(asyncio.get_running_loop())
+        await self._server.serve(sockets=[self._listening])
+
     def _work(self) -> None:
         try:
-            asyncio.run(self._server.serve(sockets=[self._listening]))
+            asyncio.run(self._serve())
         finally:
             self._listening.close()
             if self._options.socket_path is not None:

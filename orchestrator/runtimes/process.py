@@ -74,8 +74,9 @@ class ProcessRuntime:
         environment.update(request.environment)
         if not self._processes:
             self._bystanders.keep_warden()
-        output = self.logs.open(request.worker)
+        output = None
         try:
+            output = self.logs.open(request.worker)
             child = subprocess.Popen(
                 pool.command or APP_COMMAND,
                 stdin=subprocess.DEVNULL,
@@ -88,16 +89,20 @@ class ProcessRuntime:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise SpawnError(_reason(error, pool)) from error
         finally:
-            os.close(output)
+            if output is not None:
+                os.close(output)
+        pidfd = None
         try:
             pidfd = os.pidfd_open(child.pid)
+            stat = procfs.read_stat(child.pid)
         except OSError as error:
+            if pidfd is not None:
+                os.close(pidfd)
             child.kill()
             child.wait()
             raise SpawnError(f"can't watch a worker of pool {pool.name}: {error.strerror}") from error
         # From here on the child is collected through its pidfd; Popen must not do it behind our back.
         child.returncode = 0
-        stat = procfs.read_stat(child.pid)
         start_ticks = stat.start_ticks if stat else 0
         ref = procfs.ref_of(child.pid, start_ticks)
         handle = WorkerHandle(request.worker, pool.name, ref, request.environment["TOWLINE_SPEC"], now)
@@ -158,7 +163,10 @@ class ProcessRuntime:
         """See `Runtime.usage`: of the worker's own process, without what it started."""
         used = {}
         for worker, process in self._processes.items():
-            stat = procfs.read_stat(process.pid)
+            try:
+                stat = procfs.read_stat(process.pid)
+            except OSError:  # no descriptor left: another time
+                continue
             if stat is not None and stat.start_ticks == process.start_ticks and stat.is_alive:
                 used[worker] = Usage(stat.memory_bytes, stat.cpu_seconds)
                 self._peaks[worker] = max(self._peaks.get(worker, 0), stat.memory_bytes)
@@ -238,7 +246,7 @@ class ProcessRuntime:
             return False
         if number != signal.SIGKILL:
             return False
-        before, self._oom_kills = self._oom_kills, procfs.out_of_memory_kills()
+        before, self._oom_kills = self._oom_kills, max(self._oom_kills, procfs.out_of_memory_kills())
         return self._oom_kills > before
 
     def _kill_strays(self, worker: str) -> None:

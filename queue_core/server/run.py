@@ -20,6 +20,7 @@ from queue_core.events import EventLog
 from queue_core.http_api.transport import notice_silence
 from queue_core.sd_notify import ServiceManager
 from queue_core.server import events, inherited
+from queue_core.server.acceptance import ACCEPTED_AT_ONCE, Acceptance
 from queue_core.server.also import NOTHING_ELSE, Also
 from queue_core.server.app import ServerApp
 from queue_core.server.core import ServerCore
@@ -185,12 +186,15 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=BACKLOG,
+            backlog=ACCEPTED_AT_ONCE,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(1, round(self._options.stop_seconds)),
         )
 
+        Acceptance(asyncio.get_running_loop())
+
         def told() -> None:
+            self._listening.listen(BACKLOG)  # the loop has made it as short as what it takes at once
             self.core.start()
             if self._grpc is not None:
                 self._grpc.start()

@@ -11,11 +11,12 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
-from orchestrator.metrics import QueueSample
+from orchestrator.metrics import Present, QueueSample
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.source import ReleasedTask
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
+from orchestrator.suspects import Fate, HeldTask
 from queue_core import logs
 
 POOLS: Final = ("ebb", "flood", "neap", "spring")
@@ -32,8 +33,17 @@ class Tide:
         seen = dict.fromkeys(workers, 0.0)
         return QueueSample(at=now, ready=0, delayed=0, in_flight=0, dead=0, first_seen_seconds_ago=seen)
 
+    def present(self, pool: PoolSpec) -> Sequence[Present]:
+        return ()
+
     def retire(self, worker: str) -> bool:
         return True
+
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+        return ()
+
+    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+        return [""] * len(fates)
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         return ()
