@@ -151,17 +151,16 @@ class DockerRuntime:
         try:
             seconds = 0.0 if self._watch.trouble else PATIENCE_SECONDS
             listed = self._makers.do("", self._listed).result(seconds)
+            found = [
+                handle
+                for known in listed
+                if self._ward.of(known.worker) is None
+                and (handle := self._found(known, now=now)) is not None
+                and (known.phase != "ended" or known.worker in ours)
+            ]
         except (NotYetError, RuntimeUnavailableError, docker.errors.APIError):
-            return [self._believed(handle) for handle in ours.values() if self._ward.of(handle.worker) is None]
-        finally:
-            self._has_adopted = True
-        found = [
-            handle
-            for known in listed
-            if self._ward.of(known.worker) is None
-            and (handle := self._found(known, now=now)) is not None
-            and (known.phase != "ended" or known.worker in ours)
-        ]
+            found = [self._believed(handle) for handle in ours.values() if self._ward.of(handle.worker) is None]
+        self._has_adopted = True  # not before: until all are known, the other thread must not take them for strangers
         return sorted(found, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
