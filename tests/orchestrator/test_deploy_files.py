@@ -160,8 +160,8 @@ def sections() -> dict[str, str]:
 def checks_of_doctor() -> set[str]:
     """The names of all findings, from the calls that make them."""
     found = set()
-    for source in ("checkup.py", "doctor.py", "engine_checkup.py"):
-        for node in ast.walk(ast.parse((ROOT / "orchestrator/cli" / source).read_text())):
+    for source in sorted((ROOT / "orchestrator/cli").glob("*.py")):
+        for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
                 assert isinstance(node.args[0], ast.Constant), "a finding's name is a literal"
                 found.add(str(node.args[0].value))
