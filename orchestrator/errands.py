@@ -1,6 +1,6 @@
 """Suspects run alone: a worker is started for each, takes it, and goes. In the place of the one that died."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -9,13 +9,14 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.errors import SpawnError
-from orchestrator.exits import Cause
+from orchestrator.errors import SourceUnavailableError, SpawnError
+from orchestrator.exits import WITHOUT_FAULT, Cause
 from orchestrator.fleet import joined
 from orchestrator.launch import Launch
 from orchestrator.managed import ManagedPool
 from orchestrator.runtime import Runtime, SpawnRequest
-from orchestrator.suspects import Suspect, is_alone, name_for, next_ones, queued
+from orchestrator.source import WorkSource
+from orchestrator.suspects import Suspect, explained_by, is_alone, name_for, next_ones, queued
 
 log = structlog.get_logger()
 
@@ -26,7 +27,10 @@ AGAIN_SECONDS: Final = 5.0
 class Errands:
     """Starts workers for the suspects of pools. Belongs to one thread."""
 
-    def __init__(self, *, runtime: Runtime, clock: Clock, launch: Launch, identify: Callable[[str], str]) -> None:
+    def __init__(
+        self, *, source: WorkSource, runtime: Runtime, clock: Clock, launch: Launch, identify: Callable[[str], str]
+    ) -> None:
+        self._source = source
         self._runtime = runtime
         self._clock = clock
         self._launch = launch
@@ -45,10 +49,27 @@ class Errands:
                 break
 
     def over(self, pool: ManagedPool, worker: str, *, cause: Cause, held: int) -> None:
-        """A worker ended. If it broke before it had its suspect, another may be started for that."""
+        """A worker ended. If it broke before it had its suspect, another may be started for that.
+
+        If it died of it, those go free who were suspected for no more than what that one has done.
+        """
         suspect = pool.errands.pop(worker, None)
-        if suspect is not None and not held and cause is not Cause.FINISHED:
+        if suspect is None or cause in WITHOUT_FAULT:
+            return
+        if held:
+            self._let_go(pool, explained_by(suspect, pool.suspects))
+        elif cause is not Cause.FINISHED:
             pool.suspects = (*pool.suspects, suspect)
+
+    def _let_go(self, pool: ManagedPool, free: Sequence[Suspect]) -> None:
+        if not free:
+            return
+        try:
+            self._source.recall(free)
+        except SourceUnavailableError:
+            return  # they stay in line
+        pool.suspects = tuple(one for one in pool.suspects if one not in free)
+        log.info(events.TASK_CLEARED, pool=pool.name, tasks=[one.task.task for one in free])
 
     def _start(self, pool: ManagedPool, spec: PoolSpec, suspect: Suspect, *, now: Monotonic) -> bool:
         worker = name_for(suspect, identity=self._identify(pool.name))

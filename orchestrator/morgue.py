@@ -209,4 +209,5 @@ def _held(burial: _Burial) -> list[dict[str, object]]:
 
 
 def _suspect(fate: Fate, mark: str, *, now: Monotonic) -> Suspect:
-    return Suspect(fate.task, mark, Monotonic(now + fate.pause_seconds), Monotonic(now + fate.hold_seconds))
+    not_before, lapses_at = Monotonic(now + fate.pause_seconds), Monotonic(now + fate.hold_seconds)
+    return Suspect(fate.task, mark, not_before, lapses_at, fate.record.workers)

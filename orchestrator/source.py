@@ -7,7 +7,7 @@ from typing import Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.metrics import Present, QueueSample
-from orchestrator.suspects import Fate, HeldTask
+from orchestrator.suspects import Fate, HeldTask, Suspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,9 @@ class WorkSource(Protocol):
 
         For each the mark of a task that is held back now; "" for others, and for one that had moved on by itself.
         """
+
+    def recall(self, suspects: Sequence[Suspect]) -> None:
+        """Let anybody have tasks again that were held back; one that is not held back any more is left as it is."""
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """Sleep until a task becomes leasable in a pool (its name is returned) or the time is up (None)."""

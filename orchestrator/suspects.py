@@ -25,9 +25,10 @@ START_SECONDS: Final = 5.0
 AT_ONCE_ALONE: Final = 3
 """After more deaths alone than these there is a pause before the next: what it needs may be away, or too little."""
 MAX_PAUSE_SECONDS: Final = 30.0
-ALONE_SHARE: Final = 4
+ALONE_SHARE: Final = 8
 """One of so many workers of a pool runs a suspect, at a time; one may in any case."""
 MAX_KNOWN: Final = 10_000
+MAX_WORKERS_KNOWN: Final = 8
 FORGOTTEN_SECONDS: Final = 72 * 3600.0
 """A death of so long ago says nothing of a task any more."""
 ALONE: Final = ".alone."
@@ -65,11 +66,12 @@ class HeldTask:
 @value
 class Record:
     """Deaths of workers that a task was held at; `alone`: with no other task in the worker. `at` is of the last one, in
-    seconds since the epoch."""
+    seconds since the epoch; `workers` are the last of the dead."""
 
     deaths: int = 0
     alone: int = 0
     at: float = 0.0
+    workers: tuple[str, ...] = ()
 
 
 NO_RECORD: Final = Record()
@@ -86,14 +88,19 @@ class Ledger:
         known = self.records.get(key, NO_RECORD)
         return known if at - known.at < FORGOTTEN_SECONDS else NO_RECORD
 
-    def noted(self, keys: Iterable[Key], *, at: float) -> "Ledger":
-        """The same after one more death at which these were held."""
+    def noted(self, keys: Iterable[Key], *, worker: str, at: float) -> "Ledger":
+        """The same after one more death, of a worker that held these."""
         together = list(dict.fromkeys(keys))
         records = dict(self.records)
         for key in together:
             known = self.of(key, at=at)
             records.pop(key, None)
-            records[key] = Record(known.deaths + 1, known.alone + (len(together) == 1), at)
+            records[key] = Record(
+                known.deaths + 1,
+                known.alone + (len(together) == 1),
+                at,
+                (*known.workers, worker)[-MAX_WORKERS_KNOWN:],
+            )
         for key in list(records)[: max(0, len(records) - MAX_KNOWN)]:
             del records[key]
         return Ledger(records)
@@ -117,7 +124,8 @@ class Fate:
 
 @value
 class Suspect:
-    """A task that is held back to run alone. `mark` is its source's name for it, with which a worker is named.
+    """A task that is held back to run alone. `mark` is its source's name for it, with which a worker is named, and
+    `workers` are those that died while they held it.
 
     No worker is started for it before `not_before`; from `lapses_at` on anybody may lease it.
     """
@@ -126,6 +134,7 @@ class Suspect:
     mark: str
     not_before: Monotonic
     lapses_at: Monotonic
+    workers: tuple[str, ...] = ()
 
 
 def judged(
@@ -146,7 +155,7 @@ def judged(
         waiting: suspects of the pool that wait already.
         at: seconds since the epoch.
     """
-    after = ledger.noted((task.key for task in held), at=at)
+    after = ledger.noted((task.key for task in held), worker=worker, at=at)
     fates = []
     for task in held:
         record = after.of(task.key, at=at)
@@ -189,6 +198,11 @@ def queued(line: Iterable[Suspect], *, now: Monotonic) -> tuple[Suspect, ...]:
     return tuple([one for one in line if one.lapses_at - now > START_SECONDS])
 
 
+def explained_by(culprit: Suspect, line: Iterable[Suspect]) -> tuple[Suspect, ...]:
+    """Those of a line who were held at no other deaths than one that ended its worker alone: it was not them."""
+    return tuple([one for one in line if one.workers and set(one.workers) <= set(culprit.workers)])
+
+
 def reserved(line: Sequence[Suspect], *, running: int) -> int:
     """Places that a pool leaves free while suspects wait; where some are `running`, theirs are the next ones'."""
     return 1 if line and not running else 0
@@ -223,5 +237,5 @@ def ledger_of(deaths: Iterable[Mapping[str, object]]) -> Ledger:
             for one in held
             if isinstance(one, dict) and isinstance(one.get("queue"), str) and isinstance(one.get("task"), str)
         ]
-        ledger = ledger.noted(keys, at=float(at))
+        ledger = ledger.noted(keys, worker=str(death.get("worker")), at=float(at))
     return ledger

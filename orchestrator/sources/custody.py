@@ -1,15 +1,17 @@
 """What a dead worker holds at the queue, and how some of it is held back or made dead, each by its token."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from orchestrator.suspects import Fate, HeldTask
+from orchestrator.suspects import Fate, HeldTask, Suspect, name_for
 from queue_core.api import QueuesApi
 from queue_core.clock import after, seconds_between
-from queue_core.errors import LeaseLostError, UnknownQueueError
+from queue_core.errors import LeaseLostError, UnknownQueueError, WorkerRetiredError
 from queue_core.limits import MAX_PEEK_TASKS, MAX_REASON_CHARACTERS
 from queue_core.task import ANY, TaskState, parse_token
 
+_NOBODY: Final = "recalled"
 _LEASED: Final = frozenset({TaskState.LEASED})
 
 
@@ -70,3 +72,11 @@ def _settle(queues: QueuesApi, fate: Fate) -> str:
         return ""
     task_id, _ = parse_token(held.token)
     return f"{task_id}.{after(released[0].ended_at, fate.hold_seconds)}"
+
+
+def recall(queues: QueuesApi, suspects: Sequence[Suspect]) -> None:
+    """Make tasks ready that are held back: taken as by the worker they wait for, and given back uncharged."""
+    for suspect in suspects:
+        queue = queues.queue(suspect.task.queue)
+        with suppress(WorkerRetiredError, LeaseLostError, UnknownQueueError):  # it has moved on
+            queue.release(queue.lease(worker=name_for(suspect, identity=_NOBODY)), charge="uncounted")

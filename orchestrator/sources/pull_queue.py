@@ -13,7 +13,7 @@ from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLea
 from orchestrator.rollcall import prefix_of
 from orchestrator.source import ReleasedTask
 from orchestrator.sources import custody
-from orchestrator.suspects import Fate, HeldTask
+from orchestrator.suspects import Fate, HeldTask, Suspect
 from queue_core.api import Observation, QueuesApi
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError
@@ -131,6 +131,11 @@ class PullQueueSource:
         """See `WorkSource.settle`."""
         with _told_as_unavailable("hold suspects back"):
             return custody.settle(self._queues, fates)
+
+    def recall(self, suspects: Sequence[Suspect]) -> None:
+        """See `WorkSource.recall`."""
+        with _told_as_unavailable("let suspects go"):
+            custody.recall(self._queues, suspects)
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """See `WorkSource.wait_for_arrival`."""

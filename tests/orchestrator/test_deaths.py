@@ -108,6 +108,20 @@ def test_it_dies_alone_until_no_lease_is_left_and_then_is_dead_and_told_why(stag
     assert alone(stage) == []
 
 
+def test_who_was_suspected_with_it_goes_free_when_one_has_died_of_it_alone(stage: Stage) -> None:
+    first, second = stage.with_workers(2)
+    die(stage, first, "poison", "innocent", "other")
+    die(stage, second, "poison", "innocent", "another")
+    (worker,) = alone(stage)
+    (pool,) = stage.reconciler.pools.values()
+    assert [one.task.task for one in pool.suspects] == ["innocent"]
+    die(stage, worker, "poison")
+    assert stage.source.recalled == ["innocent"]
+    (cleared,) = stage.told(events.TASK_CLEARED)
+    assert cleared["tasks"] == ["innocent"]
+    assert [one.task.task for one in (*pool.suspects, *pool.errands.values())] == ["poison"]
+
+
 def test_a_worker_that_broke_before_it_had_its_suspect_is_followed_by_another(stage: Stage) -> None:
     worker = a_suspected(stage)
     stage.source.seen.add(worker)

@@ -18,6 +18,7 @@ from orchestrator.suspects import (
     Ledger,
     Record,
     Suspect,
+    explained_by,
     is_alone,
     judged,
     ledger_of,
@@ -119,12 +120,12 @@ def test_deaths_of_long_ago_say_nothing() -> None:
 
 def test_a_task_held_twice_by_a_worker_was_there_once() -> None:
     ledger, _ = judge(a_task(lease=2), a_task(lease=2))
-    assert ledger.of(("thumbs", "poison"), at=AT) == Record(1, 1, AT)
+    assert ledger.of(("thumbs", "poison"), at=AT) == Record(1, 1, AT, ("w1",))
 
 
 def test_the_ledger_keeps_the_newest_of_very_many() -> None:
     ledger = Ledger({("q", str(number)): Record(1, 1, AT) for number in range(MAX_KNOWN)})
-    after = ledger.noted([("q", "new"), ("q", "0")], at=AT)
+    after = ledger.noted([("q", "new"), ("q", "0")], worker="w1", at=AT)
     assert len(after.records) == MAX_KNOWN
     assert list(after.records)[-2:] == [("q", "new"), ("q", "0")]
     assert after.records["q", "0"].deaths == 2
@@ -133,8 +134,8 @@ def test_the_ledger_keeps_the_newest_of_very_many() -> None:
 def test_the_ledger_is_found_again_in_the_certificates() -> None:
     held = [{"queue": "thumbs", "task": "poison"}, {"queue": "thumbs", "task": "other"}]
     deaths: list[dict[str, object]] = [
-        {"at": AT - 3, "blamed": True, "held": held},
-        {"at": AT - 2, "blamed": True, "held": held[:1]},
+        {"at": AT - 3, "worker": "w1", "blamed": True, "held": held},
+        {"at": AT - 2, "worker": "w2", "blamed": True, "held": held[:1]},
         {"at": AT - 1, "blamed": False, "held": held},
         {"at": AT - 1, "held": held},
         {"at": "then", "blamed": True, "held": held},
@@ -142,15 +143,16 @@ def test_the_ledger_is_found_again_in_the_certificates() -> None:
         {"at": AT, "blamed": True, "held": "all"},
     ]
     ledger = ledger_of(deaths)
-    assert ledger.of(("thumbs", "poison"), at=AT) == Record(2, 1, AT - 2)
-    assert ledger.of(("thumbs", "other"), at=AT) == Record(1, 0, AT - 3)
+    assert ledger.of(("thumbs", "poison"), at=AT) == Record(2, 1, AT - 2, ("w1", "w2"))
+    assert ledger.of(("thumbs", "other"), at=AT) == Record(1, 0, AT - 3, ("w1",))
 
 
 # -- the line ---------------------------------------------------------------------------------------------------------
 
 
-def a_suspect(name: str = "poison", *, not_before: float = 0.0, lapses_in: float = 100.0) -> Suspect:
-    return Suspect(a_task(name), "16.1766370000123456", Monotonic(NOW + not_before), Monotonic(NOW + lapses_in))
+def a_suspect(name: str = "poison", *workers: str, not_before: float = 0.0, lapses_in: float = 100.0) -> Suspect:
+    not_before_at, lapses_at = Monotonic(NOW + not_before), Monotonic(NOW + lapses_in)
+    return Suspect(a_task(name), "16.1766370000123456", not_before_at, lapses_at, workers)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +164,8 @@ def a_suspect(name: str = "poison", *, not_before: float = 0.0, lapses_in: float
         pytest.param(1, 0, 0, 1, id="a pool of one"),
         pytest.param(0, 0, 0, 0, id="a pool of none"),
         pytest.param(4, 2, 1, 0, id="one runs already"),
-        pytest.param(8, 2, 1, 1, id="a large pool may have more"),
-        pytest.param(100, 0, 0, 3, id="no more than there are"),
+        pytest.param(16, 2, 1, 1, id="a large pool may have more"),
+        pytest.param(100, 90, 0, 3, id="no more than there are"),
     ],
 )
 def test_a_few_suspects_run_at_a_time(most: int, taken: int, alone: int, started: int) -> None:
@@ -179,6 +181,13 @@ def test_nobody_is_started_for_one_whose_pause_lasts() -> None:
 def test_nobody_is_started_for_one_who_is_about_to_be_anybodys() -> None:
     line = [a_suspect("lapsed", lapses_in=START_SECONDS), a_suspect("held", lapses_in=START_SECONDS + 0.001)]
     assert queued(line, now=NOW) == (line[1],)
+
+
+def test_who_was_at_no_other_deaths_than_a_culprit_is_cleared() -> None:
+    culprit = a_suspect("culprit", "w1", "w2", "w3")
+    same, fewer = a_suspect("same", "w2", "w1", "w3"), a_suspect("fewer", "w2")
+    another, unknown = a_suspect("another", "w2", "w4"), a_suspect("unknown")
+    assert explained_by(culprit, [same, another, fewer, unknown]) == (same, fewer)
 
 
 @pytest.mark.parametrize(("waiting", "running", "free"), [(0, 0, 0), (2, 0, 1), (2, 1, 0), (0, 1, 0)])

@@ -10,7 +10,7 @@ from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.metrics import Present, QueueSample, RunningLease, Waiting
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.source import ReleasedTask
-from orchestrator.suspects import Fate, HeldTask
+from orchestrator.suspects import Fate, HeldTask, Suspect
 
 
 class FakeRuntime:
@@ -103,6 +103,7 @@ class FakeSource:
     is_down: bool = False
     leases: dict[str, int] = field(default_factory=dict)
     max_leases: int | None = None
+    recalled: list[str] = field(default_factory=list)
     settled: list[tuple[str, str]] = field(default_factory=list)
     arrival: threading.Event = field(default_factory=threading.Event)
 
@@ -165,6 +166,10 @@ class FakeSource:
                     tasks.remove(fate.task.task)
             marks.append("7.99" if fate.verdict == "held back" else "")
         return marks
+
+    def recall(self, suspects: Sequence[Suspect]) -> None:
+        self._answer()
+        self.recalled += [suspect.task.task for suspect in suspects]
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         self._answer()

@@ -1,0 +1,119 @@
+"""What a dead worker holds, and how it is held back, made dead and let go again: over a real queue."""
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.clock import Monotonic
+from orchestrator.sources.custody import held_by, recall, settle
+from orchestrator.suspects import Fate, HeldTask, Record, Suspect, Verdict, name_for
+from queue_core.clock import ManualClock
+from queue_core.errors import WorkerRetiredError
+from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.service import QueueService
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import NewTask, QueueSpec, TaskState
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> PullQueues:
+    queues = PullQueues(QueueService(MemoryStore(), clock=clock))
+    queues.put_queue(QueueSpec("thumbs", max_leases=5))
+    queues.put_queue(QueueSpec("other"))
+    return queues
+
+
+@pytest.fixture
+def queue(queues: PullQueues) -> PullQueue:
+    return queues.queue("thumbs")
+
+
+def a_fate(task: HeldTask, verdict: Verdict, **more: object) -> Fate:
+    return replace(Fate(task, verdict, Record(2, 0, 1.0)), **more)  # type: ignore[arg-type]
+
+
+def a_suspect(task: HeldTask, mark: str) -> Suspect:
+    return Suspect(task, mark, Monotonic(0.0), Monotonic(60.0))
+
+
+def states(queue: PullQueue) -> dict[str, TaskState]:
+    return {task.shown_name: task.state for task in queue.peek().tasks}
+
+
+def test_only_what_this_worker_holds_in_this_queue_is_found(
+    queues: PullQueues, queue: PullQueue, clock: ManualClock
+) -> None:
+    queue.add([NewTask(name="a", tag="x"), NewTask(name="b", max_leases=2), NewTask(name="c"), NewTask(name="d")])
+    queues.queue("other").add([NewTask(name="elsewhere")])
+    queue.lease(2, worker="w1")
+    queue.lease(1, worker="w2")
+    queues.queue("other").lease(worker="w1")
+    clock.advance(3)
+    held = held_by(queues, "thumbs", "w1", cursor=0)
+    assert [(one.task, one.tag, one.held_seconds, one.lease_number, one.max_leases) for one in held] == [
+        ("a", "x", 3.0, 1, 5),
+        ("b", None, 3.0, 1, 2),
+    ]
+    assert held_by(queues, "thumbs", "w3", cursor=0) == []
+
+
+def test_each_is_treated_as_it_is_to_be(queues: PullQueues, queue: PullQueue) -> None:
+    queue.add([NewTask(name="free"), NewTask(name="held"), NewTask(name="spared"), NewTask(name="dead")])
+    queue.lease(4, worker="w1")
+    free, held, spared, dead = held_by(queues, "thumbs", "w1", cursor=0)
+    marks = settle(
+        queues,
+        [
+            a_fate(free, "given back"),
+            a_fate(held, "held back", hold_seconds=60.0),
+            a_fate(spared, "held back", hold_seconds=60.0, charge="uncounted"),
+            a_fate(dead, "dead", why="its worker died 3 times " + "x" * 9999),
+        ],
+    )
+    assert [bool(mark) for mark in marks] == [False, True, True, False]
+    assert states(queue) == {
+        "free": TaskState.LEASED,
+        "held": TaskState.DELAYED,
+        "spared": TaskState.DELAYED,
+        "dead": TaskState.DEAD,
+    }
+    assert {task.shown_name: task.leases for task in queue.peek().tasks} == {
+        "free": 1,
+        "held": 1,
+        "spared": 0,
+        "dead": 1,
+    }
+    (lease,) = queue.lease(worker=name_for(a_suspect(held, marks[1]), identity="w2"))
+    assert (lease.name, lease.lease_number) == ("held", 2)
+
+
+def test_a_task_that_moved_on_by_itself_is_left_alone(queues: PullQueues, queue: PullQueue, clock: ManualClock) -> None:
+    queue.add([NewTask(name="a"), NewTask(name="b"), NewTask(name="c")])
+    leases = queue.lease(3, seconds=10, worker="w1")
+    held = held_by(queues, "thumbs", "w1", cursor=0)
+    queue.delete(leases[0])
+    clock.advance(10)
+    assert settle(queues, [a_fate(one, "held back", hold_seconds=60.0) for one in held]) == ["", "", ""]
+    assert states(queue) == {"b": TaskState.READY, "c": TaskState.READY}
+    queues.delete_queue("thumbs")
+    assert settle(queues, [a_fate(held[0], "dead", why="x")]) == [""]
+
+
+def test_who_is_let_go_is_anybodys_and_uncharged(queues: PullQueues, queue: PullQueue, clock: ManualClock) -> None:
+    queue.add([NewTask(name="a"), NewTask(name="b")])
+    queue.lease(2, worker="w1")
+    a, b = held_by(queues, "thumbs", "w1", cursor=0)
+    marks = settle(queues, [a_fate(a, "held back", hold_seconds=60.0), a_fate(b, "held back", hold_seconds=70.0)])
+    clock.advance(60)  # the first is anybody's by now
+    recall(queues, [a_suspect(a, marks[0]), a_suspect(b, marks[1])])
+    assert {task.shown_name: (task.state, task.leases) for task in queue.peek().tasks} == {
+        "a": (TaskState.READY, 1),
+        "b": (TaskState.READY, 1),
+    }
+    with pytest.raises(WorkerRetiredError):
+        queue.lease(worker=name_for(a_suspect(b, marks[1]), identity="w3"))
