@@ -63,7 +63,7 @@ class Reconciler:
             source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
         )
         self._morgue = Morgue(source, files, clock=clock)
-        self._errands = Errands(runtime=runtime, clock=clock, launch=launch, identify=identify)
+        self._errands = Errands(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
         self._circumstances = circumstances or Circumstances(files, clock=clock)
         self._usage_at = AT_ONCE
         self.pools: dict[str, ManagedPool] = {}
