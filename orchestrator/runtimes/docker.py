@@ -94,7 +94,13 @@ class DockerRuntime:
         settings = request.pool.containers
         if settings is None:
             raise SpawnError(f"pool {request.pool.name} is not one of containers")
-        body = creation(request, settings, around=self._surroundings(request), spawned_at=self._clock.wall_seconds())
+        try:
+            around = self._surroundings(request)
+        except OSError as error:
+            raise RuntimeUnavailableError(
+                f"{self._state_dir}: {error.strerror}: what a container sees of it"
+            ) from error
+        body = creation(request, settings, around=around, spawned_at=self._clock.wall_seconds())
         self._watch.start()
         if self._watch.trouble:
             raise RuntimeUnavailableError(self._watch.trouble)
@@ -191,7 +197,7 @@ class DockerRuntime:
         self._engine.close()
         with self._lock:
             descriptor, self._wake_fd = self._wake_fd, -1
-        os.close(descriptor)
+            os.close(descriptor)
 
     # -- in the thread that makes containers ----------------------------------------------------------------------
 
@@ -290,7 +296,8 @@ class DockerRuntime:
         return f"towline-{worker}-{hashlib.sha256(self._state.encode()).hexdigest()[:8]}"
 
     def _exited(self) -> None:
-        self.wake()
+        with self._lock:  # another thread may be closing it
+            self.wake()
         self._told()
 
 

@@ -81,7 +81,12 @@ class DockerEngine:
 
     def __init__(self, url: str | None = None, *, environment: Mapping[str, str] | None = None) -> None:
         """`url` None: that of DOCKER_HOST, with its certificates, or the local engine's."""
-        given = kwargs_from_env(dict(os.environ if environment is None else environment) or {"": ""})
+        self._mistake = ""
+        given: dict[str, object] = {}
+        try:
+            given = kwargs_from_env(dict(os.environ if environment is None else environment) or {"": ""})
+        except docker.errors.DockerException as error:
+            self._mistake = f"DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH can't be used: {error}"
         self._settings: dict[str, object] = {**given, "base_url": url or given.get("base_url") or DEFAULT_ENGINE}
         self._mine = threading.local()
         self._all: list[Api] = []
@@ -103,6 +108,8 @@ class DockerEngine:
 
     def api(self, *, seconds: float = CALL_SECONDS) -> Api:
         """This thread's client, with a limit on the calls that follow. Raises `RuntimeUnavailableError`."""
+        if self._mistake:
+            raise RuntimeUnavailableError(self._mistake)
         if self.socket_path is not None:
             # The SDK leaves a socket open that it could not connect.
             with answering(self.url):

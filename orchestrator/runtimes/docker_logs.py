@@ -64,13 +64,16 @@ class LogFollower:
         if known is not None and not known.ended.is_set():
             return known.ended
         stream = self._streams[worker] = Stream(worker, pool, container, last=self._heard(worker))
+        if self._is_closed:
+            stream.ended.set()
+            return stream.ended
         self._ask(lambda: self._open(stream))
         return stream.ended
 
     def forget(self, worker: str) -> None:
         """Nobody is interested in this worker any more."""
         stream = self._streams.pop(worker, None)
-        if stream is not None:
+        if stream is not None and not self._is_closed:
             self._ask(lambda: self._end(stream))
 
     def close(self) -> None:

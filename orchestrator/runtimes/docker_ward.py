@@ -57,6 +57,8 @@ class Container:
     signals: list[str] = field(default_factory=list)
     groups: Groups | None = None
     used: Usage = UNKNOWN
+    is_measuring: bool = False
+    is_delivering: bool = False
     peak_bytes: int | None = None
     saw_out_of_memory: bool = False
     was_asked: bool = False
@@ -139,7 +141,10 @@ class Ward:
             container.was_asked = True
             if name not in container.signals:
                 container.signals.append(name)
-        self._do(container, lambda: self._deliver(container))
+            if container.is_delivering:
+                return
+            container.is_delivering = True
+        self._do(container, lambda: self._hand_over(container))
 
     def look(self, container: Container) -> "Future[None]":
         """See how it is, and do what follows from that."""
@@ -174,7 +179,8 @@ class Ward:
             if groups is not None and used is not None:
                 container.used = used
                 container.peak_bytes = groups.peak_bytes() or container.peak_bytes
-            elif container.is_started:
+            elif container.is_started and not container.is_measuring:
+                container.is_measuring = True
                 self._do(container, lambda container=container: self._ask_usage(container))  # type: ignore[misc]
 
     def _do(self, container: Container, call: Callable[[], Result]) -> "Future[Result]":
@@ -221,6 +227,10 @@ class Ward:
                 container.groups = groups_of(docker_state.pid_of(inspected), container.id)
             self._deliver(container)
 
+    def _hand_over(self, container: Container) -> None:
+        container.is_delivering = False
+        self._deliver(container)
+
     def _deliver(self, container: Container) -> None:
         while container.signals and container.is_started and not container.is_told:
             name = container.signals[-1] if "SIGKILL" not in container.signals else "SIGKILL"
@@ -250,6 +260,8 @@ class Ward:
                 told = self._engine.api().stats(container.id, stream=False, one_shot=True)
         except docker.errors.APIError:
             return
+        finally:
+            container.is_measuring = False
         container.used = usage_of(told)
         container.peak_bytes = max(peak_of(told) or 0, container.peak_bytes or 0) or None
 
