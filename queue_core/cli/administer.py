@@ -14,6 +14,8 @@ from queue_core.task import Task, TaskState
 
 STATES = {"ready": TaskState.READY, "delayed": TaskState.DELAYED, "in-flight": TaskState.LEASED, "dead": TaskState.DEAD}
 _SHOWN = {state: name for name, state in STATES.items()}
+REASON_CHARACTERS = 120
+"""Of a reason in a table: how often a worker died, of what, and which."""
 
 
 @command(
@@ -70,7 +72,7 @@ def peek(
             task.tag,
             task.leases,
             shown_instant(task.eta),
-            task.worker if task.state == TaskState.LEASED else task.reason[:40],
+            task.worker if task.state == TaskState.LEASED else " ".join(task.reason.split())[:REASON_CHARACTERS],
             shown_payload(task.payload, characters=40),
         )
         for task in page.tasks
