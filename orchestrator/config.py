@@ -18,7 +18,7 @@ from orchestrator.containers import PROCESS, ContainerSettings, RuntimeChoice, R
 from orchestrator.errors import ConfigError
 from orchestrator.model import CONTRADICTION, DEFAULT_MAX_WORKERS, MAX_WORKERS, Count, Model, WorkerBounds
 from orchestrator.schedule import MAX_WINDOWS, TimeOfDay, Window
-from queue_core.config import Listen
+from queue_core.listen_settings import Listen
 from queue_core.mistakes import Mistake, mistakes_of
 from queue_core.units import Bytes, Fraction, Seconds
 

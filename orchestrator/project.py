@@ -14,10 +14,10 @@ from queue_core.config import (
     QueueFile,
     absolute_store,
     document_error,
-    is_private,
     overlay,
     parse_queue_file,
 )
+from queue_core.listen_settings import is_private
 from queue_core.mistakes import Mistake, did_you_mean
 from queue_core.units import format_seconds
 from queue_core.yaml_text import Document, read_document, shown_path

@@ -24,14 +24,13 @@ from queue_core.limits import (
     MAX_STORAGE_BYTES,
     NAME_RETENTION_SECONDS,
 )
+from queue_core.listen_settings import DEFAULT_LISTEN, Listen, is_private
 from queue_core.mistakes import Mistake, did_you_mean, mistakes_of
 from queue_core.stores.settings import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
 from queue_core.task import QueueSpec
 from queue_core.units import Bytes, Seconds, format_seconds, parse_seconds
 from queue_core.yaml_text import Document, DocumentError
 
-DEFAULT_LISTEN: Final = "127.0.0.1:7878"
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _QUEUE_NAME: Final = re.compile(r"[a-zA-Z0-9-]{1,100}")
 _CONTRADICTION: Final = "contradiction"
 
@@ -151,23 +150,6 @@ class TokenSettings(Model):
     )
 
 
-def _listen(value: object) -> object:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r}: write host:port, such as {DEFAULT_LISTEN}, or unix:/path")  # noqa: TRY004
-    if value.startswith("unix:"):
-        if len(value.encode()) - len("unix:") > 100:
-            raise ValueError(f"{value}: a socket's path must be at most 100 bytes: choose a shorter folder")
-        return value
-    host, _, port = value.rpartition(":")
-    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
-        raise ValueError(f"{value}: write host:port with a port in [0, 65535], such as {DEFAULT_LISTEN}, or unix:/path")
-    return value
-
-
-Listen = Annotated[str, BeforeValidator(_listen)]
-"""host:port or unix:/path."""
-
-
 class ServerSettings(Model):
     """Where the HTTP API listens, and whom it answers."""
 
@@ -189,11 +171,6 @@ class ServerSettings(Model):
         host, _, port = self.listen.rpartition(":")
         here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
         return f"http://{here}:{port}"
-
-
-def is_private(listen: str) -> bool:
-    """True when only this machine can reach such a listener."""
-    return listen.startswith("unix:") or listen.rpartition(":")[0].strip("[]") in _LOOPBACK
 
 
 class QueueFile(Model):
