@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.soak.docker_restarts import restarted
 from tests.support.docker_engine import DockerEngine, EngineUnavailableError, docker_engine
 from tests.support.docker_load import Load
 from tests.support.docker_site import docker_site
@@ -43,18 +44,5 @@ def test_a_supervisor_that_is_killed_again_and_again_during_load_finds_its_conta
     docker_engine: DockerEngine,
 ) -> None:
     with docker_site(docker_engine) as site:
-        site.write(resize=site.pool(workers={"min": 2, "max": 2}))
-        with Load(site) as load:
-            for _ in range(KILLS):
-                supervisor = site.start()
-                seen = len(site.notes("end"))
-                eventually(lambda seen=seen: len(site.notes("end")) >= seen + 5, seconds=SECONDS)  # type: ignore[misc]
-                supervisor.kill()
-                supervisor.wait()
-        before = site.living()
-        site.start()
-        load.settle()
-        assert site.living() == before
-        assert site.deaths() == {}
-        assert load.run_twice() == set()
-        site.stop()
+        seen = restarted(site, kills=KILLS)
+    assert seen.is_well, seen

@@ -43,11 +43,28 @@ def _swarm(arguments: Sequence[str]) -> int:
     return swarm(arguments)
 
 
+def _docker_restarts(arguments: Sequence[str]) -> int:
+    from tests.soak.docker_restarts import main as docker_restarts
+
+    return docker_restarts(arguments)
+
+
+def _docker_stop(arguments: Sequence[str]) -> int:
+    from tests.soak.docker_stops import main as docker_stop
+
+    return docker_stop(arguments)
+
+
 RUNS: Final[Mapping[str, tuple[str, Run]]] = {
     "starts": ("thousands of worker starts and stops: memory, descriptors, threads and zombies stay flat", _starts),
     "rolling": ("ten workers under load are replaced: no gap in capacity, nothing lost or run twice", _rolling),
     "poison": ("tasks that end their process among thousands: only these are dead, the rest is hardly slower", _poison),
     "swarm": ("a pool on two engines grows and shrinks while nodes are drained and lost, over and over", _swarm),
+    "docker-restarts": (
+        "a supervisor of containers is killed 20 times: the same containers, nothing lost",
+        _docker_restarts,
+    ),
+    "docker-stop": ("six tasks of 20 s in a container that is stopped: run again elsewhere in 2 s", _docker_stop),
     "renewals": ("`towline up` started anew in its own place under load, over and over", _renewals),
 }
 
