@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.errors import ConfigError
+from orchestrator.runtimes.docker_create import is_out_of_reach, unreachable
 from queue_core.config import (
     Override,
     QueueFile,
@@ -85,7 +86,7 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
         supervisor,
         directory,
         origins=_origins(document, overrides),
-        notes=tuple(_notes(document, queue_file, pools)),
+        notes=tuple(_notes(document, queue_file, pools, directory)),
     )
 
 
@@ -165,7 +166,7 @@ def _relations(data: Mapping[str, object]) -> list[Mistake]:
     return mistakes
 
 
-def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec]) -> list[str]:
+def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec], directory: Path) -> list[str]:
     """What is allowed, but may not be meant."""
     notes = []
     for name, queue in queue_file.queues.items():
@@ -175,6 +176,10 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
         if queue.max_leases is None:
             notes.append(document.line_about(path, "without max_leases a task that always fails is tried for ever"))
     for name, pool in pools.items():
+        url = queue_file.server.url(directory)
+        if pool.containers is not None and is_out_of_reach(pool.containers.url or url, pool.containers):
+            found = unreachable(pool.containers.url or url, pool=name)
+            notes.append(document.line_about(("pools", name, "runtime"), found))
         lease = queue_file.queues[pool.queue].lease
         if pool.grace > lease:
             told = f"is longer than the queue's lease, which is {format_seconds(lease)}"

@@ -174,6 +174,11 @@ class DockerRuntime:
         self._ward.measure()
         return {container.handle.worker: container.used for container in self._ward.all()}
 
+    @property
+    def trouble(self) -> str:
+        """Why the engine can't be asked now; empty while it can."""
+        return self._watch.trouble
+
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""
         if not self._ward.has_exits:

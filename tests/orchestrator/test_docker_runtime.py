@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import SpawnError
+from tests.bench.containers import measured
 from tests.support.docker_bench import STAY, DockerBench, docker_bench, id_of
 from tests.support.docker_engine import DockerEngine
 from tests.support.eventually import eventually
@@ -167,3 +168,10 @@ def test_a_mount_whose_source_is_missing_is_refused(bench: DockerBench) -> None:
 def test_a_loopback_address_that_no_container_can_reach_is_refused(bench: DockerBench) -> None:
     with pytest.raises(SpawnError, match="its own loopback"):
         bench.start(bench.pool(STAY), url="http://127.0.0.1:7878")
+
+
+def test_more_containers_are_no_more_threads(docker_engine: DockerEngine, tmp_path: Path) -> None:
+    few = measured(docker_engine, tmp_path / "few", count=1)
+    more = measured(docker_engine, tmp_path / "more", count=4)
+    assert more.threads - more.threads_before <= 9
+    assert (few.adopted, more.adopted, more.ended) == (1, 4, 4)
