@@ -4,7 +4,6 @@ The only module of the runtime that knows the SDK. Every failure is one of ours:
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -14,7 +13,7 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.docker_engine import DEFAULT_ENGINE
+from orchestrator.runtimes.docker_engine import DockerEngine
 from orchestrator.runtimes.swarm_service import DIGEST_LABEL, ServiceBody
 from orchestrator.runtimes.swarm_tasks import STATE_LABEL, Service, Task, down_nodes, read_service, read_task
 
@@ -65,14 +64,14 @@ class SwarmManager:
         self._url = url
         self._state = state
         self._urls = dict(nodes or {})
-        self._clients: dict[str, docker.APIClient] = {}
+        self._engines: dict[str, DockerEngine] = {}
         self._own_node = ""
         self._hostnames: dict[str, str] = {}
 
     @property
     def url(self) -> str:
         """Where the manager is asked."""
-        return self._url or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+        return DockerEngine(self._url).url
 
     def know(self, nodes: Mapping[str, str]) -> None:
         """Further URLs of other nodes' engines."""
@@ -80,9 +79,9 @@ class SwarmManager:
 
     def close(self) -> None:
         """Let go of the connections; it may be used again."""
-        for client in self._clients.values():
-            client.close()
-        self._clients.clear()
+        for engine in self._engines.values():
+            engine.close()
+        self._engines.clear()
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -189,7 +188,7 @@ class SwarmManager:
                 timeout=self._timeout_seconds,
             )
             raw = answer.content if answer.status_code == OK else b""
-        except (DockerException, RequestException):
+        except (RuntimeUnavailableError, DockerException, RequestException):
             return ()
         lines = [line for line in plain_text(raw).splitlines() if line.strip()]
         return tuple(line[:MAX_LINE_CHARS] for line in lines[-LAST_LINES:])
@@ -223,14 +222,10 @@ class SwarmManager:
         return self._urls.get(node) or self._urls.get(self._hostnames.get(node, ""))
 
     def _client(self, url: str | None) -> docker.APIClient:
-        client = self._clients.get(url or "")
-        if client is None:
-            if url is None:
-                client = docker.APIClient(timeout=self._timeout_seconds, **docker.utils.kwargs_from_env())
-            else:
-                client = docker.APIClient(base_url=url, timeout=self._timeout_seconds)
-            self._clients[url or ""] = client
-        return client
+        engine = self._engines.get(url or "")
+        if engine is None:
+            engine = self._engines[url or ""] = DockerEngine(url)
+        return engine.api(seconds=self._timeout_seconds)
 
     def _secrets(self, body: ServiceBody) -> list[Mapping[str, object]]:
         """A service's secrets by their ids; ours are made where they are missing. Raises `SpawnError`."""

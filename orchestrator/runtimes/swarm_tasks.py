@@ -148,7 +148,14 @@ def exit_of(handle: WorkerHandle, task: Task, *, at: Monotonic) -> Exit:
     never ran.
     """
     code, number = _code_and_signal(task)
-    return Exit(handle.worker, handle.pool, handle.ref, at, code=code, signal=number, reason=_reason(task))
+    is_stopped = task.state == "shutdown"  # which Swarm tells only of those it has ended itself
+    return Exit(
+        *(handle.worker, handle.pool, handle.ref, at),
+        code=code,
+        signal=number,
+        reason=_reason(task),
+        is_stopped=is_stopped,
+    )
 
 
 def vanished(handle: WorkerHandle, *, at: Monotonic) -> Exit:
@@ -175,7 +182,7 @@ def _reason(task: Task) -> str:
     if task.error and not _EXIT_CODE_TOLD.fullmatch(task.error):
         return task.error
     if task.state == "shutdown":
-        return "Swarm asked it to end, as when its node is drained"
+        return "by Swarm, as when its node is drained"
     if task.state == "orphaned":
         return "its node was away for too long"
     if task.state in _UNPLACED:

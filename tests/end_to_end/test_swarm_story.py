@@ -49,7 +49,5 @@ def test_a_service_grows_to_eight_loses_a_node_and_shrinks_to_nothing_by_our_dec
     eventually(lambda: not site.workers() and sum(site.running()) == 0, seconds=60)
     assert first.running() == 0
     assert not site.told("worker.spawn_failed")
-    # Whom Swarm asks before it can hear is ended by that.
-    assert {(entry["cause"], entry["signal"]) for entry in site.told("worker.reaped")} <= {
-        *(("drained", None), ("drained", 15), ("finished", None), ("signalled", 15))
-    }
+    assert not site.files.read_snapshot()["pools"]["resize"]["failed_starts"]  # type: ignore[index]
+    assert {entry["cause"] for entry in site.told("worker.reaped")} <= {"drained", "finished"}

@@ -18,7 +18,7 @@ from orchestrator.runtimes.swarm_tasks import (
 
 AT = Monotonic(50.0)
 HANDLE = WorkerHandle("resize.3.abc", "resize", "swarm:abc", "0123456789ab", Monotonic(10.0))
-BY_SWARM = "Swarm asked it to end, as when its node is drained"
+BY_SWARM = "by Swarm, as when its node is drained"
 TOLD = {
     "ID": "abc",
     "CreatedAt": "2026-11-22T04:00:04.183425652Z",
@@ -178,7 +178,14 @@ def test_an_ended_task_tells_its_exit_code_or_signal(
     task: Task, code: int | None, number: int | None, reason: str
 ) -> None:
     assert exit_of(HANDLE, task, at=AT) == Exit(
-        "resize.3.abc", "resize", "swarm:abc", AT, code=code, signal=number, reason=reason
+        "resize.3.abc",
+        "resize",
+        "swarm:abc",
+        AT,
+        code=code,
+        signal=number,
+        reason=reason,
+        is_stopped=task.state == "shutdown",
     )
 
 
