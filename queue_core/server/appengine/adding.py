@@ -84,7 +84,7 @@ def bulk_add_each(payload: bytes) -> Step[bytes]:
 
     def step(turn: Turn) -> bytes:
         results = add_all(turn, wanted)
-        return encode(messages.BULK_ADD_RESPONSE, {"taskresult": [_result(result) for result in results]})
+        return b"".join([plain_adds.result(one.code, one.chosen_name) for one in results])
 
     return step
 
@@ -227,10 +227,3 @@ def _task(record: Record, *, is_pull: bool, size_bytes: int) -> NewTask:
         tag_of(record.octets("tag")),
         max_leases=max_leases,
     )
-
-
-def _result(result: Result) -> Record:
-    record = Record(result=int(result.code))
-    if result.chosen_name:
-        record["chosen_task_name"] = result.chosen_name.encode()
-    return record

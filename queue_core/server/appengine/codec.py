@@ -28,6 +28,9 @@ MAX_DEPTH = 100
 MAX_VALUES = 200_000
 """Values of repeated fields in one message, those inside it included: two bytes on the wire are a hundred in memory."""
 
+EIGHT_BYTES, LAST_BITS = 0x0080_8080_8080_8080, 0x8080_8080_8080_8080
+"""How the number of microseconds of any present lies on the wire: in eight bytes, of which all but the last go on."""
+
 _DOUBLE = struct.Struct("<d")
 
 
@@ -121,7 +124,7 @@ class _Reader:
     ) -> "Value | None":
         """The value of a field that is no bytes; None when there is none to keep, or it was kept already."""
         if wire == VARINT:
-            return _number(known, self._varint(end))
+            return _number(known, self._varint(end)) if known.kind is not Kind.INT64 else self._long(end)
         if wire == FIXED64:
             if self.at + 8 > end:
                 raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {self.at}")
@@ -203,6 +206,16 @@ class _Reader:
             if shift >= 70:
                 raise CodecError(f"a number of more than 10 bytes, at byte {at}")
 
+    def _long(self, end: int) -> int:
+        """A signed number that is an instant, most often."""
+        at = self.at
+        raw = int.from_bytes(self.data[at : at + 8], "little")
+        if raw & LAST_BITS == EIGHT_BYTES and at + 8 <= end:
+            self.at = at + 8
+            return seven_bits_each(raw)
+        raw = self._varint(end)
+        return raw - (1 << 64) if raw >> 63 else raw
+
     def _skip(self, message: Message, tag: int, end: int, depth: int) -> None:
         """Pass over an unknown field; groups without recursion."""
         groups: list[int] = []
@@ -239,6 +252,13 @@ class _Reader:
             raise CodecError(f"{message.name}: wire type {wire} does not exist, at byte {self.at}")
         if self.at > end:
             raise CodecError(f"{message.name}: a field ends after its message")
+
+
+def seven_bits_each(raw: int) -> int:
+    """The number that eight bytes stand for: seven bits of each, the lowest first."""
+    raw = raw & 0x007F_007F_007F_007F | (raw & 0x7F00_7F00_7F00_7F00) >> 1
+    raw = raw & 0x0000_3FFF_0000_3FFF | (raw & 0x3FFF_0000_3FFF_0000) >> 2
+    return raw & 0x0000_0000_0FFF_FFFF | (raw & 0x0FFF_FFFF_0000_0000) >> 4
 
 
 def _number(known: Field, raw: int) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from queue_core.clock import Instant
 from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import CodecError, decode, encode
+from queue_core.server.appengine.codec import EIGHT_BYTES, LAST_BITS, CodecError, decode, encode, seven_bits_each
 from queue_core.server.appengine.codes import ApplicationError, Code
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.schema import Label, Message, Record
@@ -22,16 +22,10 @@ STATUS = {"added": Code.OK, "exists": Code.TASK_ALREADY_EXISTS, "tombstoned": Co
 
 _ADD, _QUEUE, _NAME, _ETA, _BODY = 0x0A, 0x0A, 0x12, 0x18, 0x4A
 """What a batch's request, and in it the first fields, begin with on the wire."""
-_EIGHT_BYTES, _LAST_BITS = 0x0080_8080_8080_8080, 0x8080_8080_8080_8080
-"""How the number of microseconds of any present lies on the wire: in eight bytes, of which all but the last go on."""
-
 _REST = Message(
     "TaskQueueAddRequest", tuple(replace(field, label=Label.OPTIONAL) for field in messages.ADD_REQUEST.fields)
 )
-_RESULTS = {
-    status: encode(messages.BULK_ADD_RESPONSE, {"taskresult": [Record(result=int(code))]})
-    for status, code in STATUS.items()
-}
+_RESULTS = {code: encode(messages.BULK_ADD_RESPONSE, {"taskresult": [Record(result=int(code))]}) for code in Code}
 _CHOSEN = b"\x0b\x10\x00\x1a%c%b\x0c"
 """The result of a task whose name the queue chose: that is shorter than 128 bytes."""
 
@@ -86,7 +80,7 @@ def _read(payload: bytes) -> PlainAdds:
         name = given_name(payload[at + 1 : at + 1 + size]) if size else None
         at += 1 + size
         raw = int.from_bytes(payload[at + 1 : at + 9], "little")
-        if not begins_right or payload[at] != _ETA or raw & _LAST_BITS != _EIGHT_BYTES or payload[at + 9] != _BODY:
+        if not begins_right or payload[at] != _ETA or raw & LAST_BITS != EIGHT_BYTES or payload[at + 9] != _BODY:
             raise _NotPlainError
         size, at = _size(payload, at + 10)
         body_stop = at + size
@@ -96,7 +90,7 @@ def _read(payload: bytes) -> PlainAdds:
         if rest not in tags:
             tags[rest] = _tag(rest)
         tasks.append(new_task(payload[at:body_stop], name, tags[rest]))
-        etas.append(_seven_bits_each(raw))
+        etas.append(seven_bits_each(raw))
         at = stop
     if at < end:
         raise _NotPlainError
@@ -131,18 +125,16 @@ def _tag(rest: bytes) -> str | None:
     return tag_of(record.octets("tag"))
 
 
-def _seven_bits_each(raw: int) -> int:
-    """The number that eight bytes stand for: seven bits of each, the lowest first."""
-    raw = raw & 0x007F_007F_007F_007F | (raw & 0x7F00_7F00_7F00_7F00) >> 1
-    raw = raw & 0x0000_3FFF_0000_3FFF | (raw & 0x3FFF_0000_3FFF_0000) >> 2
-    return raw & 0x0000_0000_0FFF_FFFF | (raw & 0x0FFF_FFFF_0000_0000) >> 4
-
-
 def answer(tasks: Sequence[NewTask], added: Sequence[Added]) -> bytes:
     """The `TaskQueueBulkAddResponse` of tasks that were added, or whose names were taken."""
     return b"".join(
         [
-            _CHOSEN % (len(one.name), one.name.encode()) if task.name is None else _RESULTS[one.status]
+            result(Code.OK, one.name) if task.name is None else _RESULTS[STATUS[one.status]]
             for task, one in zip(tasks, added, strict=True)
         ]
     )
+
+
+def result(code: Code, chosen_name: str) -> bytes:
+    """One task's part of such a response, with its name when the queue chose it ("": it did not)."""
+    return _CHOSEN % (len(chosen_name), chosen_name.encode()) if chosen_name else _RESULTS[code]
