@@ -55,8 +55,15 @@ def _docker_stop(arguments: Sequence[str]) -> int:
     return docker_stop(arguments)
 
 
+def _external(arguments: Sequence[str]) -> int:
+    from tests.soak.external import main as external
+
+    return external(arguments)
+
+
 RUNS: Final[Mapping[str, tuple[str, Run]]] = {
     "starts": ("thousands of worker starts and stops: memory, descriptors, threads and zombies stay flat", _starts),
+    "external": ("a stand-in for KEDA starts and ends workers by the supervisor's numbers", _external),
     "rolling": ("ten workers under load are replaced: no gap in capacity, nothing lost or run twice", _rolling),
     "poison": ("tasks that end their process among thousands: only these are dead, the rest is hardly slower", _poison),
     "swarm": ("a pool on two engines grows and shrinks while nodes are drained and lost, over and over", _swarm),
