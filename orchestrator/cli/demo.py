@@ -16,7 +16,7 @@ from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.private_engine import NoEngineError
 from orchestrator.demo.runner import Demo, View
-from orchestrator.demo.script import CONTAINER_SLO_SECONDS, MAX_SECONDS, MIN_SECONDS, SLO_SECONDS, script_of
+from orchestrator.demo.script import MAX_SECONDS, MIN_SECONDS, SLO_SECONDS, script_of
 from orchestrator.demo.view import LineView, LiveView, summary_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -64,7 +64,7 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
             modules = moved(modules, library_folder(), to=LIBRARY)
             run = secrets.token_hex(8)
             runtime, crew = found.runtime(folder, run=run), ContainerCrew(found.engine, run)
-            slo = CONTAINER_SLO_SECONDS
+            slo = found.slo_seconds
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
         click.echo(f"{len(script.modules):,} modules, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}", err=True)
         view = _view(stack, as_json=as_json)

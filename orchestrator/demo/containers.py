@@ -25,6 +25,12 @@ IMAGE: Final = "towline-demo:latest"
 LIBRARY: Final = "/towline-library"
 """Where a container finds the modules it reads."""
 MEMORY: Final = "256MiB"
+MIN_SLO_SECONDS: Final = 15.0
+MAX_SLO_SECONDS: Final = 60.0
+STARTS_PER_SLO: Final = 8.0
+"""Many start at a time, and each then takes a multiple of what one takes alone."""
+_SHOWN_CHARS: Final = 300
+_TRIAL: Final = "import queue_core.worker.process, orchestrator.demo.tasks"
 _WORK_SECONDS: Final = 600
 """How long an engine may take to pull an image, or to take one in."""
 
@@ -33,11 +39,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    """What the workers of a run are made of: the engine's URL, the image, whom they run as."""
+    """What the workers of a run are made of: the engine's URL, the image, whom they run as.
+
+    `slo_seconds` is one that pools of them can keep here, without workers that are kept for the time a start takes.
+    """
 
     engine: str
     image: str
     user: str
+    slo_seconds: float
 
     def runtime(self, folder: Path, *, run: str) -> str:
         """The setting `runtime` of the demo's pools."""
@@ -76,7 +86,11 @@ def containers(image: str | None, *, clock: Clock, tell: Tell) -> Iterator[Conta
         client = docker.APIClient(base_url=url, timeout=_WORK_SECONDS)
         stack.callback(client.close)
         name = _made(client, tell=tell, clock=clock) if image is None else _had(client, image, tell=tell)
-        yield Containers(url, name, _user(client))
+        user = _user(client)
+        start_seconds = _tried(client, name, user=user, clock=clock)
+        slo_seconds = min(MAX_SLO_SECONDS, max(MIN_SLO_SECONDS, STARTS_PER_SLO * start_seconds))
+        tell(f"a container of {name} is ready in {start_seconds:.1f} s; slo {slo_seconds:.0f} s")
+        yield Containers(url, name, user, round(slo_seconds))
 
 
 def _found() -> str | None:
@@ -125,6 +139,26 @@ def _had(client: docker.APIClient, image: str, *, tell: Tell) -> str:
             told = error.explanation if isinstance(error, APIError) and error.explanation else error
             raise NoImageError(f"no image {image} here, and it can't be pulled: {told}") from error
     return image
+
+
+def _tried(client: docker.APIClient, image: str, *, user: str, clock: Clock) -> float:
+    """How long a container takes until a worker could begin, in seconds. Raises `NoImageError` for one that can't."""
+    began_at = clock.monotonic()
+    try:
+        limits = client.create_host_config(network_mode="none", read_only=True)
+        made = client.create_container(image, ["python3", "-c", _TRIAL], user=user, entrypoint=[], host_config=limits)
+        try:
+            client.start(made["Id"])
+            code = client.wait(made["Id"])["StatusCode"]
+            said = client.logs(made["Id"]).decode(errors="replace").strip()[-_SHOWN_CHARS:]
+        finally:
+            client.remove_container(made["Id"], force=True, v=True)
+    except (DockerException, RequestException, OSError) as error:
+        told = error.explanation if isinstance(error, APIError) and error.explanation else error
+        raise NoImageError(f"a container of {image} can't be started: {told}") from error
+    if code:
+        raise NoImageError(f"a container of {image} can't work for the demo, exit code {code}: {said}")
+    return clock.monotonic() - began_at
 
 
 def _user(client: docker.APIClient) -> str:

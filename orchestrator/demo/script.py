@@ -20,8 +20,6 @@ MEAN_WORKERS: Final = 3.5
 WORK_SECONDS: Final = 0.012
 """What a task takes besides its rest, about."""
 SLO_SECONDS: Final = 5.0
-CONTAINER_SLO_SECONDS: Final = 15.0
-"""A container takes seconds to start, and a pool whose start is too long for its slo keeps workers for a burst."""
 MAX_WORKERS_PER_POOL: Final = 6
 
 

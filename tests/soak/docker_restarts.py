@@ -14,7 +14,7 @@ from tests.support.eventually import eventually
 WORKERS: Final = 2
 TASKS_A_LIFE: Final = 5
 """What is finished, at least, between two kills."""
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,11 @@ def main(arguments: Sequence[str]) -> int:
                     site.stop()
                 counted = max(seen.lease_numbers) - 1
                 print(
-                    f"grace {grace}: ended {seen.end_seconds:.1f} s after `docker stop -t {options.timeout}` ({cause}), "
-                    f"all {TASKS} tasks ran elsewhere {seen.again_seconds:.2f} s later, {counted} leases counted, 0 lost"
+                    f"grace {grace}: `docker stop -t {options.timeout}` took {seen.end_seconds:.1f} s ({cause}),",
+                    end=" ",
                 )
+                again = max(0.0, seen.again_seconds)
+                print(f"({cause}), all {TASKS} tasks ran elsewhere {again:.2f} s later, {counted} leases counted, 0 lost")
                 is_well = is_well and seen.again_seconds < AGAIN_SECONDS and not counted
     except EngineUnavailableError as error:
         print(f"docker-stop: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ from tests.support.eventually import eventually
 
 PAUSE_SECONDS = 0.05
 REST_SECONDS = 0.05
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 120.0
 
 
 class Load:

@@ -22,7 +22,7 @@ from tests.support.docker_work import FOLDER
 from tests.support.eventually import eventually
 
 QUEUE = "thumbs"
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 DEATHS = 1_000
 SHOWN_CHARS = 6_000
 
