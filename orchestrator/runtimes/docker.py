@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import docker
 
@@ -95,7 +96,7 @@ class DockerRuntime:
         if settings is None:
             raise SpawnError(f"pool {request.pool.name} is not one of containers")
         try:
-            around = self._surroundings(request)
+            around = self._surroundings(request, settings)
         except OSError as error:
             raise RuntimeUnavailableError(
                 f"{self._state_dir}: {error.strerror}: what a container sees of it"
@@ -213,7 +214,11 @@ class DockerRuntime:
             api = self._engine.api(seconds=WORK_SECONDS)
             with answering(self._engine.url):
                 self._images.prepare(api, request.pool, settings, body)
-                made = api.create_container_from_config(body, self._name_of(request.worker))
+                try:
+                    made = api.create_container_from_config(body, self._name_of(request.worker))
+                except docker.errors.ImageNotFound:
+                    self._images.missing(request.pool)
+                    raise
             container = Container(
                 WorkerHandle(
                     request.worker,
@@ -285,15 +290,17 @@ class DockerRuntime:
         self._ward.look(container)
         return handle
 
-    def _surroundings(self, request: SpawnRequest) -> Surroundings:
+    def _surroundings(self, request: SpawnRequest, settings: ContainerSettings) -> Surroundings:
         token = request.environment.get("TOWLINE_TOKEN")
+        url = settings.url or request.environment.get("TOWLINE_URL", "")
         if self._engine.socket_path is None:
             return Surroundings(self._state, self._host)
         return Surroundings(
             self._state,
             self._host,
             lock=str(place.shown_lock(self._lock_path)),
-            token=str(place.token_file(self._state_dir, token)) if token else None,
+            token=str(place.secret_file(self._state_dir, token)) if token else None,
+            url=str(place.secret_file(self._state_dir, url)) if urlsplit(url).password else None,
         )
 
     def _name_of(self, worker: str) -> str:

@@ -15,6 +15,7 @@ LOCK_TARGET: Final = "/run/towline/supervisor.lock"
 QUEUE_TARGET: Final = "/run/towline/queue"
 SECRETS_TARGET: Final = "/run/secrets"
 TOKEN_SECRET: Final = "towline-token"  # noqa: S105  the file's name
+URL_SECRET: Final = "towline-url"  # noqa: S105
 APP_MODULE: Final = "queue_core.worker"
 HOST_NAME: Final = "host.docker.internal"
 STOP_MARGIN_SECONDS: Final = 2
@@ -30,13 +31,15 @@ class Surroundings:
     """What a supervisor has on its host for a container: paths as the engine's host calls them.
 
     `state` names the supervisor's state directory among all of all hosts, `host` its host. `lock` is the file that a
-    living supervisor holds locked, `token` one with the worker's token; None where the engine's host has it not.
+    living supervisor holds locked, `token` one with the worker's token, `url` one with the queue's URL where that has a
+    password in it; None where there is none, or the engine's host has it not.
     """
 
     state: str
     host: str
     lock: str | None = None
     token: str | None = None
+    url: str | None = None
 
 
 @value
@@ -72,6 +75,8 @@ def creation(
         mounts.append(Mount(around.lock, LOCK_TARGET))
     if around.token is not None:
         mounts.append(Mount(around.token, f"{SECRETS_TARGET}/{TOKEN_SECRET}"))
+    if around.url is not None:
+        mounts.append(Mount(around.url, f"{SECRETS_TARGET}/{URL_SECRET}"))
     body: dict[str, object] = {
         "Image": settings.image,
         "Entrypoint": [],
@@ -99,7 +104,9 @@ def environment_of(request: SpawnRequest, *, url: str, around: Surroundings) -> 
     """The variables of a container: those of its pool, then the request's as they hold inside."""
     environment = dict(request.pool.env)
     environment.update({k: v for k, v in request.environment.items() if k not in _NOT_HANDED_ON})
-    if url:
+    if around.url is not None:
+        environment["TOWLINE_URL_FILE"] = f"{SECRETS_TARGET}/{URL_SECRET}"
+    elif url:
         environment["TOWLINE_URL"] = url
     if around.lock is not None:
         environment["TOWLINE_SUPERVISOR_LOCK"] = LOCK_TARGET

@@ -51,14 +51,14 @@ def shown_lock(lock: Path) -> Path:
     return lock
 
 
-def token_file(state_dir: Path, token: str) -> Path:
-    """A file with the workers' token, for containers only: the folder around it is closed to the users of the host."""
+def secret_file(state_dir: Path, secret: str) -> Path:
+    """A file with what only containers may read: the folder around it is closed to the users of the host."""
     folder = state_dir / "tokens"
     folder.mkdir(exist_ok=True, mode=0o700)
-    path = folder / hashlib.sha256(token.encode()).hexdigest()[:12]
+    path = folder / hashlib.sha256(secret.encode()).hexdigest()[:12]
     if not path.exists():
         draft = folder / f".{path.name}.{secrets.token_hex(4)}"
-        draft.write_text(token, encoding="utf-8")
+        draft.write_text(secret, encoding="utf-8")
         draft.chmod(_READABLE)
         draft.replace(path)
     return path

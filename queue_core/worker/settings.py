@@ -74,7 +74,7 @@ class WorkerSettings:
             app=read.text("TOWLINE_APP"),
             worker=read.text("TOWLINE_WORKER") or _named(read, identity()),
             pool=read.text("TOWLINE_POOL"),
-            url=read.text("TOWLINE_URL") or DEFAULT_URL,
+            url=read.text("TOWLINE_URL") or read.secret("TOWLINE_URL_FILE") or DEFAULT_URL,
             token=read.text("TOWLINE_TOKEN") or read.secret("TOWLINE_TOKEN_FILE"),
             durability=read.durability("TOWLINE_DURABILITY"),
             queue=read.text("TOWLINE_QUEUE"),
@@ -114,7 +114,7 @@ class _Reader:
         try:
             return Path(path).read_text(encoding="utf-8").strip() or None
         except (OSError, UnicodeDecodeError) as error:
-            self.mistakes.append(f"{name} must name a file with a token in it: {path}: {error}")
+            self.mistakes.append(f"{name} must name a file that can be read: {path}: {error}")
             return None
 
     def count(self, name: str, *, default: int, most: int) -> int:

@@ -69,6 +69,14 @@ def test_what_is_secret_is_in_files_and_in_nothing_an_engine_shows() -> None:
     assert mounts(body)["/run/secrets/key"] == ("bind", "/srv/key.pem", True)
 
 
+def test_a_url_with_a_password_is_in_a_file() -> None:
+    around = Surroundings("5f2c:/srv/.towline", "host1", url="/srv/.towline/tokens/2")
+    body = made(url="redis://me:pass-word@store:6379/0", around=around)
+    assert "pass-word" not in str(body)
+    assert environment(body)["TOWLINE_URL_FILE"] == "/run/secrets/towline-url"
+    assert mounts(body)["/run/secrets/towline-url"] == ("bind", "/srv/.towline/tokens/2", True)
+
+
 def test_the_lock_of_its_supervisor_is_seen_and_nothing_marks_it_as_a_process_of_the_host() -> None:
     body = made()
     assert environment(body)["TOWLINE_SUPERVISOR_LOCK"] == LOCK_TARGET

@@ -141,6 +141,12 @@ def test_a_token_is_in_a_file_and_not_in_what_an_engine_shows(bench: DockerBench
     assert "another secret" not in told
 
 
+def test_a_password_in_the_queues_url_is_in_a_file(bench: DockerBench) -> None:
+    handle = bench.start(bench.pool("cat $TOWLINE_URL_FILE; echo; exec sleep 600"), url="redis://me:pass-word@store/0")
+    eventually(lambda: bench.output(handle) == "redis://me:pass-word@store/0\n", seconds=20)
+    assert "pass-word" not in json.dumps(inspected(bench, id_of(handle)))
+
+
 def test_a_container_knows_whether_its_supervisor_lives_whoever_it_runs_as(bench: DockerBench) -> None:
     handle = bench.spawn("id -u; cat $TOWLINE_SUPERVISOR_LOCK && echo readable", settings={"user": "4711:4711"})
     bench.exits()

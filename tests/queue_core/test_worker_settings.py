@@ -96,3 +96,23 @@ def test_a_variable_that_cannot_be_read_is_named(name: str, text: str) -> None:
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(InvalidSettingError, match=r"TOWLINE_TAGS.*TOWLINE_CONCURRENCY"):
         WorkerSettings.from_environment({"TOWLINE_TAGS": "{}", "TOWLINE_CONCURRENCY": "x"})
+
+
+def test_what_is_secret_may_be_in_files(tmp_path: Path) -> None:
+    token, url = tmp_path / "token", tmp_path / "url"
+    token.write_text("a-token\n")
+    url.write_text("redis://me:pass-word@store/0\n")
+    settings = WorkerSettings.from_environment({"TOWLINE_TOKEN_FILE": str(token), "TOWLINE_URL_FILE": str(url)})
+    assert (settings.token, settings.url) == ("a-token", "redis://me:pass-word@store/0")
+
+
+def test_a_variable_comes_before_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("of-the-file")
+    settings = WorkerSettings.from_environment({"TOWLINE_TOKEN": "a-token", "TOWLINE_TOKEN_FILE": str(file)})
+    assert settings.token == "a-token"
+
+
+def test_a_file_that_is_missing_is_a_mistake_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettingError, match="TOWLINE_TOKEN_FILE must name a file that can be read"):
+        WorkerSettings.from_environment({"TOWLINE_TOKEN_FILE": str(tmp_path / "none")})
