@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from threading import Event, RLock
-from typing import Final
+from typing import Final, Protocol
 
 from orchestrator.errors import SpawnError
 from orchestrator.runtimes import swarm_slots
-from orchestrator.runtimes.swarm_manager import ChangedMeanwhileError, SwarmManager
+from orchestrator.runtimes.swarm_manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm_service import ServiceBody
 from orchestrator.runtimes.swarm_tasks import Service, Task
 
@@ -20,17 +20,32 @@ _MAX_TRIES: Final = 5
 _MAX_GENERATIONS: Final = 100
 
 
+class Manager(Protocol):
+    """What growing asks of a manager: see `swarm_manager.SwarmManager`."""
+
+    def services(self, *, digest: str = "") -> list[Service]: ...
+    def tasks(self, *, service: str = "") -> list[Task]: ...
+    def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str: ...
+    def scale(self, service: Service, replicas: int) -> None: ...
+    def remove(self, service: Service) -> None: ...
+
+
 class Growth:
     """Grows services, one worker at a time. `changing` is held while any service's replicas are changed."""
 
-    def __init__(self, manager: SwarmManager, *, knows: Callable[[str], bool]) -> None:
-        """`knows`: whether a task is somebody's worker already, or was."""
+    def __init__(self, manager: Manager, *, knows: Callable[[str], bool], task_seconds: float = TASK_SECONDS) -> None:
+        """Args:
+        knows: whether a task is somebody's worker already, or was.
+        task_seconds: how long Swarm may take to make a task.
+        """
         self._manager = manager
+        self._task_seconds = task_seconds
         self._knows = knows
         self._pause = Event()
         self.changing = RLock()
         self.grown = 0
-        """How often a service was grown: what was read before is old when it has changed."""
+        """Changes before a service is grown and again afterwards: a list of tasks that was read under another number
+        may lack one."""
         self.current: dict[str, str] = {}
         """The service that each pool's last worker went to, by the pool's name."""
 
@@ -41,13 +56,16 @@ class Growth:
         Raises `SpawnError`, with the service as it was, and `RuntimeUnavailableError`.
         """
         with self.changing:
-            self.grown += 1
             told = ""
-            for _ in range(_MAX_TRIES):
-                try:
-                    return self._in(body, self._manager.services(digest=body.digest))
-                except ChangedMeanwhileError as error:
-                    told = str(error)
+            self.grown += 1
+            try:
+                for _ in range(_MAX_TRIES):
+                    try:
+                        return self._in(body, self._manager.services(digest=body.digest))
+                    except ChangedMeanwhileError as error:
+                        told = str(error)
+            finally:
+                self.grown += 1
         raise SpawnError(f"can't grow the service of pool {body.pool}, {_MAX_TRIES} times in a row: {told}")
 
     def _in(self, body: ServiceBody, services: Sequence[Service]) -> Task:
@@ -86,8 +104,7 @@ class Growth:
         return None
 
     def _grown(self, service: Service, *, slots: int) -> Task:
-        if service.replicas <= slots:  # else Swarm is about to make one anyway
-            self._manager.scale(service, slots + 1)
+        self._manager.scale(service, slots + 1)  # also where it is that many: only a change has Swarm look again
         try:
             return self._task(service.id)
         except SpawnError:
@@ -95,12 +112,14 @@ class Growth:
             raise
 
     def _task(self, service: str) -> Task:
-        for _ in range(int(TASK_SECONDS / _LOOK_SECONDS)):
+        for _ in range(int(self._task_seconds / _LOOK_SECONDS)):
             free = self._free(self._manager.tasks(service=service))
             if free is not None:
                 return free
             self._pause.wait(_LOOK_SECONDS)
-        raise SpawnError(f"Swarm made no task within {TASK_SECONDS:g} s; see `docker node ls` and the manager's log")
+        raise SpawnError(
+            f"Swarm made no task within {self._task_seconds:g} s; see `docker node ls` and the manager's log"
+        )
 
     def _undo(self, service: str, slots: int) -> None:
         for found in self._manager.services():

@@ -187,7 +187,7 @@ class Watch:
             ended = swarm_slots.expendable(its)
             leaving = swarm_slots.expendable(its, going=going)
             if leaving > ended or (ended and is_quiet):
-                self._lower(service, swarm_slots.slots(its) - leaving, grown=grown)
+                self._lower(service, swarm_slots.slots(its), by=leaving, grown=grown)
         if is_quiet and not self._is_swept:
             self._is_swept = self._sweep(by_service(tasks), grown=grown)
 
@@ -200,14 +200,15 @@ class Watch:
                 going.add(member.task_id)
         return going
 
-    def _lower(self, service: str, replicas: int, *, grown: int) -> None:
+    def _lower(self, service: str, slots: int, *, by: int, grown: int) -> None:
+        """Lower the replicas of a service that has as many as this look saw slots: else there is one it did not see."""
         with self._growth.changing:
             if self._growth.grown != grown:
-                return  # there are tasks that this look did not see
+                return
             for found in self._manager.services():
-                if found.id == service and replicas < found.replicas:
+                if found.id == service and found.replicas == slots:
                     with contextlib.suppress(ChangedMeanwhileError, SpawnError):
-                        self._manager.scale(found, replicas)
+                        self._manager.scale(found, slots - by)
 
     def _sweep(self, tasks: Mapping[str, Sequence[Task]], *, grown: int) -> bool:
         """Remove services of ended tasks that no pool's next worker would go to; whether none is left."""

@@ -11,6 +11,7 @@ from tests.support.eventually import eventually
 from tests.support.swarm_sites import SwarmSite, swarm_site
 from tests.support.swarms import swarm
 
+PATIENCE_SECONDS = 120.0
 TASKS = 150
 
 
@@ -30,15 +31,15 @@ def test_a_service_grows_to_eight_loses_a_node_and_shrinks_to_nothing_by_our_dec
     assert site.swarm.replicas() == {}
     site.add(TASKS, seconds=0.3)
 
-    eventually(lambda: sum(site.running()) == 8, seconds=60)
+    eventually(lambda: sum(site.running()) == 8, seconds=PATIENCE_SECONDS)
     (service,) = site.swarm.replicas().values()
     assert service == 8
     assert min(site.running()) >= 3  # Swarm spreads them over its nodes
     first, second = site.swarm.nodes
     site.swarm.set_availability(second, "drain")
 
-    eventually(lambda: second.running() == 0, seconds=30)
-    eventually(site.is_done, seconds=60)
+    eventually(lambda: second.running() == 0, seconds=PATIENCE_SECONDS)
+    eventually(site.is_done, seconds=PATIENCE_SECONDS)
     stats = site.queue.stats()
     assert (stats.deleted_total, stats.dead) == (TASKS, 0)
     times = Counter(task for _, task, _ in site.done())
@@ -46,7 +47,7 @@ def test_a_service_grows_to_eight_loses_a_node_and_shrinks_to_nothing_by_our_dec
     assert set(times.values()) == {1}  # whoever was asked to finish did, so that nothing was run twice
     assert {lease for *_, lease in site.done()} == {"1"}
 
-    eventually(lambda: not site.workers() and sum(site.running()) == 0, seconds=60)
+    eventually(lambda: not site.workers() and sum(site.running()) == 0, seconds=PATIENCE_SECONDS)
     assert first.running() == 0
     assert not site.told("worker.spawn_failed")
     assert not site.files.read_snapshot()["pools"]["resize"]["failed_starts"]  # type: ignore[index]
