@@ -46,11 +46,11 @@ def settle(queues: QueuesApi, fates: Sequence[Fate]) -> list[str]:
 
 
 def give_back(queues: QueuesApi, tasks: Sequence[HeldTask]) -> list[HeldTask]:
-    """Release at once, uncounted. Returns those whose lease was still current."""
+    """Release at once, in their old places, uncounted. Returns those whose lease was still current."""
     given = []
     for task in tasks:
         try:
-            queues.queue(task.queue).release(task.token, delay_seconds=0.0, charge="uncounted")
+            queues.queue(task.queue).release(task.token, charge="uncounted")
         except (LeaseLostError, UnknownQueueError):
             continue
         given.append(task)

@@ -25,6 +25,7 @@ class AnExit:
     memory_limit_bytes: int | None = None
     memory_peak_bytes: int | None = None
     reason: str = ""
+    is_stopped: bool = False
 
 
 def a_pool(name: str = "resize", *, least: int = 0, most: int = 8, **settings: object) -> PoolSpec:
