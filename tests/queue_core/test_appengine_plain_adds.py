@@ -30,6 +30,9 @@ PLAIN = {
 }
 OPTIONAL = {
     "tag": st.sampled_from([b"", b"t", b"u", b"t" * 501, b"\xff"]),
+    "header": st.lists(
+        st.builds(Record, key=st.sampled_from([b"", b"k", b"k" * 128]), value=st.sampled_from([b"", b"v"])), max_size=2
+    ),
     "url": st.just(b"/x"),
     "method": st.just(2),
     "description": st.just(b"d"),
@@ -126,15 +129,19 @@ def test_the_short_way_answers_and_adds_what_the_long_one_does(payload: bytes) -
         pytest.param([an_add(task_name=b"a"), an_add(task_name=b"b" * 127)], id="named"),
         pytest.param([an_add(tag=b"t"), an_add(), an_add(tag=b"u")], id="of several tags"),
         pytest.param([an_add(body=b"x" * 16_300)], id="long"),
+        pytest.param([an_add(header=[]), an_add(task_name=b"a", header=[])], id="of Java"),
         pytest.param([an_add(eta_usec=NOW + DAY), an_add(eta_usec=NOW - DAY)], id="of several etas"),
     ],
 )
-def test_what_googles_client_writes_takes_the_short_way(adds: list[Record]) -> None:
+def test_what_googles_clients_write_takes_the_short_way(adds: list[Record]) -> None:
     googles = service_pb2.TaskQueueBulkAddRequest()
     for add in adds:
         request = googles.add_request.add()
         for name, value in add.items():
-            setattr(request, name, value)
+            if name == "header":
+                request.header.add(key=b"X-AppEngine-Current-Namespace", value=b"")  # as Java's does
+            else:
+                setattr(request, name, value)
     plain = plain_adds.read(googles.SerializeToString())
     assert plain is not None
     assert [(task.payload, task.name, task.tag) for task in plain.tasks] == [

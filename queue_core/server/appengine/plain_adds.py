@@ -21,6 +21,7 @@ MAX_TASKS_PER_ADD = 100
 STATUS = {"added": Code.OK, "exists": Code.TASK_ALREADY_EXISTS, "tombstoned": Code.TOMBSTONED_TASK}
 
 _ADD, _QUEUE, _NAME, _ETA, _BODY = 0x0A, 0x0A, 0x12, 0x18, 0x4A
+_HEADER, _KEY, _VALUE, _HEADER_END = 0x33, 0x3A, 0x42, 0x34
 """What a batch's request, and in it the first fields, begin with on the wire."""
 _REST = Message(
     "TaskQueueAddRequest", tuple(replace(field, label=Label.OPTIONAL) for field in messages.ADD_REQUEST.fields)
@@ -80,9 +81,12 @@ def _read(payload: bytes) -> PlainAdds:
         name = given_name(payload[at + 1 : at + 1 + size]) if size else None
         at += 1 + size
         raw = int.from_bytes(payload[at + 1 : at + 9], "little")
-        if not begins_right or payload[at] != _ETA or raw & LAST_BITS != EIGHT_BYTES or payload[at + 9] != _BODY:
+        if not begins_right or payload[at] != _ETA or raw & LAST_BITS != EIGHT_BYTES:
             raise _NotPlainError
-        size, at = _size(payload, at + 10)
+        at += 9
+        if payload[at] != _BODY:
+            at = _after_headers(payload, at)
+        size, at = _size(payload, at + 1)
         body_stop = at + size
         if body_stop > stop or stop > end:
             raise _NotPlainError
@@ -104,6 +108,23 @@ def _head(payload: bytes) -> tuple[str, bytes]:
     if payload[at] != _QUEUE or payload[stop] != _NAME:
         raise _NotPlainError
     return queue_of(payload[at + 2 : stop]), payload[at : stop + 1]
+
+
+def _after_headers(payload: bytes, at: int) -> int:
+    """Where the body comes behind the headers that Java's client writes, which mean nothing here."""
+    while payload[at] == _HEADER:
+        key = payload[at + 2]
+        value_at = at + 3 + key
+        value = payload[value_at + 1]
+        end_at = value_at + 2 + value
+        if payload[at + 1] != _KEY or payload[value_at] != _VALUE or payload[end_at] != _HEADER_END:
+            raise _NotPlainError
+        if key >= 0x80 or value >= 0x80:
+            raise _NotPlainError
+        at = end_at + 1
+    if payload[at] != _BODY:
+        raise _NotPlainError
+    return at
 
 
 def _size(payload: bytes, at: int) -> tuple[int, int]:
