@@ -36,7 +36,7 @@ THE_COMMANDS = (
         "lease",
         "renew",
     ),
-    *("simulate", "backtest"),
+    *("simulate", "backtest", "reload", "drain", "undrain"),
     *("release", "delete", "peek", "purge", "redrive", "pause", "resume", "queues", "pools", "workers", "events"),
     *("scale", "stats", "top", "export", "import", "migrate", "bench", "schema", "config", "health", "completion"),
     "run-appengine",
