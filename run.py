@@ -70,7 +70,7 @@ def main() -> int:
         "demo",
         add_help=False,
         help="watch a fleet do real work, grow, survive a kill and shrink to nothing; "
-        "takes --for 60s, --json, --dir DIR, --help",
+        "takes --docker, --for 60s, --json, --dir DIR, --help",
     )
     commands.add_parser(
         "test", add_help=False, help="every check and every test; what is added goes to pytest, which then runs alone"

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,19 @@ def test_an_image_that_cannot_be_had_is_named_with_the_reason(
     told = Commands(tmp_path, capsys)("demo", "--docker", "--image", "localhost:1/nothing:1")
     assert told.code == 66
     assert "localhost:1/nothing:1" in told.err
+
+
+def test_an_image_that_cannot_work_is_refused_before_anything_begins(
+    docker_engine: DockerEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with docker_engine.client() as client, tarfile.open(tmp_path / "empty.tar", "w") as empty:
+        empty.close()
+        client.import_image_from_file(str(tmp_path / "empty.tar"), repository="towline-empty", tag="1")
+    monkeypatch.setenv("DOCKER_HOST", docker_engine.url)
+    told = Commands(tmp_path, capsys)("demo", "--docker", "--image", "towline-empty:1")
+    assert told.code == 66
+    assert "python3" in told.err
+    assert docker_engine.containers() == []
 
 
 def test_an_image_without_containers_is_a_mistake_of_the_command_line(

@@ -8,9 +8,10 @@ from tests.support.docker_engine import DockerEngine, EngineUnavailableError, do
 IMPORTS = "import ssl, sqlite3, ctypes, apsw, orchestrator.cli, queue_core.worker.__main__, tests.support.working"
 
 
-@pytest.mark.parametrize("user", ["root", "65534:65534"])
-def test_a_container_of_the_image_needs_nothing_from_outside(docker_engine: DockerEngine, user: str) -> None:
-    assert _run(docker_engine, ["python3", "-c", f"{IMPORTS}; print('all there')"], user=user) == (0, "all there\n")
+def test_a_container_of_the_image_needs_nothing_from_outside_and_is_anybody(docker_engine: DockerEngine) -> None:
+    said = _run(docker_engine, ["python3", "-c", f"{IMPORTS}; print('all there')"], user="65534:65534")
+
+    assert said == (0, "all there\n")
 
 
 def test_a_container_of_the_image_has_a_shell_and_the_command(docker_engine: DockerEngine) -> None:

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
                     end=" ",
                 )
                 again = max(0.0, seen.again_seconds)
-                print(f"({cause}), all {TASKS} tasks ran elsewhere {again:.2f} s later, {counted} leases counted, 0 lost")
+                print(f"({cause}), all {TASKS} ran elsewhere {again:.2f} s later, {counted} leases counted, 0 lost")
                 is_well = is_well and seen.again_seconds < AGAIN_SECONDS and not counted
     except EngineUnavailableError as error:
         print(f"docker-stop: {error}", file=sys.stderr)
