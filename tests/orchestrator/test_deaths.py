@@ -60,6 +60,33 @@ def test_it_has_the_place_of_the_one_that_died_and_the_pool_stays_within_its_bou
     assert len(stage.runtime.live) == 2
 
 
+def test_a_pool_of_one_runs_its_suspect_and_then_has_its_worker_back(stage: Stage) -> None:
+    (first,) = stage.with_workers(1, most=1)
+    die(stage, first, "poison", "other")
+    (second,) = stage.runtime.live
+    die(stage, second, "poison", "another")
+    (worker,) = stage.runtime.live
+    assert is_alone(worker)
+    stage.turn()
+    assert list(stage.runtime.live) == [worker]
+    stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    (after,) = stage.runtime.live
+    assert not is_alone(after)
+
+
+def test_while_a_suspect_pauses_its_place_is_left_free(stage: Stage) -> None:
+    (first,) = stage.with_workers(1, most=1)
+    stage.source.max_leases = 100
+    for worker in (first, *[None] * 3):
+        die(stage, worker or next(iter(stage.runtime.live)), "poison")
+    assert list(stage.runtime.live) == []
+    stage.turn(after=1.0)
+    assert list(stage.runtime.live) == []
+    stage.turn(after=60.0)
+    assert [is_alone(worker) for worker in stage.runtime.live] == [True]
+
+
 def test_it_is_no_part_of_the_pools_size(stage: Stage) -> None:
     worker = a_suspected(stage)
     (pool,) = stage.reconciler.pools.values()

@@ -100,3 +100,16 @@ def test_this_very_host_can_be_looked_at() -> None:
     host = meter.look(now=Monotonic(110.0))
     assert 0 <= host.free_cores <= host.cores
     assert not host.is_pressed or host.free_memory_bytes < host.memory_bytes / 10
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        pytest.param(V2, 512 * MIB, id="version-2"),
+        pytest.param(V1, 512 * MIB, id="version-1"),
+        pytest.param({"proc/self/cgroup": "0::/"}, None, id="none"),
+    ],
+)
+def test_the_tightest_memory_limit_around_us_is_told(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
+    write(tmp_path, files)
+    assert HostMeter(root=tmp_path).memory_limit_bytes() == limit
