@@ -1,5 +1,7 @@
 """The private Docker Engine of the tests, and the image it runs: what other stories on containers stand on."""
 
+from pathlib import Path
+
 import pytest
 from docker.errors import NotFound
 
@@ -30,6 +32,17 @@ def test_an_engine_that_is_killed_comes_back_with_its_containers_and_leaves_noth
     except EngineUnavailableError as error:
         pytest.skip(str(error))
     assert not home.exists()
+
+
+def test_an_engine_with_a_network_has_it_in_a_namespace_of_its_own() -> None:
+    bridge = Path("/sys/class/net/docker0")
+    was_there = bridge.exists()  # that of the system's own engine
+    try:
+        with docker_engine(has_network=True) as engine, engine.client() as client:
+            assert "bridge" in {network["Name"] for network in client.networks()}
+            assert bridge.exists() == was_there
+    except EngineUnavailableError as error:
+        pytest.skip(str(error))
 
 
 def _run(engine: DockerEngine, command: list[str], *, user: str = "root") -> tuple[int, str]:
