@@ -62,7 +62,8 @@ class Site:
                 stderr=output,
             )
         self.processes.append(process)
-        eventually(lambda: self.shown().get("pid") == process.pid and self.shown().get("phase") == "leading")
+        is_up = {"pid": process.pid, "phase": "leading"}
+        eventually(lambda: is_up.items() <= self.shown().items(), seconds=30)
         return process
 
     def shown(self) -> dict[str, object]:
