@@ -33,6 +33,8 @@ SHARE: Final = 5
 LONGEST_REST_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 2.0
 """Slots of ended tasks are given back once nobody has started or ended for so long."""
+EXPLAIN_SECONDS: Final = 1.0
+"""Engines are asked about ends for so long in one look: what the others held must not wait for that."""
 PATIENCE_SECONDS: Final = 3.0
 """A worker that no signal reaches has so long to end by itself, as one that the queue refuses does in milliseconds."""
 STRANGER_SECONDS: Final = 30.0
@@ -120,26 +122,33 @@ class Watch:
         unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in told)
         down = self._manager.down_nodes() if unsure else {}
         now = self._clock.monotonic()
-        ended = 0
+        ended: list[Exit] = []
+        unexplained: list[tuple[Exit, Task]] = []
         for member, task in told:
             if task is not None and not task.is_ended and not (task.is_unwanted and task.node in down):
                 self._crew.saw(member.handle.worker, task)
-                continue
-            ended += 1
-            if task is None:
-                self._crew.bury(vanished(member.handle, at=now))
-            elif task.is_ended:
-                self._crew.bury(self._explained(exit_of(member.handle, task, at=now), task))
+            elif task is None:
+                ended.append(vanished(member.handle, at=now))
+            elif not task.is_ended:
+                ended.append(lost(member.handle, down[task.node], at=now))
+            elif (one := exit_of(member.handle, task, at=now)).code == 0:
+                ended.append(one)
             else:
-                self._crew.bury(lost(member.handle, down[task.node], at=now))
+                unexplained.append((one, task))
+        self._tell(ended)
+        explain_until = Monotonic(self._clock.monotonic() + EXPLAIN_SECONDS)
+        for one, task in unexplained:
+            self._tell([self._explained(one, task) if self._clock.monotonic() < explain_until else one])
+
+    def _tell(self, ended: Sequence[Exit]) -> None:
+        for one in ended:
+            self._crew.bury(one)
         if ended:
-            self._quiet_since, self._is_swept = now, False
+            self._quiet_since, self._is_swept = self._clock.monotonic(), False
             self._on_exit()
 
     def _explained(self, ended: Exit, task: Task) -> Exit:
-        """The exit with what its engine knows of it, where something went wrong."""
-        if ended.code == 0:
-            return ended
+        """The exit with what its engine knows of it."""
         found = self._manager.inspected(task)
         state, host = found.get("State"), found.get("HostConfig")
         is_oom = isinstance(state, Mapping) and state.get("OOMKilled") is True
