@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import SpawnError
+from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from tests.bench.containers import measured
 from tests.support.docker_bench import STAY, DockerBench, docker_bench, id_of
 from tests.support.docker_engine import DockerEngine
@@ -164,6 +164,23 @@ def test_a_root_that_is_read_only_has_a_tmp_to_write_in(bench: DockerBench) -> N
 def test_an_image_that_is_missing_and_must_not_be_fetched_is_refused_by_name(bench: DockerBench) -> None:
     with pytest.raises(SpawnError, match="no image nobody/has:1, and pull is never"):
         bench.spawn(STAY, settings={"image": "nobody/has:1", "pull": "never"})
+
+
+def test_an_image_that_is_fetched_is_waited_for_and_one_that_cannot_be_is_refused(bench: DockerBench) -> None:
+    settings = {"image": "127.0.0.1:1/nobody/has:1"}
+    with pytest.raises(RuntimeUnavailableError, match="has:1 is being fetched"):
+        bench.spawn(STAY, settings=settings)
+
+    def outcome() -> str:
+        try:
+            bench.spawn(STAY, settings=settings)
+        except RuntimeUnavailableError:
+            return ""
+        except SpawnError as error:
+            return str(error)
+        raise AssertionError("nobody has this image")
+
+    assert "127.0.0.1:1/nobody/has:1 can't be fetched" in eventually(outcome, seconds=30)
 
 
 def test_a_mount_whose_source_is_missing_is_refused(bench: DockerBench) -> None:

@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from orchestrator.runtime import Usage
 from orchestrator.runtimes.docker_frames import Frames, NoLogError, Piece
@@ -16,7 +17,7 @@ from orchestrator.runtimes.docker_state import (
     nanoseconds,
     phase_of,
 )
-from orchestrator.runtimes.docker_told import parsed
+from orchestrator.runtimes.docker_told import parsed, told
 from orchestrator.runtimes.docker_usage import UNKNOWN, groups_of, usage_of
 
 LABELS = {
@@ -167,6 +168,18 @@ def test_what_is_no_output_is_refused(answer: bytes) -> None:
 def test_a_workers_own_lines_are_read_with_their_task_and_nothing_deep() -> None:
     line = '{"event": "handler.failed", "task": "t1", "worker": "w1", "deep": {"payload": 1}, "seconds": 1.5}'
     assert parsed(line) == {"event": "handler.failed", "task": "t1", "worker": "w1", "seconds": 1.5}
+
+
+def test_what_a_worker_tells_of_a_task_is_told_with_worker_pool_and_task() -> None:
+    with capture_logs() as logs:
+        told(
+            b'{"event": "handler.failed", "level": "error", "task": "t1", "worker": "x"}\n', worker="w1", pool="resize"
+        )
+        told(b"a payload, perhaps\n", worker="w1", pool="resize")
+    first, second = logs
+    assert (first["event"], first["worker"], first["pool"]) == ("worker.wrote", "w1", "resize")
+    assert (first["wrote"], first["task"], first["log_level"]) == ("handler.failed", "t1", "warning")
+    assert (second["log_level"], second["line"]) == ("debug", "a payload, perhaps")
 
 
 @pytest.mark.parametrize("line", ["plain", "{", "[]", '{"event": 1}', '{"other": "x"}', "{" * 5_000])
