@@ -1,13 +1,12 @@
 """What a dead worker holds at the queue, and how some of it is held back or made dead, each by its token."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from orchestrator.suspects import Fate, HeldTask, Suspect, name_for
 from queue_core.api import QueuesApi
 from queue_core.clock import after, seconds_between
-from queue_core.errors import LeaseLostError, UnknownQueueError, WorkerRetiredError
+from queue_core.errors import LeaseLostError, QueueError, StoreError, UnknownQueueError
 from queue_core.limits import MAX_PEEK_TASKS, MAX_REASON_CHARACTERS
 from queue_core.task import ANY, TaskState, parse_token
 
@@ -18,8 +17,18 @@ _LEASED: Final = frozenset({TaskState.LEASED})
 def held_by(queues: QueuesApi, queue: str, worker: str, *, cursor: int) -> list[HeldTask]:
     """What the worker holds in this queue, as far as one look shows it.
 
-    `cursor` is where the last look at the queue ended: what it saw is not told again.
+    `cursor` is where the last look at the queue ended: what it saw is not told again. A queue that is gone, or that we may
+    not look at, shows nothing: then its leases are given back as they are.
     """
+    try:
+        return _held_by(queues, queue, worker, cursor=cursor)
+    except StoreError:
+        raise
+    except QueueError:
+        return []
+
+
+def _held_by(queues: QueuesApi, queue: str, worker: str, *, cursor: int) -> list[HeldTask]:
     look = queues.observe(queue, tags=ANY, after=cursor)
     names = [lease.name for lease in look.live if lease.worker == worker]
     if not names:
@@ -66,7 +75,9 @@ def _settle(queues: QueuesApi, fate: Fate) -> str:
             queues.queue(held.queue).release(held.token, dead_reason=fate.why[:MAX_REASON_CHARACTERS])
             return ""
         released = queues.queue(held.queue).release(held.token, delay_seconds=fate.hold_seconds, charge=fate.charge)
-    except (LeaseLostError, UnknownQueueError):
+    except StoreError:
+        raise
+    except QueueError:
         return ""
     if not released or released[0].died:  # answered twice, or its bound was lowered meanwhile
         return ""
@@ -78,5 +89,9 @@ def recall(queues: QueuesApi, suspects: Sequence[Suspect]) -> None:
     """Make tasks ready that are held back: taken as by the worker they wait for, and given back uncharged."""
     for suspect in suspects:
         queue = queues.queue(suspect.task.queue)
-        with suppress(WorkerRetiredError, LeaseLostError, UnknownQueueError):  # it has moved on
+        try:
             queue.release(queue.lease(worker=name_for(suspect, identity=_NOBODY)), charge="uncounted")
+        except StoreError:
+            raise
+        except QueueError:
+            continue  # it has moved on

@@ -102,6 +102,8 @@ def test_a_task_that_moved_on_by_itself_is_left_alone(queues: PullQueues, queue:
     assert states(queue) == {"b": TaskState.READY, "c": TaskState.READY}
     queues.delete_queue("thumbs")
     assert settle(queues, [a_fate(held[0], "dead", why="x")]) == [""]
+    assert held_by(queues, "thumbs", "w1", cursor=0) == []
+    recall(queues, [a_suspect(held[0], "1.99")])
 
 
 def test_who_is_let_go_is_anybodys_and_uncharged(queues: PullQueues, queue: PullQueue, clock: ManualClock) -> None:
