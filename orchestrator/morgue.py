@@ -89,9 +89,9 @@ class Morgue:
                 break
             self._is_told = False
             del self._waiting[worker]
-            if burial.held:
+            if burial.released:
                 log.warning(events.LEASES_RELEASED, worker=worker, tasks=[task.task for task in burial.released])
-                self._tell(burial)
+            self._tell(burial)
             if burial.is_certified:
                 self._amend(burial)
             else:

@@ -17,8 +17,8 @@ _LEASED: Final = frozenset({TaskState.LEASED})
 def held_by(queues: QueuesApi, queue: str, worker: str, *, cursor: int) -> list[HeldTask]:
     """What the worker holds in this queue, as far as one look shows it.
 
-    `cursor` is where the last look at the queue ended: what it saw is not told again. A queue that is gone, or that we may
-    not look at, shows nothing: then its leases are given back as they are.
+    `cursor` is where the last look at the queue ended: what it saw is not told again. A queue that is gone, or that we
+    may not look at, shows nothing: then its leases are given back as they are.
     """
     try:
         return _held_by(queues, queue, worker, cursor=cursor)
