@@ -1,5 +1,7 @@
 """Keeps others from being left alone: starts the warden of our containers, and judges those of supervisors gone."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +65,20 @@ class Guardians:
         except OSError as error:
             log.warning(events.WARDEN_MISSING, error=error.strerror)
             self._warden = None
+
+    def _is_on_duty(self) -> bool:
+        """Whether the warden of the supervisor before us is still there: it is ours from then on."""
+        try:
+            duty = os.open(self._state_dir / "containers.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(duty, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(duty)
+        return False
 
     def look(self, *, now: Monotonic) -> None:
         """Judge, once a minute, what supervisors of this host that are gone have left."""

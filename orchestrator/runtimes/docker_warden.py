@@ -16,6 +16,8 @@ MARGIN_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 DEFAULT_SECONDS = 60.0
+# With live-restore containers go on without their engine; one whose socket is gone for so long does not come back.
+ENGINE_GONE_SECONDS = 600.0
 
 STATE_LABEL = "towline.state"
 ORPHAN_GRACE_LABEL = "towline.orphan_grace"
@@ -37,7 +39,7 @@ def watch(engine_socket: str, state: str, duty_path: str, lock_path: str) -> Non
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)
         fcntl.flock(lock, fcntl.LOCK_UN)
-        if _end_orphans(engine_socket, state, lock):
+        if _end_orphans(engine_socket, state, lock, duty_path):
             return
 
 
@@ -50,10 +52,11 @@ def verdict(labels: dict[str, str], *, lost_seconds: float) -> str:
     return ""
 
 
-def _end_orphans(engine_socket: str, state: str, lock: int) -> bool:
-    """True when no container is left running; False when a supervisor came back for them."""
+def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> bool:
+    """True when no container is left running, or nobody can tell any more; False when a supervisor came back."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
+    gone_seconds = 0.0
     asked: set[str] = set()
     while True:
         running = _running(engine_socket, state)
@@ -61,6 +64,9 @@ def _end_orphans(engine_socket: str, state: str, lock: int) -> bool:
             return True
         if _is_held(lock):
             return False
+        gone_seconds = 0.0 if os.path.exists(engine_socket) else gone_seconds + POLL_SECONDS  # noqa: PTH110
+        if gone_seconds >= ENGINE_GONE_SECONDS or (running is None and not os.path.exists(duty_path)):  # noqa: PTH110
+            return True
         for container, labels in (running or {}).items():
             due = verdict(labels, lost_seconds=lost_seconds)
             if due == "KILL":

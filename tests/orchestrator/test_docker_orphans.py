@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,3 +127,18 @@ def test_containers_of_a_supervisor_that_was_killed_are_asked_to_finish(
     with docker_engine.client() as client:
         eventually(lambda: not client.inspect_container(id_of(handle))["State"]["Running"], seconds=30)
         assert client.inspect_container(id_of(handle))["State"]["ExitCode"] == 0
+
+
+def test_a_warden_goes_when_its_engine_and_its_folder_are_gone(tmp_path: Path) -> None:
+    duty, lock = tmp_path / "state" / "containers.lock", tmp_path / "supervisor.lock"
+    duty.parent.mkdir()
+    ended = threading.Event()
+
+    def watch() -> None:
+        docker_warden.watch(str(tmp_path / "none.sock"), "1:/state", str(duty), str(lock))
+        ended.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+    eventually(duty.exists)
+    duty.unlink()
+    assert ended.wait(30)
