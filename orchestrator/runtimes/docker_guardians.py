@@ -43,11 +43,8 @@ class Guardians:
 
         Without a lock nobody can tell whether we live, and there is none.
         """
-        if (
-            self._lock is None
-            or self._engine.socket_path is None
-            or (self._warden is not None and self._warden.poll() is None)
-        ):
+        is_ours_alive = self._warden is not None and self._warden.poll() is None
+        if self._lock is None or self._engine.socket_path is None or is_ours_alive or self._is_on_duty():
             return
         try:
             self._warden = subprocess.Popen(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.clock import Monotonic
@@ -142,3 +143,33 @@ def test_a_warden_goes_when_its_engine_and_its_folder_are_gone(tmp_path: Path) -
     eventually(duty.exists)
     duty.unlink()
     assert ended.wait(30)
+
+
+def test_the_warden_of_the_supervisor_before_stays_on_duty(docker_engine: DockerEngine, tmp_path: Path) -> None:
+    with supervised(tmp_path) as lock:
+        first = DockerRuntime(tmp_path, lock=lock, engine=docker_engine.url)
+        bench = DockerBench(docker_engine, tmp_path, first)
+        handle = bench.up()
+        eventually(lambda: len(wardens_of(tmp_path)) == 1)
+        first.close()
+        (before,) = wardens_of(tmp_path)
+        bench.runtime = DockerRuntime(tmp_path, lock=lock, engine=docker_engine.url)
+        bench.adopt(handle)
+        bench.reap()
+        bench.up()
+        assert wardens_of(tmp_path) == {before}
+        for worker in bench.runtime.usage():
+            bench.runtime.kill(worker)
+        bench.exits(2)
+        bench.runtime.close()
+    eventually(lambda: not wardens_of(tmp_path))
+
+
+def wardens_of(state_dir: Path) -> set[int]:
+    """Pids of the wardens of this state directory's containers."""
+    found = set()
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if f"{state_dir}/containers.lock" in words:
+            found.add(process.info["pid"])
+    return found
