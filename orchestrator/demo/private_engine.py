@@ -59,12 +59,17 @@ def socket_path(home: Path) -> Path:
     return home / "docker.sock"
 
 
+def config_path(home: Path) -> Path:
+    """The settings of the engine of this folder; it reads them again when it gets SIGHUP."""
+    return home / "daemon.json"
+
+
 def engine_command(home: Path, *, options: Sequence[str] = (), has_network: bool = False) -> list[str]:
     """How to start the engine of `home`. Without `has_network` its containers have network `none` or `host`.
 
     The network of this machine is left as it is: with `has_network` it must be started in a network namespace.
     """
-    config = home / "daemon.json"  # else that of the system, which may contradict us
+    config = config_path(home)  # else that of the system, which may contradict us
     config.write_text("{}")
     command = [
         *(_program("dockerd") or "dockerd", "--host", f"unix://{socket_path(home)}", "--data-root", str(home / "data")),

@@ -4,7 +4,9 @@ Started, killed, restarted and frozen like every private server of the tests. In
 """
 
 import contextlib
+import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from orchestrator.demo.image import Image, NoImageError, ensure_image
 from orchestrator.demo.private_engine import NoEngineError, engine_command, new_home, socket_path
 from tests.support.docker_images import BASE_IMAGE, TEST_IMAGE, base_image, image_for_tests
 from tests.support.engine_process import Engine, EngineUnavailableError, Launch
+from tests.support.eventually import eventually
 
 __all__ = ["BASE_IMAGE", "TEST_IMAGE", "DockerEngine", "EngineUnavailableError", "docker_engine"]
 
@@ -50,6 +53,21 @@ class DockerEngine(Engine):
         """See `Engine.start`: on the images and containers it has."""
         private_engine.forget_pids(self.home)
         super().start(wait=wait)
+
+    @contextmanager
+    def live_restore(self, *, wanted: bool) -> Iterator[None]:
+        """Whether containers go on while it is away, for as long as this is open; not for one started with the flag."""
+        self._set(live_restore=wanted)
+        try:
+            yield
+        finally:
+            self._set(live_restore=False)
+
+    def _set(self, *, live_restore: bool) -> None:
+        private_engine.config_path(self.home).write_text(json.dumps({"live-restore": live_restore}))
+        self.process.send_signal(signal.SIGHUP)
+        with self.client() as client:
+            eventually(lambda: client.info()["LiveRestoreEnabled"] == live_restore)
 
     def logs(self, container: str) -> str:
         """All that a container wrote."""
@@ -105,7 +123,7 @@ def docker_engine(
 
     Args:
         parent: where that folder is made; the temporary files by default. Its path must be short.
-        live_restore: containers go on while the engine is away.
+        live_restore: containers go on while the engine is away, as long as it lives.
         has_network: it has a bridge, in a network namespace of its own that is cut off from all others;
             else its containers have network `none` or `host`.
         options: go on its command line, after ours.
@@ -119,9 +137,8 @@ def docker_engine(
         home = new_home(parent)
     except NoEngineError as error:
         raise EngineUnavailableError(str(error)) from error
-    command = engine_command(
-        home, options=[*(["--live-restore"] if live_restore else []), *options], has_network=has_network
-    )
+    lasting = ["--live-restore"] if live_restore else []
+    command = engine_command(home, options=[*lasting, *options], has_network=has_network)
     with contextlib.ExitStack() as stack:
         stack.callback(private_engine.end_leftovers, home)
         if has_network:
