@@ -1,6 +1,6 @@
 """What a worker is: a process, a program that something else starts, or a container; and what a container is made of.
 
-Settings only. What an engine is told of them is `runtimes/docker_create.py`'s.
+Settings only. What an engine is told of them is `runtimes/docker/create.py`'s.
 """
 
 import re

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.errors import ConfigError
-from orchestrator.runtimes.docker_create import is_out_of_reach, unreachable
+from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
 from queue_core.config import (
     Override,
     QueueFile,

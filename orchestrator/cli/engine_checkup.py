@@ -9,9 +9,9 @@ from orchestrator.cli.checkup import Finding
 from orchestrator.config import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.project import Project
-from orchestrator.runtimes.docker_create import is_out_of_reach, unreachable
-from orchestrator.runtimes.docker_engine import DEFAULT_ENGINE, DockerEngine, answering, explained
-from orchestrator.runtimes.docker_state import at, text
+from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
+from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.state import at, text
 from queue_core.stores.urls import masked
 
 ANSWER_SECONDS = 5.0

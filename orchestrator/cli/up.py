@@ -215,13 +215,13 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource) -> Severa
     processes = ProcessRuntime(files.path, lock=files.lock_path)
 
     def docker(engine: str | None, _pool: PoolSpec | None) -> Runtime:
-        from orchestrator.runtimes.docker import DockerRuntime
+        from orchestrator.runtimes.docker.runtime import DockerRuntime
 
         return DockerRuntime(files.path, lock=files.lock_path, engine=engine, on_exit=processes.wake)
 
     def swarm(engine: str | None, pool: PoolSpec | None) -> Runtime:
-        from orchestrator.runtimes.docker_place import identity_of
-        from orchestrator.runtimes.swarm import SwarmRuntime
+        from orchestrator.runtimes.docker.place import identity_of
+        from orchestrator.runtimes.swarm.runtime import SwarmRuntime
 
         settings = pool.runtime.swarm if pool is not None else None
         return SwarmRuntime(

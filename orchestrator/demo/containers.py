@@ -19,7 +19,7 @@ from orchestrator.demo.crew import RUN_LABEL, volumes_of
 from orchestrator.demo.image import NoImageError, ensure_image, towline_image
 from orchestrator.demo.private_engine import NoEngineError, private_engine, sweep, why_none
 from orchestrator.errors import RuntimeUnavailableError
-from orchestrator.runtimes.docker_engine import DockerEngine
+from orchestrator.runtimes.docker.engine import DockerEngine
 
 IMAGE: Final = "towline-demo:latest"
 LIBRARY: Final = "/towline-library"

@@ -10,8 +10,8 @@ from orchestrator.errors import ConfigError, SpawnError
 from orchestrator.launch import Launch
 from orchestrator.project import parse
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.docker_create import LOCK_TARGET, Surroundings, creation, reached
-from orchestrator.runtimes.docker_state import at, mapping
+from orchestrator.runtimes.docker.create import LOCK_TARGET, Surroundings, creation, reached
+from orchestrator.runtimes.docker.state import at, mapping
 from tests.support.fleet_builders import a_pool
 
 AROUND = Surroundings("5f2c:/srv/.towline", "host1", "/srv/.towline/supervisor.lock", "/srv/.towline/tokens/1")

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError
-from orchestrator.runtimes import docker as docker_runtime
-from orchestrator.runtimes.docker import DockerRuntime
+from orchestrator.runtimes.docker.runtime import PATIENCE_SECONDS, DockerRuntime
 from tests.support.docker_bench import CLOCK, STAY, DockerBench, docker_bench, id_of
 from tests.support.docker_engine import DockerEngine, EngineUnavailableError, docker_engine
 from tests.support.eventually import eventually
 
-IN_TIME_SECONDS = docker_runtime.PATIENCE_SECONDS + 3.0
+IN_TIME_SECONDS = PATIENCE_SECONDS + 3.0
 
 
 @pytest.fixture(scope="module")

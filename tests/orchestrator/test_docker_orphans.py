@@ -13,11 +13,11 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes import docker_warden
-from orchestrator.runtimes.docker import DockerRuntime
-from orchestrator.runtimes.docker_orphans import MARGIN_SECONDS, Judge, Supervision, supervision_of
-from orchestrator.runtimes.docker_place import identity_of
-from orchestrator.runtimes.docker_state import Known, Phase
+from orchestrator.runtimes.docker import warden as docker_warden
+from orchestrator.runtimes.docker.orphans import MARGIN_SECONDS, Judge, Supervision, supervision_of
+from orchestrator.runtimes.docker.place import identity_of
+from orchestrator.runtimes.docker.runtime import DockerRuntime
+from orchestrator.runtimes.docker.state import Known, Phase
 from tests.support.docker_bench import CLOCK, DockerBench, id_of
 from tests.support.docker_engine import DockerEngine
 from tests.support.eventually import eventually

@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.runtime import Usage
-from orchestrator.runtimes.docker_frames import Frames, NoLogError, Piece
-from orchestrator.runtimes.docker_state import (
+from orchestrator.runtimes.docker.frames import Frames, NoLogError, Piece
+from orchestrator.runtimes.docker.state import (
     Ending,
     ending_by_code,
     ending_of,
@@ -17,8 +17,8 @@ from orchestrator.runtimes.docker_state import (
     nanoseconds,
     phase_of,
 )
-from orchestrator.runtimes.docker_told import parsed, told
-from orchestrator.runtimes.docker_usage import UNKNOWN, groups_of, usage_of
+from orchestrator.runtimes.docker.told import parsed, told
+from orchestrator.runtimes.docker.usage import UNKNOWN, groups_of, usage_of
 
 LABELS = {
     "towline.state": "5f2c:/srv",

@@ -16,7 +16,7 @@ from orchestrator.errors import SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs
-from orchestrator.runtimes.docker import DockerRuntime
+from orchestrator.runtimes.docker.runtime import DockerRuntime
 from orchestrator.runtimes.process import ProcessRuntime
 from tests.support.docker_engine import TEST_IMAGE, DockerEngine
 from tests.support.eventually import eventually

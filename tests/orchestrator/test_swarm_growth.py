@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.swarm_growth import Growth
-from orchestrator.runtimes.swarm_manager import ChangedMeanwhileError
-from orchestrator.runtimes.swarm_service import ServiceBody
-from orchestrator.runtimes.swarm_tasks import Service, Task
+from orchestrator.runtimes.swarm.growth import Growth
+from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
+from orchestrator.runtimes.swarm.service import ServiceBody
+from orchestrator.runtimes.swarm.tasks import Service, Task
 
 BODY = ServiceBody("d1", "towline-s-resize-d1", "resize", {}, {})
 

@@ -15,7 +15,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
-from orchestrator.runtimes.swarm import SwarmRuntime
+from orchestrator.runtimes.swarm.runtime import SwarmRuntime
 from tests.support.engine_process import EngineUnavailableError
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool

@@ -6,7 +6,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.swarm_service import ServiceBody, literal, service_body
+from orchestrator.runtimes.swarm.service import ServiceBody, literal, service_body
 from tests.support.fleet_builders import a_pool
 
 SWARM = {"image": "thumbs:1"}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.runtimes.swarm_slots import expendable, is_settled, slots
-from orchestrator.runtimes.swarm_tasks import Task
+from orchestrator.runtimes.swarm.slots import expendable, is_settled, slots
+from orchestrator.runtimes.swarm.tasks import Task
 
 
 def tasks(told: str) -> list[Task]:

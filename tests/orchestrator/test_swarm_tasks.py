@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
-from orchestrator.runtimes.swarm_tasks import (
+from orchestrator.runtimes.swarm.tasks import (
     Service,
     Task,
     down_nodes,

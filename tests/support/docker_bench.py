@@ -9,7 +9,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
-from orchestrator.runtimes.docker import DockerRuntime
+from orchestrator.runtimes.docker.runtime import DockerRuntime
 from tests.support.docker_engine import TEST_IMAGE, DockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool

@@ -12,8 +12,8 @@ from typing import Final
 
 from orchestrator.containers import SwarmSettings, Volume
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.docker_create import SECRETS_TARGET, TOKEN_SECRET, Mount, command_of, mount_of, reached
-from orchestrator.runtimes.swarm_tasks import POOL_LABEL, SPEC_LABEL, STATE_LABEL
+from orchestrator.runtimes.docker.create import SECRETS_TARGET, TOKEN_SECRET, Mount, command_of, mount_of, reached
+from orchestrator.runtimes.swarm.tasks import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 
 DIGEST_LABEL: Final = "towline.service"
 """The digest of all that a service's workers are told: what tells two services of one pool apart."""

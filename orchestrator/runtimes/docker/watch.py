@@ -14,10 +14,10 @@ import structlog
 
 from orchestrator import events
 from orchestrator.errors import RuntimeUnavailableError
-from orchestrator.runtimes import docker_state
-from orchestrator.runtimes.docker_engine import CALL_SECONDS, DockerEngine, Events, answering, explained
-from orchestrator.runtimes.docker_state import at
-from orchestrator.runtimes.docker_ward import Ward
+from orchestrator.runtimes.docker import state as docker_state
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, answering, explained
+from orchestrator.runtimes.docker.state import at
+from orchestrator.runtimes.docker.ward import Ward
 
 log = structlog.get_logger()
 

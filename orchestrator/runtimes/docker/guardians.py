@@ -12,14 +12,14 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from orchestrator.runtimes.docker_engine import WORK_SECONDS, DockerEngine, answering
-from orchestrator.runtimes.docker_hands import Hands
-from orchestrator.runtimes.docker_orphans import LOOK_SECONDS, Judge, Sentence
-from orchestrator.runtimes.docker_state import HOST_LABEL, known_of
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering
+from orchestrator.runtimes.docker.hands import Hands
+from orchestrator.runtimes.docker.orphans import LOOK_SECONDS, Judge, Sentence
+from orchestrator.runtimes.docker.state import HOST_LABEL, known_of
 
 log = structlog.get_logger()
 
-_WARDEN: Final = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.runtimes import docker_warden; "
+_WARDEN: Final = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.runtimes.docker import warden; "
 
 
 class Guardians:
@@ -49,8 +49,8 @@ class Guardians:
         try:
             self._warden = subprocess.Popen(
                 [
-                    *(sys.executable, "-S", "-E", "-P", "-c", f"{_WARDEN} docker_warden.watch(*sys.argv[2:])"),
-                    *(str(Path(__file__).parents[2]), self._engine.socket_path, self._state),
+                    *(sys.executable, "-S", "-E", "-P", "-c", f"{_WARDEN} warden.watch(*sys.argv[2:])"),
+                    *(str(Path(__file__).parents[3]), self._engine.socket_path, self._state),
                     *(str(self._state_dir / "containers.lock"), str(self._lock)),
                 ],
                 stdin=subprocess.DEVNULL,

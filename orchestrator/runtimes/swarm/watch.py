@@ -13,11 +13,11 @@ from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit
-from orchestrator.runtimes import swarm_slots
-from orchestrator.runtimes.swarm_crew import Crew, Member
-from orchestrator.runtimes.swarm_growth import Growth
-from orchestrator.runtimes.swarm_manager import ChangedMeanwhileError, SwarmManager
-from orchestrator.runtimes.swarm_tasks import Task, by_service, exit_of, lost, vanished
+from orchestrator.runtimes.swarm import slots as swarm_slots
+from orchestrator.runtimes.swarm.crew import Crew, Member
+from orchestrator.runtimes.swarm.growth import Growth
+from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmManager
+from orchestrator.runtimes.swarm.tasks import Task, by_service, exit_of, lost, vanished
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ counted first, the others after them, in no order among themselves; the highest 
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from orchestrator.runtimes.swarm_tasks import Task
+from orchestrator.runtimes.swarm.tasks import Task
 
 
 def slots(tasks: Sequence[Task]) -> int:

@@ -5,7 +5,7 @@ The stream is an answer of HTTP/1.0: a head, then frames of an 8 byte header and
 
 from typing import Final
 
-from orchestrator.runtimes.docker_state import nanoseconds
+from orchestrator.runtimes.docker.state import nanoseconds
 from orchestrator.value import value
 
 MAX_HEAD_BYTES: Final = 16 * 1024

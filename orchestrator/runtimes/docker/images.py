@@ -14,8 +14,8 @@ from orchestrator import events
 from orchestrator.config import PoolSpec
 from orchestrator.containers import ContainerSettings
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.docker_engine import Api, DockerEngine, answering, explained
-from orchestrator.runtimes.docker_examine import examine
+from orchestrator.runtimes.docker.engine import Api, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.examine import examine
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.runtime import Usage
-from orchestrator.runtimes.docker_state import at
+from orchestrator.runtimes.docker.state import at
 from orchestrator.value import value
 
 UNKNOWN: Final = Usage(0, 0.0)

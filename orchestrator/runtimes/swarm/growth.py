@@ -5,10 +5,10 @@ from threading import Event, RLock
 from typing import Final, Protocol
 
 from orchestrator.errors import SpawnError
-from orchestrator.runtimes import swarm_slots
-from orchestrator.runtimes.swarm_manager import ChangedMeanwhileError
-from orchestrator.runtimes.swarm_service import ServiceBody
-from orchestrator.runtimes.swarm_tasks import Service, Task
+from orchestrator.runtimes.swarm import slots as swarm_slots
+from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
+from orchestrator.runtimes.swarm.service import ServiceBody
+from orchestrator.runtimes.swarm.tasks import Service, Task
 
 TASK_SECONDS: Final = 2.0
 """How long Swarm may take to make a task: it takes 20 ms, and longer only when it has no leader."""

@@ -16,8 +16,8 @@ import docker
 
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SpawnError
-from orchestrator.runtimes.docker_engine import CALL_SECONDS, Api
-from orchestrator.runtimes.docker_state import at
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api
+from orchestrator.runtimes.docker.state import at
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_LINKS: Final = 16

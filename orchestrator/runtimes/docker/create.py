@@ -8,7 +8,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.containers import ContainerSettings, Volume
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes import docker_state as labels
+from orchestrator.runtimes.docker import state as labels
 from orchestrator.value import value
 
 LOCK_TARGET: Final = "/run/towline/supervisor.lock"

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.runtimes.swarm_crew import Crew, Member
-from orchestrator.runtimes.swarm_growth import Growth
-from orchestrator.runtimes.swarm_manager import TIMEOUT_SECONDS, SwarmManager
-from orchestrator.runtimes.swarm_service import service_body
-from orchestrator.runtimes.swarm_tasks import REF_PREFIX, handle_of, worker_of
-from orchestrator.runtimes.swarm_watch import Watch
+from orchestrator.runtimes.swarm.crew import Crew, Member
+from orchestrator.runtimes.swarm.growth import Growth
+from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager
+from orchestrator.runtimes.swarm.service import service_body
+from orchestrator.runtimes.swarm.tasks import REF_PREFIX, handle_of, worker_of
+from orchestrator.runtimes.swarm.watch import Watch
 
 
 def _nobody_to_tell(_worker: str) -> None:

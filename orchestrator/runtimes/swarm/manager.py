@@ -13,9 +13,9 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.docker_engine import DockerEngine
-from orchestrator.runtimes.swarm_service import DIGEST_LABEL, ServiceBody
-from orchestrator.runtimes.swarm_tasks import STATE_LABEL, Service, Task, down_nodes, read_service, read_task
+from orchestrator.runtimes.docker.engine import DockerEngine
+from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody
+from orchestrator.runtimes.swarm.tasks import STATE_LABEL, Service, Task, down_nodes, read_service, read_task
 
 TIMEOUT_SECONDS: Final = 5.0
 """How long an engine may take to answer: a supervisor looks at its other pools between two calls."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.runtimes.docker_place import identity_in
-from orchestrator.runtimes.docker_state import Known
+from orchestrator.runtimes.docker.place import identity_in
+from orchestrator.runtimes.docker.state import Known
 from orchestrator.value import value
 
 LOOK_SECONDS: Final = 60.0

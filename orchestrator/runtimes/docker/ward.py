@@ -18,12 +18,12 @@ from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtime import Exit, Usage, WorkerHandle
-from orchestrator.runtimes import docker_state
-from orchestrator.runtimes.docker_engine import WORK_SECONDS, DockerEngine, answering, explained
-from orchestrator.runtimes.docker_hands import Hands
-from orchestrator.runtimes.docker_logs import LogFollower
-from orchestrator.runtimes.docker_state import Ending
-from orchestrator.runtimes.docker_usage import UNKNOWN, Groups, groups_of, peak_of, usage_of
+from orchestrator.runtimes.docker import state as docker_state
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.hands import Hands
+from orchestrator.runtimes.docker.logs import LogFollower
+from orchestrator.runtimes.docker.state import Ending
+from orchestrator.runtimes.docker.usage import UNKNOWN, Groups, groups_of, peak_of, usage_of
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 log = structlog.get_logger()

@@ -22,17 +22,17 @@ from orchestrator.config import PoolSpec
 from orchestrator.containers import ContainerSettings
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.runtimes import docker_place as place
-from orchestrator.runtimes import docker_state
-from orchestrator.runtimes.docker_create import Surroundings, command_of, creation
-from orchestrator.runtimes.docker_engine import WORK_SECONDS, DockerEngine, answering, explained
-from orchestrator.runtimes.docker_guardians import Guardians
-from orchestrator.runtimes.docker_hands import Hands
-from orchestrator.runtimes.docker_images import Images
-from orchestrator.runtimes.docker_logs import LogFollower
-from orchestrator.runtimes.docker_state import Known, known_of
-from orchestrator.runtimes.docker_ward import STOP, Container, Ward
-from orchestrator.runtimes.docker_watch import Watch
+from orchestrator.runtimes.docker import place
+from orchestrator.runtimes.docker import state as docker_state
+from orchestrator.runtimes.docker.create import Surroundings, command_of, creation
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.guardians import Guardians
+from orchestrator.runtimes.docker.hands import Hands
+from orchestrator.runtimes.docker.images import Images
+from orchestrator.runtimes.docker.logs import LogFollower
+from orchestrator.runtimes.docker.state import Known, known_of
+from orchestrator.runtimes.docker.ward import STOP, Container, Ward
+from orchestrator.runtimes.docker.watch import Watch
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 PATIENCE_SECONDS: Final = 5.0

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import structlog
 
 from orchestrator import events
-from orchestrator.runtimes.docker_engine import DockerEngine, dial
-from orchestrator.runtimes.docker_frames import Frames, NoLogError, Piece
-from orchestrator.runtimes.docker_told import told
+from orchestrator.runtimes.docker.engine import DockerEngine, dial
+from orchestrator.runtimes.docker.frames import Frames, NoLogError, Piece
+from orchestrator.runtimes.docker.told import told
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 log = structlog.get_logger()

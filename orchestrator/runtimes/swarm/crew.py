@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
-from orchestrator.runtimes.swarm_tasks import REF_PREFIX, Task
+from orchestrator.runtimes.swarm.tasks import REF_PREFIX, Task
 
 NEVER: Final = Monotonic(float("-inf"))
 

@@ -1,0 +1,1 @@
+"""Workers as containers of a Docker Engine."""
