@@ -55,12 +55,14 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
         raise CommandError(told, code=exits.USAGE, fix="`towline demo --for 60s` shows everything")
     if image is not None and not docker:
         raise CommandError("--image is for containers", code=exits.USAGE, fix="add --docker, or leave --image out")
-    folder = _prepared(folder)
+    if folder is not None:
+        folder = _prepared(folder)
     modules = find_modules()
     with ExitStack() as stack:
         clock, runtime, crew, slo = SystemClock(), "process", None, SLO_SECONDS
-        if docker:
-            found = _containers(stack, image, clock=clock)
+        found = _containers(stack, image, clock=clock) if docker else None
+        folder = folder or _prepared(None)
+        if found is not None:
             modules = moved(modules, library_folder(), to=LIBRARY)
             run = secrets.token_hex(8)
             runtime, crew = found.runtime(folder, run=run), ContainerCrew(found.engine, run)
