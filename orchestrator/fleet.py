@@ -1,19 +1,16 @@
 """The workers of one pool as a value, and what happens to it: starts, work, idleness, asks to finish, ends. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, at_work, cause_of
-from orchestrator.metrics import QueueSample
 from orchestrator.suspects import is_alone
 from orchestrator.value import value
 
 MAX_BACKOFF_SECONDS: Final = 60.0
-PROVEN_SECONDS: Final = 5.0
-"""A started worker that lives this long, or holds a lease before, ends a crash loop."""
 DRAIN_MARGIN_SECONDS: Final = 2.0
 """A worker gives back its leases when its grace ends; only after this much more is it ended."""
 KILL_REPEAT_SECONDS: Final = 10.0
@@ -22,7 +19,8 @@ BILLED_TURNS: Final = 2
 
 _MIB: Final = 2**20
 _LEAVING: Final = frozenset({"draining", "killed"})
-_NOT_COUNTED: Final = frozenset({"draining", "killed", "alone"})
+NOT_COUNTED: Final = frozenset({"draining", "killed", "alone"})
+"""States of workers that are no part of the pool's size."""
 _LONG_AGO: Final = Monotonic(float("-inf"))
 EXTERNAL: Final = "external:"
 """How the `ref` begins of a worker that somebody else starts and ends."""
@@ -120,7 +118,7 @@ class Fleet:
             [
                 w
                 for w in self.workers.values()
-                if w.state not in _NOT_COUNTED and (w.replaced_by is None or w.replaced_by not in self.workers)
+                if w.state not in NOT_COUNTED and (w.replaced_by is None or w.replaced_by not in self.workers)
             ]
         )
 
@@ -186,29 +184,6 @@ def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
             worker = replace(worker, state="draining", deadline_at=known.leaves_by)  # noqa: PLW2901
         workers[name] = worker
     return replace(fleet, workers=workers)
-
-
-def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
-    """Bring the workers up to date with a new sample: who started, who is busy, who is idle since when.
-
-    Call it once per sample: finished leases are counted.
-    """
-    is_at_rest = not (sample.running or sample.finished or fleet.started)
-    if is_at_rest and all(w.state == "idle" or w.is_leaving for w in fleet.workers.values()):
-        return _proven(fleet, sample.at)
-    held: dict[str, list[float]] = {}
-    for running in sample.running:
-        held.setdefault(running.worker, []).append(running.held_seconds)
-    done: dict[str, list[float]] = {}
-    for finished in sample.finished:
-        done.setdefault(finished.worker, []).append(finished.ended_seconds_ago)
-    workers: dict[str, Worker] = {}
-    started: list[Started] = []
-    for name, before in fleet.workers.items():
-        worker = workers[name] = _seen(before, sample, held=held.get(name, ()), done=done.get(name, ()))
-        if before.started_at is None and worker.started_at is not None and not before.adopted:
-            started.append(Started(name, worker.started_at - worker.spawned_at))
-    return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started)), sample.at)
 
 
 def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
@@ -303,63 +278,3 @@ def _is_failed_start(worker: Worker, cause: Cause) -> bool:
         return not worker.adopted
     unused = worker.leases == 0 and worker.finished == 0
     return unused and cause in WRONG_BY_ITSELF
-
-
-def _seen(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Worker:
-    """The worker after a sample: seconds for which it has held each of its leases, and since each that is over."""
-    leases, finished = len(held), len(done)
-    began = max(held) if held else None
-    ended = min(done) if done else None
-    started_at = worker.started_at
-    if started_at is None:
-        ago = sample.first_seen_seconds_ago.get(worker.worker)
-        if ago is None and (leases or finished):  # its first call was missed, so its first lease stands for it
-            ago = began or 0.0
-        if ago is not None:
-            started_at = Monotonic(max(worker.spawned_at, sample.at - ago))
-    state, since = worker.state, worker.since
-    if state not in _NOT_COUNTED and started_at is not None:
-        state, since = _use(worker, sample.at, started_at=started_at, began=began, ended=ended)
-    known = (worker.state, worker.since, worker.leases, worker.started_at)
-    if not finished and known == (state, since, leases, started_at):
-        return worker
-    return Worker(
-        worker.worker,
-        worker.ref,
-        worker.spec_digest,
-        worker.spawned_at,
-        state,
-        since,
-        leases,
-        worker.finished + finished,
-        started_at,
-        worker.deadline_at,
-        worker.memory_bytes,
-        worker.replaced_by,
-        worker.adopted,
-    )
-
-
-def _use(
-    worker: Worker, at: Monotonic, *, started_at: Monotonic, began: float | None, ended: float | None
-) -> tuple[State, Monotonic]:
-    if began is not None:
-        return "busy", worker.since if worker.state == "busy" else Monotonic(at - began)
-    if ended is not None:
-        return "idle", Monotonic(at - ended)
-    if worker.state == "idle":
-        return "idle", worker.since
-    return "idle", at if worker.state == "busy" else started_at
-
-
-def _proven(fleet: Fleet, at: Monotonic) -> Fleet:
-    """End the crash loop when a worker spawned since its last failure works, or has stayed up."""
-    crash = fleet.crash
-    if not crash.failures:
-        return fleet
-    for w in fleet.workers.values():
-        if w.spawned_at < crash.failed_at or w.started_at is None or w.spec_digest != crash.spec_digest:
-            continue
-        if w.leases or w.finished or at - w.started_at >= PROVEN_SECONDS:
-            return replace(fleet, crash=CrashLoop())
-    return fleet

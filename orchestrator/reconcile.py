@@ -1,10 +1,6 @@
-"""One turn of a pool: sample, decide, plan, act; and what is done at once when a worker ends.
-
-Decisions and plans are pure functions of other modules; here they meet a source and a runtime.
-"""
+"""The pools of one supervisor: which there are, whose turn it is, and what is done at once when a worker ends."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -15,22 +11,16 @@ from orchestrator.changes import PoolChange, changes_between
 from orchestrator.circumstances import Circumstances
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Decision
 from orchestrator.errands import Errands
-from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet import Fleet, Memory, adopted, cause_in, exited, measured, observe, recalled
+from orchestrator.fleet import Fleet, Memory, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
 from orchestrator.managed import AT_ONCE, ManagedPool, state_of
 from orchestrator.morgue import End, Morgue
-from orchestrator.plan import Plan, plan
-from orchestrator.policy import decide
-from orchestrator.replay import recorded
-from orchestrator.rollcall import wanted_again, without_external
+from orchestrator.rollcall import without_external
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
-from orchestrator.seeing import look_at
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
-from orchestrator.suspects import reserved
+from orchestrator.turn import PoolTurn
 
 log = structlog.get_logger()
 
@@ -65,6 +55,15 @@ class Reconciler:
         self._morgue = Morgue(source, files, clock=clock)
         self._errands = Errands(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
         self._circumstances = circumstances or Circumstances(files, clock=clock)
+        self._turn = PoolTurn(
+            source=source,
+            clock=clock,
+            files=files,
+            acts=self._acts,
+            errands=self._errands,
+            circumstances=self._circumstances,
+            may_act=may_act,
+        )
         self._usage_at = AT_ONCE
         self.pools: dict[str, ManagedPool] = {}
 
@@ -212,7 +211,7 @@ class Reconciler:
         now = self._clock.monotonic()
         due = [pool for pool in self.pools.values() if now >= pool.due_at]
         looked = [pool for pool in due if self._tried(pool, self._look)]
-        acted = [pool for pool in looked if self._tried(pool, self._settle)]
+        acted = [pool for pool in looked if self._tried(pool, self._turn.settle)]
         for pool in acted:
             if pool.trouble.ends():
                 log.info(events.TURN_RECOVERED, pool=pool.name)
@@ -238,79 +237,7 @@ class Reconciler:
         if pool.spec is None:
             self._end_overdue(pool, now=now)
             return
-        self._sample(pool, pool.spec)
-        if pool.suspects:
-            self._isolate(pool, pool.spec)
-        self._decide(pool)
-
-    def _isolate(self, pool: ManagedPool, spec: PoolSpec) -> None:
-        """Start workers for suspects, before the pool is given another size."""
-        if self._may_act() and not spec.dry_run and self.drained_at() is None:
-            bounded, conditions = self._circumstances.of(spec, pool.fleet)
-            if conditions.paused == "no":
-                self._errands.run(pool, bounded)
-
-    def _decide(self, pool: ManagedPool) -> None:
-        if pool.spec is None or pool.sample is None or not self._may_act():
-            return
-        now = self._clock.monotonic()
-        spec, conditions = self._circumstances.of(pool.spec, pool.fleet)
-        if pool.outage is not None and now < pool.outage.retry_at:
-            conditions = replace(conditions, runtime_trouble=pool.outage.why)
-        pool.decision, pool.state = decide(
-            pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions
-        )
-        pool.effective, pool.conditions = spec, conditions
-        self._circumstances.decided(spec, pool.fleet, pool.decision)
-
-    def _settle(self, pool: ManagedPool) -> None:
-        """Bring the pool towards the size decided."""
-        if pool.decision is not None and pool.decision.target > pool.decision.current:
-            self._decide(pool)  # by now the others have told what they want of the host
-        decision, spec, sample = pool.decision, pool.effective, pool.sample
-        if not (pool.spec and decision and spec and sample and self._may_act()):
-            return
-        if spec.runtime_kind == "external" and not spec.dry_run:
-            pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
-        todo = plan(
-            decision,
-            fleet=pool.fleet,
-            spec=spec,
-            now=decision.at,
-            conditions=pool.conditions,
-            reserved=reserved(pool.suspects, running=len(pool.errands)),
-        )
-        pool.tally.decided(decision)
-        if self._tell(pool, decision, todo, dry_run=spec.dry_run):
-            inputs = recorded(
-                sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
-            )
-            head = {"at": round(self._clock.wall_seconds(), 3), "pool": pool.name, "target": decision.target}
-            self._files.replays.append({**head, "inputs": inputs})
-        if not (spec.dry_run or todo.is_empty):
-            self._acts.carry_out(todo, pool, spec, now=decision.at)
-            self._circumstances.decided(spec, pool.fleet, decision)
-
-    def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
-        """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
-        try:
-            sample = look_at(self._source, pool, spec, now=self._clock.monotonic())
-        except SourceUnavailableError as error:
-            if not pool.is_stale:
-                log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
-            pool.is_stale = True
-            return
-        if pool.is_stale:
-            log.info(events.SOURCE_RECOVERED, pool=pool.name)
-        pool.is_stale = False
-        before = pool.fleet
-        pool.sample, pool.fleet = sample, observe(before, sample)
-        pool.tally.finished(sample.finished, slo_seconds=spec.slo)
-        if pool.fleet is not before:
-            for started in pool.fleet.started:
-                log.info(
-                    events.WORKER_STARTED, pool=pool.name, worker=started.worker, seconds=round(started.seconds, 3)
-                )
+        self._turn.look(pool, pool.spec)
 
     def _measure(self, now: Monotonic) -> None:
         if now < self._usage_at or not any(pool.fleet.workers for pool in self.pools.values()):
@@ -321,20 +248,6 @@ class Reconciler:
         for pool in self.pools.values():
             pool.fleet = measured(pool.fleet, memory)
         self._circumstances.measured((pool.fleet for pool in self.pools.values()), usage, now=now)
-
-    def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
-        """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
-
-        A dry run changes nothing: there it is told when it would do something else than before.
-        """
-        before, pool.told = pool.told, (decision.target, decision.limited_by)
-        is_news = pool.told != before
-        if (todo.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
-            return False
-        record = decision.record()
-        log.info(events.POOL_DECIDED, **record)
-        self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
-        return True
 
     def _end_overdue(self, pool: ManagedPool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:

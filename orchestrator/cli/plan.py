@@ -12,7 +12,8 @@ from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet import Fleet, adopted, observe
+from orchestrator.fleet import Fleet, adopted
+from orchestrator.observing import observe
 from orchestrator.plan import Plan
 from orchestrator.plan import plan as plan_actions
 from orchestrator.policy import PolicyState, decide

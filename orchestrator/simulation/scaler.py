@@ -5,8 +5,9 @@ from typing import Final, Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
-from orchestrator.fleet import Fleet, draining, exited, joined, killed, observe
+from orchestrator.fleet import Fleet, draining, exited, joined, killed
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan
 from orchestrator.policy import PolicyState, decide
 from orchestrator.simulation.hours import Hours

@@ -19,10 +19,10 @@ from orchestrator.fleet import (
     killed,
     least_recently_used,
     measured,
-    observe,
     outdated,
     spawn_failed,
 )
+from orchestrator.observing import observe
 from tests.support.fleet_builders import (
     NOW,
     AnExit,

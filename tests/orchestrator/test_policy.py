@@ -13,8 +13,9 @@ from orchestrator.deadline import Burst, Crew, Pace, workers_needed
 from orchestrator.decision import Conditions, Decision
 from orchestrator.durations import Durations
 from orchestrator.estimate import Arrivals, Estimates, Service, Startup
-from orchestrator.fleet import Fleet, observe
+from orchestrator.fleet import Fleet
 from orchestrator.metrics import QueueSample, Waiting
+from orchestrator.observing import observe
 from orchestrator.paper import PaperNeed
 from orchestrator.policy import PolicyState, decide
 from tests.support.fleet_builders import (

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
-from orchestrator.fleet import Fleet, Worker, draining, observe
+from orchestrator.fleet import Fleet, Worker, draining
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.observing import observe
 from orchestrator.orders import Expiry, Moment, Orders, ScaleOrder
 from orchestrator.plan import plan
 from orchestrator.policy import PolicyState, decide

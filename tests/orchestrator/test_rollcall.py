@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet import Fleet, Worker, joined, observe
+from orchestrator.fleet import Fleet, Worker, joined
 from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLease
+from orchestrator.observing import observe
 from orchestrator.rollcall import (
     HUNG_UP_SECONDS,
     LATE_SECONDS,

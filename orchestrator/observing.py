@@ -1,0 +1,95 @@
+"""What a sample of the queue tells of a pool's workers: who started, who is busy, who is idle since when. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.fleet import NOT_COUNTED, CrashLoop, Fleet, Started, State, Worker
+from orchestrator.metrics import QueueSample
+
+PROVEN_SECONDS: Final = 5.0
+"""A started worker that lives this long, or holds a lease before, ends a crash loop."""
+
+
+def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
+    """Bring the workers up to date with a new sample: who started, who is busy, who is idle since when.
+
+    Call it once per sample: finished leases are counted.
+    """
+    is_at_rest = not (sample.running or sample.finished or fleet.started)
+    if is_at_rest and all(w.state == "idle" or w.is_leaving for w in fleet.workers.values()):
+        return _proven(fleet, sample.at)
+    held: dict[str, list[float]] = {}
+    for running in sample.running:
+        held.setdefault(running.worker, []).append(running.held_seconds)
+    done: dict[str, list[float]] = {}
+    for finished in sample.finished:
+        done.setdefault(finished.worker, []).append(finished.ended_seconds_ago)
+    workers: dict[str, Worker] = {}
+    started: list[Started] = []
+    for name, before in fleet.workers.items():
+        worker = workers[name] = _seen(before, sample, held=held.get(name, ()), done=done.get(name, ()))
+        if before.started_at is None and worker.started_at is not None and not before.adopted:
+            started.append(Started(name, worker.started_at - worker.spawned_at))
+    return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started)), sample.at)
+
+
+def _seen(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Worker:
+    """The worker after a sample: seconds for which it has held each of its leases, and since each that is over."""
+    leases, finished = len(held), len(done)
+    began = max(held) if held else None
+    ended = min(done) if done else None
+    started_at = worker.started_at
+    if started_at is None:
+        ago = sample.first_seen_seconds_ago.get(worker.worker)
+        if ago is None and (leases or finished):  # its first call was missed, so its first lease stands for it
+            ago = began or 0.0
+        if ago is not None:
+            started_at = Monotonic(max(worker.spawned_at, sample.at - ago))
+    state, since = worker.state, worker.since
+    if state not in NOT_COUNTED and started_at is not None:
+        state, since = _use(worker, sample.at, started_at=started_at, began=began, ended=ended)
+    known = (worker.state, worker.since, worker.leases, worker.started_at)
+    if not finished and known == (state, since, leases, started_at):
+        return worker
+    return Worker(
+        worker.worker,
+        worker.ref,
+        worker.spec_digest,
+        worker.spawned_at,
+        state,
+        since,
+        leases,
+        worker.finished + finished,
+        started_at,
+        worker.deadline_at,
+        worker.memory_bytes,
+        worker.replaced_by,
+        worker.adopted,
+    )
+
+
+def _use(
+    worker: Worker, at: Monotonic, *, started_at: Monotonic, began: float | None, ended: float | None
+) -> tuple[State, Monotonic]:
+    if began is not None:
+        return "busy", worker.since if worker.state == "busy" else Monotonic(at - began)
+    if ended is not None:
+        return "idle", Monotonic(at - ended)
+    if worker.state == "idle":
+        return "idle", worker.since
+    return "idle", at if worker.state == "busy" else started_at
+
+
+def _proven(fleet: Fleet, at: Monotonic) -> Fleet:
+    """End the crash loop when a worker spawned since its last failure works, or has stayed up."""
+    crash = fleet.crash
+    if not crash.failures:
+        return fleet
+    for w in fleet.workers.values():
+        if w.spawned_at < crash.failed_at or w.started_at is None or w.spec_digest != crash.spec_digest:
+            continue
+        if w.leases or w.finished or at - w.started_at >= PROVEN_SECONDS:
+            return replace(fleet, crash=CrashLoop())
+    return fleet

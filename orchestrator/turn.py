@@ -1,0 +1,144 @@
+"""One turn of a pool: sample, decide, plan, act.
+
+Decisions and plans are pure functions of other modules; here they meet a source and a runtime.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from orchestrator import events
+from orchestrator.acts import Acts
+from orchestrator.circumstances import Circumstances
+from orchestrator.clock import Clock
+from orchestrator.config import PoolSpec
+from orchestrator.decision import Decision
+from orchestrator.errands import Errands
+from orchestrator.errors import SourceUnavailableError
+from orchestrator.managed import ManagedPool
+from orchestrator.observing import observe
+from orchestrator.plan import Plan, plan
+from orchestrator.policy import decide
+from orchestrator.replay import recorded
+from orchestrator.rollcall import wanted_again
+from orchestrator.seeing import look_at
+from orchestrator.source import WorkSource
+from orchestrator.state import StateDir
+from orchestrator.suspects import reserved
+
+log = structlog.get_logger()
+
+
+class PoolTurn:
+    """What one turn does to one pool; a turn of several pools is `look` of each, then `settle` of each."""
+
+    def __init__(
+        self,
+        *,
+        source: WorkSource,
+        clock: Clock,
+        files: StateDir,
+        acts: Acts,
+        errands: Errands,
+        circumstances: Circumstances,
+        may_act: Callable[[], bool],
+    ) -> None:
+        """`may_act`: whether to change the fleet right now."""
+        self._source = source
+        self._clock = clock
+        self._files = files
+        self._acts = acts
+        self._errands = errands
+        self._circumstances = circumstances
+        self._may_act = may_act
+
+    def look(self, pool: ManagedPool, spec: PoolSpec) -> None:
+        """See what there is to do, and what the pool wishes."""
+        self._sample(pool, spec)
+        if pool.suspects:
+            self._isolate(pool, spec)
+        self._decide(pool)
+
+    def _isolate(self, pool: ManagedPool, spec: PoolSpec) -> None:
+        """Start workers for suspects, before the pool is given another size."""
+        if self._may_act() and not spec.dry_run and self._circumstances.drained_at() is None:
+            bounded, conditions = self._circumstances.of(spec, pool.fleet)
+            if conditions.paused == "no":
+                self._errands.run(pool, bounded)
+
+    def _decide(self, pool: ManagedPool) -> None:
+        if pool.spec is None or pool.sample is None or not self._may_act():
+            return
+        now = self._clock.monotonic()
+        spec, conditions = self._circumstances.of(pool.spec, pool.fleet)
+        if pool.outage is not None and now < pool.outage.retry_at:
+            conditions = replace(conditions, runtime_trouble=pool.outage.why)
+        pool.decision, pool.state = decide(
+            pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions
+        )
+        pool.effective, pool.conditions = spec, conditions
+        self._circumstances.decided(spec, pool.fleet, pool.decision)
+
+    def settle(self, pool: ManagedPool) -> None:
+        """Bring the pool towards the size decided."""
+        if pool.decision is not None and pool.decision.target > pool.decision.current:
+            self._decide(pool)  # by now the others have told what they want of the host
+        decision, spec, sample = pool.decision, pool.effective, pool.sample
+        if not (pool.spec and decision and spec and sample and self._may_act()):
+            return
+        if spec.runtime_kind == "external" and not spec.dry_run:
+            pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
+        todo = plan(
+            decision,
+            fleet=pool.fleet,
+            spec=spec,
+            now=decision.at,
+            conditions=pool.conditions,
+            reserved=reserved(pool.suspects, running=len(pool.errands)),
+        )
+        pool.tally.decided(decision)
+        if self._tell(pool, decision, todo, dry_run=spec.dry_run):
+            inputs = recorded(
+                sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
+            )
+            head = {"at": round(self._clock.wall_seconds(), 3), "pool": pool.name, "target": decision.target}
+            self._files.replays.append({**head, "inputs": inputs})
+        if not (spec.dry_run or todo.is_empty):
+            self._acts.carry_out(todo, pool, spec, now=decision.at)
+            self._circumstances.decided(spec, pool.fleet, decision)
+
+    def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
+        """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
+        try:
+            sample = look_at(self._source, pool, spec, now=self._clock.monotonic())
+        except SourceUnavailableError as error:
+            if not pool.is_stale:
+                log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
+            pool.is_stale = True
+            return
+        if pool.is_stale:
+            log.info(events.SOURCE_RECOVERED, pool=pool.name)
+        pool.is_stale = False
+        before = pool.fleet
+        pool.sample, pool.fleet = sample, observe(before, sample)
+        pool.tally.finished(sample.finished, slo_seconds=spec.slo)
+        if pool.fleet is not before:
+            for started in pool.fleet.started:
+                log.info(
+                    events.WORKER_STARTED, pool=pool.name, worker=started.worker, seconds=round(started.seconds, 3)
+                )
+
+    def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
+        """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
+
+        A dry run changes nothing: there it is told when it would do something else than before.
+        """
+        before, pool.told = pool.told, (decision.target, decision.limited_by)
+        is_news = pool.told != before
+        if (todo.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
+            return False
+        record = decision.record()
+        log.info(events.POOL_DECIDED, **record)
+        self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
+        return True
