@@ -97,15 +97,16 @@ class Remaining:
 
     def over_by(self, seconds: float) -> tuple[float, float]:
         """The share of leases over by then, and its integral."""
-        bucket = bisect_right(EDGES_SECONDS, seconds) - 1
+        shares, above = self.shares, bisect_right(EDGES_SECONDS, seconds)
+        bucket = above - 1
         beyond = seconds - EDGES_SECONDS[bucket]
-        if bucket + 1 < len(self.shares):
-            low = share = self.shares[bucket]
-            share += (self.shares[bucket + 1] - low) * beyond / _WIDTHS_SECONDS[bucket]
+        if above < len(shares):
+            low = share = shares[bucket]
+            share += (shares[above] - low) * beyond / _WIDTHS_SECONDS[bucket]
             return share, self.integrals[bucket] + (low + share) / 2 * beyond
-        if len(self.shares) < _BUCKETS:
+        if len(shares) < _BUCKETS:
             return _whole(self.weights, self.mean_seconds).over_by(seconds)
-        share = self.shares[-1]
+        share = shares[-1]
         return share, self.integrals[-1] + (share + share) / 2 * beyond
 
 
@@ -130,6 +131,11 @@ def _whole(weights: tuple[float, ...], mean_seconds: float) -> Remaining:
 def grouped(held_seconds: Sequence[float]) -> list[tuple[float, int]]:
     """Running leases by the bucket their present duration is in: its mean there, and how many."""
     groups: dict[int, list[float]] = {}
-    for seconds in held_seconds:
-        groups.setdefault(bisect_right(EDGES_SECONDS, max(0.0, seconds)) - 1, []).append(max(0.0, seconds))
+    for held in held_seconds:
+        seconds = max(0.0, held)
+        bucket = bisect_right(EDGES_SECONDS, seconds)
+        if bucket in groups:
+            groups[bucket].append(seconds)
+        else:
+            groups[bucket] = [seconds]
     return [(math.fsum(group) / len(group), len(group)) for group in groups.values()]

@@ -257,9 +257,13 @@ def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
 
 def work_done(sample: QueueSample, *, elapsed_seconds: float) -> float:
     """Slot-seconds of work done since the sample before, by leases that ended in between and those held."""
-    done = math.fsum([min(lease.held_seconds, elapsed_seconds) for lease in sample.running])
+    done = math.fsum(
+        [held if (held := lease.held_seconds) < elapsed_seconds else elapsed_seconds for lease in sample.running]
+    )
     for lease in sample.finished:
-        done += min(lease.held_seconds, max(0.0, elapsed_seconds - lease.ended_seconds_ago))
+        held, within = lease.held_seconds, elapsed_seconds - lease.ended_seconds_ago
+        if within > 0.0:
+            done += min(within, held)
     return done
 
 

@@ -140,20 +140,26 @@ class SimulatedPool:
 
         What happens at `until` waits, and with `wakes` so does what comes after a turn is wanted.
         """
-        self.step()
-        while self.next_at < until and not (wakes and self.wants_turn):
+        events = self._events
+        while True:
             self.step()
+            next_at = self._arrives_at
+            if events and events[0][0] < next_at:
+                next_at = events[0][0]
+            if next_at >= until or (wakes and self.wants_turn):
+                return
 
     def step(self) -> None:
         """Let the next thing happen."""
         self.steps += 1
-        if not self._events or self._arrives_at <= self._events[0][0]:
+        events = self._events
+        if not events or self._arrives_at <= events[0][0]:
             self.now = self._arrives_at
             task, self._next = self._next, self._next + 1
             self._arrives_at = self._ready_at[self._next] if self._next < len(self._ready_at) else NEVER
             self._arrive(task)
             return
-        self.now, _, kind, key = heapq.heappop(self._events)
+        self.now, _, kind, key = heapq.heappop(events)
         if kind == _END:
             self._end(key)  # type: ignore[arg-type]
         elif kind == _START:
