@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from queue_core.task import TaskState
 from tests.support.docker_engine import DockerEngine
 from tests.support.docker_site import DockerSite, docker_site
 from tests.support.docker_stop import stopped
@@ -127,3 +128,20 @@ def test_six_tasks_of_a_container_that_somebody_stops_run_again_elsewhere_as_if_
     (site.folder / "go").touch()
     eventually(site.is_done, seconds=SECONDS)
     site.stop()
+
+
+def test_a_task_that_ends_its_container_is_dead_in_the_end_and_no_other(docker_engine: DockerEngine) -> None:
+    with docker_site(docker_engine, max_leases=3) as site:
+        site.write(resize=site.pool(workers={"min": 1, "max": 2}, concurrency=4))
+        site.start()
+        (poison, *_) = site.add("die", *["rest 0.2"] * 40)
+        eventually(lambda: site.queue.stats().dead == 1, seconds=2 * SECONDS)
+        eventually(lambda: site.queue.stats().deleted_total == 40, seconds=SECONDS)
+        (dead,) = site.queue.peek(states={TaskState.DEAD}).tasks
+        assert dead.shown_name == poison
+        assert dead.reason.startswith("its worker died 3 times while it ran, last: ended by SIGKILL")
+        last = [note.worker for note in site.notes() if note.task == poison][-1]
+        assert ".alone." in last
+        death = eventually(lambda: site.deaths().get(last))
+        assert (death["cause"], death["signal"], len(death["held"])) == ("signalled", 9, 1)  # type: ignore[arg-type]
+        site.stop()

@@ -155,7 +155,9 @@ class DockerSite:
 
 
 @contextmanager
-def docker_site(engine: DockerEngine, *, lease_seconds: float = 120.0) -> Iterator[DockerSite]:
+def docker_site(
+    engine: DockerEngine, *, lease_seconds: float = 120.0, max_leases: int | None = None
+) -> Iterator[DockerSite]:
     """A site on this engine; nothing of it is left in the end. Its paths are short, as those of sockets must be."""
     with tempfile.TemporaryDirectory(prefix="towline-site-") as path:
         folder = Path(path)
@@ -166,7 +168,7 @@ def docker_site(engine: DockerEngine, *, lease_seconds: float = 120.0) -> Iterat
         queues = HttpQueues(url)
         site = DockerSite(folder, engine, url, queues)
         try:
-            queues.put_queue(QueueSpec(QUEUE, lease_seconds=lease_seconds))
+            queues.put_queue(QueueSpec(QUEUE, lease_seconds=lease_seconds, max_leases=max_leases))
             yield site
         except BaseException:
             log = folder / "supervisor.log"

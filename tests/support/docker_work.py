@@ -1,6 +1,7 @@
 """An app for stories of containers: what a task does is its payload, and what was done is told in a shared file."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -15,7 +16,8 @@ app = App()
 
 @app.task(queue="thumbs")
 def work(task: HeldTask) -> None:
-    """`rest SECONDS`; `hold NAME`: until the file NAME is there; `eat MIB`: of memory, the first time it is leased."""
+    """`rest SECONDS`; `hold NAME`: until the file NAME is there; `eat MIB`: of memory, the first time it is leased;
+    `die`: with the whole process."""
     verb, _, argument = task.payload.decode().partition(" ")
     note("begin", task)
     if verb == "rest":
@@ -25,6 +27,9 @@ def work(task: HeldTask) -> None:
     if verb == "eat" and task.lease_number == 1:
         eaten = [b"x" * MIB for _ in range(int(argument))]
         time.sleep(len(eaten))
+    if verb == "die":
+        time.sleep(0.05)  # others of this worker are in the midst of something
+        os.kill(os.getpid(), signal.SIGKILL)
     note("end", task)
 
 
