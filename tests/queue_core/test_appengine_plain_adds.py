@@ -116,7 +116,7 @@ def _outcome(way: Callable[[bytes], Step[bytes]], payload: bytes) -> tuple[objec
 @example(a_batch(an_add(task_name=b"a"), an_add(task_name=b"a")))
 @example(a_batch(an_add(), an_add(queue_name=b"other")))
 @example(a_batch(an_add(url=b"/x")))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_the_short_way_answers_and_adds_what_the_long_one_does(payload: bytes) -> None:
     assert _outcome(adding.bulk_add, payload) == _outcome(adding.bulk_add_each, payload)
 
