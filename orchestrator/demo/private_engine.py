@@ -175,11 +175,6 @@ def containers_of(home: Path) -> int:
     return len(_in_cgroup(home))
 
 
-def shims_of(home: Path) -> list[psutil.Process]:
-    """The processes between containers and the engine, which outlive it."""
-    return [member for member in _naming(home) if any("containerd-shim" in word for word in _words(member)[:1])]
-
-
 def _in_cgroup(home: Path) -> list[psutil.Process]:
     pids = set()
     for file in [

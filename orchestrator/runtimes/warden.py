@@ -57,7 +57,7 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
         processes = procfs.worker_processes(state_dir)
         if not processes:
             return True
-        if _is_held(lock):
+        if is_held(lock):
             return False
         for process in processes:
             number = verdict(process, lost_seconds=lost_seconds)
@@ -81,7 +81,8 @@ def _goes_on_duty(duty: int) -> bool:
     return False
 
 
-def _is_held(lock: int) -> bool:
+def is_held(lock: int) -> bool:
+    """Whether a living supervisor holds the lock of this open file."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,11 +1,6 @@
 """Keeps others from being left alone: starts the warden of our containers, and judges those of supervisors gone."""
 
-import fcntl
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Final
 
 import docker
 import structlog
@@ -16,10 +11,9 @@ from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answ
 from orchestrator.runtimes.docker.hands import Hands
 from orchestrator.runtimes.docker.orphans import LOOK_SECONDS, Judge, Sentence
 from orchestrator.runtimes.docker.state import HOST_LABEL, known_of
+from orchestrator.runtimes.warden_duty import WardenDuty
 
 log = structlog.get_logger()
-
-_WARDEN: Final = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.runtimes.docker import warden; "
 
 
 class Guardians:
@@ -30,52 +24,25 @@ class Guardians:
     ) -> None:
         self._engine = engine
         self._hands = hands
-        self._state_dir = state_dir
         self._state = state
         self._host = host
         self._lock = lock
         self._judge = Judge()
         self._judge_at = Monotonic(float("-inf"))
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._duty = state_dir / "containers.lock"
+        self._warden = WardenDuty("orchestrator.runtimes.docker.warden", self._duty)
 
     def keep_warden(self) -> None:
         """Start the warden unless it is there; only for an engine on a socket, as it reaches no other.
 
         Without a lock nobody can tell whether we live, and there is none.
         """
-        is_ours_alive = self._warden is not None and self._warden.poll() is None
-        if self._lock is None or self._engine.socket_path is None or is_ours_alive or self._is_on_duty():
+        if self._lock is None or self._engine.socket_path is None:
             return
         try:
-            self._warden = subprocess.Popen(
-                [
-                    *(sys.executable, "-S", "-E", "-P", "-c", f"{_WARDEN} warden.watch(*sys.argv[2:])"),
-                    *(str(Path(__file__).parents[3]), self._engine.socket_path, self._state),
-                    *(str(self._state_dir / "containers.lock"), str(self._lock)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
+            self._warden.keep(self._engine.socket_path, self._state, str(self._duty), str(self._lock))
         except OSError as error:
             log.warning(events.WARDEN_MISSING, error=error.strerror)
-            self._warden = None
-
-    def _is_on_duty(self) -> bool:
-        """Whether the warden of the supervisor before us is still there: it is ours from then on."""
-        try:
-            duty = os.open(self._state_dir / "containers.lock", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(duty, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(duty)
-        return False
 
     def look(self, *, now: Monotonic) -> None:
         """Judge, once a minute, what supervisors of this host that are gone have left."""
@@ -85,8 +52,7 @@ class Guardians:
 
     def leave(self) -> None:
         """Let the warden go on without us, as long as there is a container to look after."""
-        if self._warden is not None and self._warden.poll() is None:
-            self._warden.returncode = 0  # not ours to wait for
+        self._warden.leave()
 
     def _judge_all(self, now: Monotonic) -> None:
         with answering(self._engine.url):

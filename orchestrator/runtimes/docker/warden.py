@@ -11,6 +11,8 @@ import socket
 import time
 from urllib.parse import quote
 
+from orchestrator.runtimes.warden import is_held
+
 POLL_SECONDS = 2.0
 MARGIN_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
@@ -62,7 +64,7 @@ def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> b
         running = _running(engine_socket, state)
         if running is not None and not running:
             return True
-        if _is_held(lock):
+        if is_held(lock):
             return False
         gone_seconds = 0.0 if os.path.exists(engine_socket) else gone_seconds + POLL_SECONDS  # noqa: PTH110
         if gone_seconds >= ENGINE_GONE_SECONDS or (running is None and not os.path.exists(duty_path)):  # noqa: PTH110
@@ -103,15 +105,6 @@ def _call(engine_socket: str, method: str, path: str) -> bytes:
             return b""
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     return body if b" 200 " in head.partition(b"\r\n")[0] else b""
-
-
-def _is_held(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    return False
 
 
 def _seconds(labels: dict[str, str], name: str) -> float:

@@ -41,7 +41,6 @@ class Watch:
         self._threads: list[threading.Thread] = []
         self._trouble = ""
         self._since: int | None = None
-        self._is_watching = threading.Event()
 
     @property
     def trouble(self) -> str:
