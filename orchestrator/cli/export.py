@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Mapping
+from inspect import cleandoc
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +30,16 @@ EXPORTS: Final = {"keda": keda, "compose": compose, "systemd": systemd}
 _FILE: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
+_PLATFORMS: Final = """
+With --to: write what runs the pools of the settings file there. keda: manifests for Kubernetes, where KEDA scales
+the workers as the supervisor says; compose: a compose file; systemd: units. Nothing is applied. Exit code 78: the
+settings can't be had there; every reason is listed.
+"""
+
 
 @command(
     "export",
+    help=f"{cleandoc(export_tasks.help or '')}\n{_PLATFORMS}",
     examples=(
         "towline export backup.jsonl.gz",
         "towline export thumbs.jsonl --queue thumbs --store sqlite:///towline.db",
@@ -64,17 +72,7 @@ def export(
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Write all tasks of a store to FILE, a JSON object a line. - is stdout; a name that ends in .gz is compressed.
-
-    It is a copy: servers and workers go on, and the tasks still run where they are; to have them run elsewhere instead,
-    use `towline migrate`. Each task is written as it stands when it is read. Tasks keep names, tags, etas, leases and
-    payloads; the names of finished tasks that are still held come along. Queues that were moved away are left out
-    unless they are named.
-
-    With --to: write what runs the pools of the settings file there. keda: manifests for Kubernetes, where KEDA scales
-    the workers as the supervisor says; compose: a compose file; systemd: units. Nothing is applied. Exit code 78: the
-    settings can't be had there; every reason is listed.
-    """
+    """Tasks by the queue's own export, pools by ours."""
     if to is None:
         if path is None:
             raise click.UsageError("which FILE? or --to keda, compose or systemd, for the pools")
