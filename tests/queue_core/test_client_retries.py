@@ -24,12 +24,6 @@ from tests.support.servers import IMPATIENT, QUEUE, RunningServer, a_server
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
-    with a_server() as running:
-        yield running
-
-
-@pytest.fixture
 def proxy(server: RunningServer) -> Iterator[CuttingProxy]:
     with a_proxy(server) as running:
         yield running

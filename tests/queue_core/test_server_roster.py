@@ -12,7 +12,7 @@ from queue_core.stats import HeardWorker
 from queue_core.task import ANY
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
-from tests.support.servers import QUEUE, RunningServer, a_server
+from tests.support.servers import QUEUE, RunningServer
 
 
 def a_call(worker: str, *, queue: str = QUEUE, wait_seconds: float = 20.0) -> LeaseCall:
@@ -61,12 +61,6 @@ def test_of_very_many_workers_those_silent_for_longest_are_forgotten() -> None:
     assert len(names) == MAX_WORKERS
     assert "w0" in names
     assert "w1" not in names
-
-
-@pytest.fixture
-def server():  # type: ignore[no-untyped-def]
-    with a_server() as running:
-        yield running
 
 
 def heard(server: RunningServer, prefix: str = "") -> list[HeardWorker]:

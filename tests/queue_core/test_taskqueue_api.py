@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 
 import pytest
@@ -15,7 +14,7 @@ from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.taskqueue import batch, discovery
 from queue_core.server.taskqueue.answer import Answer, ApiError
 from queue_core.server.taskqueue.call import Request
-from queue_core.stores.memory import MemoryStore
+from tests.support.failing_store import FailingStore
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server
 
 QUEUES = "/taskqueue/v1beta2/projects/app/taskqueues"
@@ -164,22 +163,11 @@ def test_nothing_makes_the_server_fail(
 # -- stores that fail -------------------------------------------------------------------------------------------------
 
 
-class BrokenStore(MemoryStore):
-    failure: QueueError | None = None
-
-    @contextmanager
-    def begin(self) -> Iterator[MemoryStore]:
-        if self.failure is not None:
-            raise self.failure
-        with super().begin() as transaction:
-            yield transaction
-
-
 @pytest.mark.parametrize(
     "failure", [StoreUnavailableError("away"), StoreFullError("no room"), OutcomeUnknownError("?")]
 )
 def test_a_store_that_is_away_is_told_as_unavailable(failure: QueueError) -> None:
-    store = BrokenStore()
+    store = FailingStore()
     with a_server(store) as server:
         store.failure = failure
         calls = [(f"{HERE}/tasks", TASK), (f"{HERE}/tasks/lease?leaseSecs=1&numTasks=1", b"")]
