@@ -1,4 +1,4 @@
-"""The stores that the contract is held against."""
+"""The stores that the contract is held against, and a server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.store import Store
+from tests.support.servers import RunningServer, a_server
 from tests.support.stores import STORES, opened
 from tests.support.task_builders import a_queue
 
@@ -17,3 +18,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         a_queue(opened_store)
         yield opened_store
         assert opened_store.check().problems == ()
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server over a memory store with the queue `work`."""
+    with a_server() as running:
+        yield running

@@ -7,6 +7,8 @@ from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.schema import Message, Record
 from tests.support.servers import QUEUE, Reply, RunningServer
 
+NAME = QUEUE.encode()
+NOWHERE = b"nowhere"
 HEADERS = (("content-type", "application/octet-stream"),)
 ANSWERS: Mapping[str, Message] = {
     "Add": messages.ADD_RESPONSE,
@@ -95,7 +97,7 @@ def results(server: RunningServer, *adds: Record) -> list[int]:
 def an_add(**changed: object) -> Record:
     """A request for one pull task; a field that is None is left out."""
     fields: dict[str, object] = {
-        "queue_name": QUEUE.encode(),
+        "queue_name": NAME,
         "task_name": b"",
         "eta_usec": 0,
         "body": b"",
@@ -106,7 +108,18 @@ def an_add(**changed: object) -> Record:
 
 def a_lease(**changed: object) -> Record:
     """A request for a lease of any task."""
-    fields: dict[str, object] = {"queue_name": QUEUE.encode(), "lease_seconds": 60.0, "max_tasks": 100}
+    fields: dict[str, object] = {"queue_name": NAME, "lease_seconds": 60.0, "max_tasks": 100}
+    return Record(fields | changed)  # type: ignore[arg-type]
+
+
+def a_modification(task: Record, seconds: float, **changed: object) -> Record:
+    """A request to move the end of a leased task's lease to so many seconds from now."""
+    fields: dict[str, object] = {
+        "queue_name": NAME,
+        "task_name": task.octets("task_name"),
+        "eta_usec": task.integer("eta_usec"),
+        "lease_seconds": seconds,
+    }
     return Record(fields | changed)  # type: ignore[arg-type]
 
 

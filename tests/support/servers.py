@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from queue_core.client import HttpQueue, HttpQueues
+from queue_core.clock import Clock, ManualClock
 from queue_core.http_api.caller import Retries
 from queue_core.server.options import ServeOptions
 from queue_core.server.run import ServerThread
@@ -16,6 +17,7 @@ from queue_core.stores.memory import MemoryStore
 from queue_core.task import QueueSpec
 
 QUEUE = "work"
+WORK = QueueSpec(QUEUE)
 IMPATIENT = Retries(tries=3, first_pause_seconds=0.0, longest_pause_seconds=0.0)
 
 
@@ -74,18 +76,31 @@ class RunningServer:
 
 
 @contextmanager
-def a_server(store: Store | None = None, options: ServeOptions | None = None) -> Iterator[RunningServer]:
+def a_server(
+    store: Store | None = None,
+    options: ServeOptions | None = None,
+    *,
+    spec: QueueSpec = WORK,
+    clock: Clock | None = None,
+) -> Iterator[RunningServer]:
     """A server over a memory store (or the one given) with the queue `work`, stopped at the end."""
     opened = store or MemoryStore()
-    service = QueueService(opened)
-    service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
-    thread = ServerThread(opened, replace(options or ServeOptions(), port=0))
+    QueueService(opened, clock=clock).run(lambda turn: turn.put_queue(spec))
+    thread = ServerThread(opened, replace(options or ServeOptions(), port=0), clock=clock)
     url = thread.start()
     try:
         yield RunningServer(thread, opened, url)
     finally:
         thread.stop()
         opened.close()
+
+
+@contextmanager
+def a_timed_server(spec: QueueSpec = WORK) -> Iterator[tuple[RunningServer, ManualClock]]:
+    """A server whose time stands still until it is told to go on."""
+    clock = ManualClock()
+    with a_server(spec=spec, clock=clock) as running:
+        yield running, clock
 
 
 def request(

@@ -1,0 +1,31 @@
+"""A store that a test tells when to fail, and how."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from queue_core.errors import QueueError
+from queue_core.stores.memory import MemoryStore
+
+
+class FailingStore(MemoryStore):
+    """A memory store whose transactions raise `failure` while there is one."""
+
+    failure: QueueError | None = None
+
+    @contextmanager
+    def begin(self) -> Iterator[MemoryStore]:
+        """A write transaction, or the failure."""
+        self._fail()
+        with super().begin() as transaction:
+            yield transaction
+
+    @contextmanager
+    def read(self) -> Iterator[MemoryStore]:
+        """A snapshot, or the failure."""
+        self._fail()
+        with super().read() as transaction:
+            yield transaction
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
