@@ -7,22 +7,19 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from structlog.typing import EventDict
 
 from orchestrator import events
 from orchestrator.circumstances import Circumstances
-from orchestrator.clock import ManualClock, Monotonic
+from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.host import HostMeter
-from orchestrator.launch import Launch
 from orchestrator.orders import Expiry, FinishOrder, Moment, Orders, ScaleOrder
-from orchestrator.reconcile import Reconciler
 from orchestrator.replay import replayed
 from orchestrator.room import Host
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state import StateDir
-from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import a_pool
+from tests.support.reconciling import Stage as PlainStage
 
 MIB = 2**20
 AMPLE = Host(64 * 2**30, 60 * 2**30, 1_000.0, 1_000.0)
@@ -39,49 +36,27 @@ class StillHost(HostMeter):
 
 
 @dataclass
-class Stage:
+class Stage(PlainStage):
     """A reconciler between fakes; `restart` begins anew with what was kept."""
 
-    files: StateDir
-    logs: list[EventDict]
-    source: FakeSource = field(default_factory=FakeSource)
-    runtime: FakeRuntime = field(default_factory=FakeRuntime)
-    clock: ManualClock = field(default_factory=ManualClock)
     host: StillHost = field(default_factory=lambda: StillHost(AMPLE))
-    names: int = 0
 
     def __post_init__(self) -> None:
         self.restart()
 
     def restart(self, *pools: PoolSpec) -> None:
-        self.reconciler = Reconciler(
-            source=self.source,
-            runtime=self.runtime,
-            clock=self.clock,
-            files=self.files,
-            launch=Launch("memory:", str(self.files.path), "lock", 60.0),
-            identify=self._identify,
-            circumstances=Circumstances(self.files, clock=self.clock, host=self.host),
-        )
+        self.reconciler = self.made(Circumstances(self.files, clock=self.clock, host=self.host))
         self.runtime.left_running = list(self.runtime.live.values())
         self.set_pools(*pools)
         self.reconciler.adopt([])
 
-    def _identify(self, pool: str) -> str:
-        self.names += 1
-        return f"{pool}-{self.names}"
-
-    def set_pools(self, *pools: PoolSpec) -> None:
-        self.reconciler.set_pools({pool.name: pool for pool in pools})
-
     def turn(self, *, after: float = 5.0) -> None:
-        self.clock.advance(after)
+        """Workers that were asked to finish do so, and all others are seen."""
         for worker in [worker for verb, worker in self.runtime.asked if verb == "drain"]:
             if worker in self.runtime.live:
-                self.runtime.end(worker, now=self.clock.monotonic(), code=0)
+                self.runtime.end(worker, now=Monotonic(self.clock.monotonic() + after), code=0)
         self.source.seen.update(self.runtime.live)
-        self.reconciler.reap()
-        self.reconciler.turns()
+        PlainStage.turn(self, after=after)
 
     def size(self, name: str = "resize") -> int:
         return len(self.reconciler.pools[name].fleet.alive)
@@ -91,9 +66,6 @@ class Stage:
 
     def until(self, seconds: float) -> Expiry:
         return Expiry.after(seconds, Moment(self.clock.wall_seconds(), self.clock.monotonic(), boot()))
-
-    def told(self) -> list[EventDict]:
-        return [entry for entry in self.logs if entry["event"] == events.POOL_DECIDED]
 
 
 @pytest.fixture
@@ -109,8 +81,8 @@ def test_a_pool_scaled_by_hand_has_that_size_until_the_time_is_over(stage: Stage
     stage.turn(after=0.5)
     stage.turn()
     assert stage.size() == 5
-    assert stage.told()[0]["why"] == "at least min 5 (scaled to 5 by hand)"
-    assert stage.told()[0]["notes"] == ["scaled to 5 by hand, for 60 s more"]
+    assert stage.told(events.POOL_DECIDED)[0]["why"] == "at least min 5 (scaled to 5 by hand)"
+    assert stage.told(events.POOL_DECIDED)[0]["notes"] == ["scaled to 5 by hand, for 60 s more"]
     for _ in range(5):
         stage.turn()
     assert stage.size() == 5
@@ -126,7 +98,7 @@ def test_a_pool_scaled_to_nothing_stays_empty_though_work_waits(stage: Stage) ->
     for _ in range(3):
         stage.turn()
     assert stage.runtime.asked == []
-    assert stage.told()[0]["limits"] == ["max 0 (scaled to 0 by hand)"]
+    assert stage.told(events.POOL_DECIDED)[0]["limits"] == ["max 0 (scaled to 0 by hand)"]
 
 
 def test_busy_workers_beyond_the_size_by_hand_finish_first(stage: Stage) -> None:
@@ -161,7 +133,7 @@ def test_a_pause_by_hand_holds_and_says_so(stage: Stage) -> None:
     stage.source.ready = 5
     stage.turn()
     assert stage.size() == 0
-    assert stage.told()[0]["limited_by"] == ["paused"]
+    assert stage.told(events.POOL_DECIDED)[0]["limited_by"] == ["paused"]
     stage.order(Orders())
     stage.turn()
     assert stage.size() == 1
@@ -194,7 +166,7 @@ def test_a_schedule_opens_and_closes_while_turns_go_on(stage: Stage) -> None:
     assert sizes[:9] == [0] * 9
     assert sizes[10:21] == [2] * 11
     assert sizes[-1] == 0
-    assert stage.told()[0]["why"] == "at least min 2 (schedule 15 22 * * *)"
+    assert stage.told(events.POOL_DECIDED)[0]["why"] == "at least min 2 (schedule 15 22 * * *)"
 
 
 def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_asked(stage: Stage) -> None:
@@ -204,7 +176,7 @@ def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_asked(stage: Stage
     assert stage.size() == 1
     stage.order(Orders(finish_by=FinishOrder(stage.until(20))))
     stage.turn()
-    assert stage.told()[-1]["rule"] == "finish_by"
+    assert stage.told(events.POOL_DECIDED)[-1]["rule"] == "finish_by"
     assert stage.size() > 1
 
 
@@ -214,7 +186,7 @@ def test_a_dry_run_decides_and_records_but_never_acts(stage: Stage) -> None:
     for _ in range(4):
         stage.turn()
     assert stage.runtime.asked == []
-    (told,) = stage.told()
+    (told,) = stage.told(events.POOL_DECIDED)
     assert told["target"] == stage.reconciler.pools["resize"].decision.target  # type: ignore[union-attr]
     assert "dry run: nobody is started or stopped" in told["notes"]
 
@@ -224,9 +196,10 @@ def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> 
     stage.set_pools(a_pool(least=6))
     stage.turn()
     assert stage.size() == 2  # of 64 MiB each, as nothing is known of them
-    assert stage.told()[0]["limited_by"] == ["host_headroom"]
-    assert stage.told()[0]["limits"] == ["room for 2 more: 160 of 1,024 MiB are free, and one worker takes 64 MiB"]
-    assert stage.told()[0]["would_be_without_guards"] == 6
+    told = stage.told(events.POOL_DECIDED)[0]
+    assert told["limited_by"] == ["host_headroom"]
+    assert told["limits"] == ["room for 2 more: 160 of 1,024 MiB are free, and one worker takes 64 MiB"]
+    assert told["would_be_without_guards"] == 6
 
 
 def test_pools_of_one_host_share_its_room(stage: Stage) -> None:
@@ -285,7 +258,7 @@ def test_with_its_budget_spent_a_pool_grows_no_further(stage: Stage) -> None:
     stage.restart(pool)
     stage.source.ready, stage.source.age_seconds = 50, 20.0
     stage.turn(after=0)
-    assert "budget" in stage.told()[-1]["limited_by"]
+    assert "budget" in stage.told(events.POOL_DECIDED)[-1]["limited_by"]
 
 
 def test_a_usage_file_that_cant_be_read_is_told_and_passed_over(stage: Stage) -> None:
@@ -303,7 +276,7 @@ def test_every_change_has_a_record_that_makes_the_same_decision_again(stage: Sta
         stage.turn()
         stage.turn(after=30)
     decisions, replays = stage.files.read_decisions(limit=100), stage.files.read_replays(limit=100)
-    assert len(decisions) == len(replays) == len(stage.told()) >= 3
+    assert len(decisions) == len(replays) == len(stage.told(events.POOL_DECIDED)) >= 3
     for decision, record in zip(decisions, replays, strict=True):
         assert (decision["at"], decision["target"]) == (record["at"], record["target"])
         again = replayed(record["inputs"])
@@ -315,7 +288,7 @@ def test_an_idle_pool_leaves_no_record(stage: Stage) -> None:
     stage.set_pools(a_pool(), replace_name(a_pool(least=1)))
     for _ in range(10):
         stage.turn()
-    assert len(stage.told()) == 1
+    assert len(stage.told(events.POOL_DECIDED)) == 1
 
 
 def replace_name(pool: PoolSpec) -> PoolSpec:

@@ -1,24 +1,16 @@
 """Workers that die of their work: suspects run alone, innocents go on, certificates tell; over fakes."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from orchestrator import events
 from orchestrator.journal import Journal, amended, read_journal
 from orchestrator.runtime import WorkerHandle
 from orchestrator.state import StateDir
 from orchestrator.suspects import HOLD_SECONDS, is_alone
-from tests.orchestrator.test_reconcile import Stage
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with capture_logs() as logs:
-        yield Stage(StateDir(tmp_path), logs)
+from tests.support.reconciling import Stage
 
 
 def die(stage: Stage, worker: str, *tasks: str, after: float = 0.0, number: int = signal.SIGSEGV) -> None:
