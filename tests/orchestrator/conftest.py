@@ -7,7 +7,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.state import StateDir
+from tests.support.docker_engine import EngineUnavailableError
 from tests.support.reconciling import Stage
+from tests.support.runtime_bench import Bench, Containers, Processes, runtime_bench
+from tests.support.swarms import Swarm, swarm
+
+RUNTIMES = ("docker", "process")
+"""A new runtime joins them, and must pass the contract unchanged."""
 
 
 @pytest.fixture
@@ -15,3 +21,29 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     """A reconciler between fakes; what it logs is caught."""
     with capture_logs() as logs:
         yield Stage(StateDir(tmp_path), logs)
+
+
+@pytest.fixture(params=RUNTIMES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Each runtime in turn, to be held against the contract."""
+    kind = Containers(request.getfixturevalue("docker_engine")) if request.param == "docker" else Processes()
+    with runtime_bench(kind, tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="package")
+def two_nodes_of_package() -> Iterator[Swarm | EngineUnavailableError]:
+    """One private swarm of two engines; or why there is none."""
+    try:
+        with swarm(2) as made:
+            yield made
+    except EngineUnavailableError as error:
+        yield error
+
+
+@pytest.fixture
+def two_nodes(two_nodes_of_package: Swarm | EngineUnavailableError) -> Swarm:
+    """The one swarm of two engines; a skip that says why, elsewhere."""
+    if isinstance(two_nodes_of_package, EngineUnavailableError):
+        pytest.skip(str(two_nodes_of_package))
+    return two_nodes_of_package

@@ -13,6 +13,7 @@ from orchestrator.runtimes.docker.runtime import DockerRuntime
 from tests.support.docker_engine import TEST_IMAGE, DockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
+from tests.support.runtime_bench import exits_of
 
 STAY = "echo up; exec sleep 600"
 CLOCK = SystemClock()
@@ -52,15 +53,7 @@ class DockerBench:
 
     def exits(self, count: int = 1, *, seconds: float = 30.0) -> list[Exit]:
         """Wait for so many exits, and collect them."""
-        collected: list[Exit] = []
-
-        def enough() -> bool:
-            self.runtime.wait_for_exit(timeout_seconds=0.1)
-            collected.extend(self.reap())
-            return len(collected) >= count
-
-        eventually(enough, seconds=seconds)
-        return collected
+        return exits_of(self.runtime, count, seconds=seconds)
 
     def reap(self) -> list[Exit]:
         """The exits there are."""
