@@ -1,6 +1,5 @@
 """Google's own Cloud Tasks client, unchanged: the methods of queues, policies and places, both wires, two stores."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,36 +8,10 @@ from google.api_core import exceptions
 from google.cloud import tasks_v2beta2
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from queue_core.clock import ManualClock
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
-from tests.support.cloud_tasks import FAILED_PRECONDITION, PARENT, PLACE, Bench, a_client, a_cloud_tasks_server, empty
-from tests.support.servers import QUEUE, RunningServer
-from tests.support.stores import opened
-
-
-@pytest.fixture(scope="module", params=["memory", "sqlite"])
-def running(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[RunningServer, ManualClock]]:
-    clock = ManualClock()
-    with opened(request.param, tmp_path_factory.mktemp("store")) as store:
-        with a_cloud_tasks_server(store, clock=clock) as server:
-            yield server, clock
-        assert store.check().problems == ()
-
-
-@pytest.fixture
-def server(running: tuple[RunningServer, ManualClock]) -> tuple[RunningServer, ManualClock]:
-    empty(*running)
-    return running
-
-
-@pytest.fixture(params=["rest", "grpc"])
-def bench(request: pytest.FixtureRequest, server: tuple[RunningServer, ManualClock]) -> Iterator[Bench]:
-    running, clock = server
-    with a_client(running, request.param) as client:
-        yield Bench(client, running, clock, request.param)
+from tests.support.cloud_tasks import FAILED_PRECONDITION, PARENT, PLACE, Bench
+from tests.support.servers import QUEUE
 
 
 def test_a_queue_is_made_changed_and_deleted(bench: Bench) -> None:
