@@ -1,0 +1,51 @@
+"""Pools by systemd: what is written is valid there, no value breaks out of it, and what can't be is refused."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.export.request import ExportRefusedError, Request
+from orchestrator.export.systemd import systemd
+from tests.support.exporting import SETTINGS, a_request
+
+
+def units(request: Request, folder: Path) -> list[Path]:
+    paths = []
+    for name, text in systemd(request).files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        paths.append(folder / name)
+    return paths
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_units_are_ones_that_systemd_takes(tmp_path: Path) -> None:
+    text = SETTINGS.replace("    app: tasks:app\n", '    command: [/bin/sh, "-c", "echo $HOME %i %n \\"x\\""]\n')
+    paths = units(a_request(text, program=(sys.executable, "-m", "orchestrator")), tmp_path)
+    assert {path.name for path in paths} == {
+        "towline-queue.service",
+        "towline-supervisor.service",
+        "towline-worker-resize@.service",
+    }
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_no_value_breaks_out_of_its_line_in_a_unit() -> None:
+    text = systemd(a_request()).files["towline-worker-resize@.service"]
+    lines = [line for line in text.split("\n") if line and not line.startswith("#")]
+    keys = {line.partition("=")[0] for line in lines if not line.startswith("[")}
+    assert all(key.isalpha() for key in keys), keys
+    assert [line for line in lines if line.startswith("[")] == ["[Unit]", "[Service]", "[Install]"]
+    assert r'Environment="QUOTES=\"double\" ' in text
+    assert "%%n %%i" in text
+
+
+def test_a_worker_without_a_full_path_is_refused_where_systemd_wants_one() -> None:
+    text = SETTINGS.replace("    app: tasks:app\n", "    command: [python, work.py]\n")
+    with pytest.raises(ExportRefusedError, match=r"pools\.resize\.command: python: systemd wants"):
+        systemd(a_request(text))
