@@ -1,10 +1,13 @@
 """What the whole session shares."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.support.commands import Commands
 from tests.support.docker_engine import DockerEngine, EngineUnavailableError
 from tests.support.docker_engine import docker_engine as private_docker
 from tests.support.shared_engines import SharedEngines
@@ -39,3 +42,12 @@ def docker_engine(docker_engine_of_session: DockerEngine | EngineUnavailableErro
         pytest.skip(str(docker_engine_of_session))
     yield docker_engine_of_session
     docker_engine_of_session.remove_containers()
+
+
+@pytest.fixture
+def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The command in an empty folder, without settings of whoever runs the tests. Files of tests fill the folder."""
+    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return Commands(tmp_path, capsys)

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -58,13 +57,10 @@ def resize(task): ...
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    (tmp_path / "tasks.py").write_text(TASKS)
-    return Commands(tmp_path, capsys)
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    (towline.folder / "tasks.py").write_text(TASKS)
+    return towline
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """`towline init --from`: a settings file with the queues of a queue.yaml or queue.xml, that is right as it stands."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,12 +28,9 @@ queue:
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "queue.yaml").write_text(FILE)
-    return Commands(tmp_path, capsys)
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "queue.yaml").write_text(FILE)
+    return towline
 
 
 def test_the_file_is_right_and_tells_what_was_left_out(towline: Commands) -> None:

@@ -1,8 +1,5 @@
 """Orders by hand, as they are typed and as they are told; and why, at a time and made again from its record."""
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -24,13 +21,10 @@ HOUR = 3_600.0
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    (tmp_path / "tasks.py").write_text(TASKS)
-    return Commands(tmp_path, capsys)
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    (towline.folder / "tasks.py").write_text(TASKS)
+    return towline
 
 
 def orders(towline: Commands) -> Orders:

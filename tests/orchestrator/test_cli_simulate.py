@@ -1,10 +1,7 @@
 """`towline simulate` and `towline backtest`, as they are typed."""
 
 import json
-import os
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -24,14 +21,6 @@ pools:
   other: {queue: thumbs, untagged: true, app: "tasks:app", slo: 60s, workers: {max: 2}}
 """
 SHAPE = "poisson:1/s,service=1s,for=5m"
-
-
-@pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return Commands(tmp_path, capsys)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """`towline why-died`: a certificate in words, what became of the tasks since, and how a worker is named."""
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -36,13 +33,10 @@ def a_death(worker: str, *held: dict[str, object], **more: object) -> dict[str, 
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    (tmp_path / ".towline").mkdir()
-    return Commands(tmp_path, capsys)
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    (towline.folder / ".towline").mkdir()
+    return towline
 
 
 def bury(towline: Commands, *deaths: dict[str, object]) -> None:

@@ -1,7 +1,5 @@
 """`towline export`: where it writes, what it writes over, and which command lines it refuses."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.commands import Commands
@@ -9,10 +7,9 @@ from tests.support.exporting import SETTINGS
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    return Commands(tmp_path, capsys)
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    return towline
 
 
 def test_the_command_writes_to_stdout_or_to_a_folder_and_over_nothing_unasked(towline: Commands) -> None:

@@ -1,8 +1,6 @@
 """The verbs as they are typed, on a store of their own."""
 
 import io
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -20,12 +18,9 @@ queues:
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    return Commands(tmp_path, capsys)
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    return towline
 
 
 def pipe_in(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:

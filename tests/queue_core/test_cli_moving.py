@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -25,14 +23,11 @@ queues:
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    with opened_file(tmp_path / "queue.db") as store:
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    with opened_file(towline.folder / "queue.db") as store:
         fill(store, longest=9000)
-    return Commands(tmp_path, capsys)
+    return towline
 
 
 def url(towline: Commands, name: str) -> str:

@@ -5,8 +5,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -34,14 +32,11 @@ XML = """\
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    (tmp_path / "queue.yaml").write_text(FILE)
-    (tmp_path / "queue.xml").write_text(XML)
-    return Commands(tmp_path, capsys)
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    (towline.folder / "queue.yaml").write_text(FILE)
+    (towline.folder / "queue.xml").write_text(XML)
+    return towline
 
 
 def queues(towline: Commands, *where: str) -> dict[str, dict[str, object]]:

@@ -1,7 +1,6 @@
 """Commands on a store that several hosts share: its settings, its password, and what is told when it is away."""
 
 import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,14 +23,6 @@ from tests.support.postgres_links import Pooler, through
 from tests.support.stores import new_url
 
 PASSWORD = "a/b@c:d"
-
-
-@pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return Commands(tmp_path, capsys)
 
 
 def _write(folder: Path, store: object) -> None:

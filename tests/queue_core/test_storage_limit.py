@@ -1,7 +1,6 @@
 """A limit of all payloads as its callers meet it: each door's own error, the settings that set it, and the commands."""
 
 import json
-import os
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,16 +98,13 @@ def test_the_settings_file_sets_the_limit_as_a_server_starts(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    for name in [name for name in os.environ if name.startswith("TOWLINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towline.yaml").write_text(
+def towline(towline: Commands) -> Commands:
+    (towline.folder / "towline.yaml").write_text(
         'store: sqlite:///queue.db\nserver: {listen: "unix:none.sock"}\nqueues: {thumbs: {}}\n'
     )
-    (tmp_path / "queue.yaml").write_text(LIMITED)
-    (tmp_path / "open.yaml").write_text(OPEN)
-    return Commands(tmp_path, capsys)
+    (towline.folder / "queue.yaml").write_text(LIMITED)
+    (towline.folder / "open.yaml").write_text(OPEN)
+    return towline
 
 
 def test_a_file_that_is_applied_sets_the_limit_and_one_without_lifts_it(towline: Commands) -> None:
