@@ -1,6 +1,8 @@
 """The add verb: rows, names and counters of new tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
@@ -16,6 +18,8 @@ from queue_core.task import NewTask
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?)"
 
+_GAUGES = (READY, DELAYED)
+_QUEUE_OF = attrgetter("queue")
 EXISTS: names.Refusal = "exists"
 
 new_added = builder(Added)
@@ -33,28 +37,21 @@ def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant
 
 def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """Add checked tasks, in order; runs of one queue are written together."""
-    named = tasks[0].queue if tasks else None
-    if all(new.queue == named for new in tasks):
-        return _add_run(step, step.queue(named or queue), tasks, now=now)
+    step.told = True
     outcomes: list[Added] = []
-    start = 0
-    for end in range(1, len(tasks) + 1):
-        if end == len(tasks) or tasks[end].queue != tasks[start].queue:
-            row = step.queue(tasks[start].queue or queue)
-            outcomes += _add_run(step, row, tasks[start:end], now=now)
-            start = end
+    for named, run in groupby(tasks, _QUEUE_OF):
+        outcomes += _add_run(step, step.queue(named or queue), run, now=now)
     return outcomes
 
 
-def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Instant) -> list[Added]:
     outcomes: list[Added] = []
     rows: list[tuple[Cell, ...]] = []
     long: list[tuple[int, bytes]] = []
     named: dict[str, int] = {}
-    ready: list[int] = []
-    delayed: list[int] = []
+    tags: tuple[list[int], list[int]] = ([], [])
     tag, last_tag = 0, None
-    first = task_id = step.take_ids(len(tasks))
+    first = task_id = step.next_id
     for new in tasks:
         name = new.name
         if name is not None:
@@ -64,29 +61,28 @@ def _add_run(step: Step, queue: QueueRow, tasks: Sequence[NewTask], *, now: Inst
                 continue
             named[name] = task_id
         eta = now if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
-        is_ready = eta <= now
+        is_delayed = eta > now
         if new.tag != last_tag or not rows:
             last_tag = new.tag
             tag = step.tag_id(queue, last_tag)
-        (ready if is_ready else delayed).append(tag)
+        tags[is_delayed].append(tag)
         payload: bytes | None = new.payload
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
-        rows.append((task_id, queue.id, tag, 0 if is_ready else 1, eta, eta, now, name, payload, new.max_leases))
-        outcomes.append(new_added(f"_{task_id}" if name is None else name, "added", is_ready))
+        rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, payload, new.max_leases))
+        outcomes.append(new_added(f"_{task_id}" if name is None else name, "added", not is_delayed))
         task_id += 1
-    step.give_back_ids(first + len(tasks) - task_id)
-    step.told = True
     if rows:
+        step.next_id = first + len(rows)
         step.connection.executemany(_INSERT, rows)
     if long:
         step.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:
         names.give(step.connection, queue, list(named.items()), now=now)
-    for gauge, tags in ((READY, ready), (DELAYED, delayed)):
-        if tags:
-            for tag, number in tally(tags):
+    for gauge, of_tasks in zip(_GAUGES, tags, strict=True):
+        if of_tasks:
+            for tag, number in tally(of_tasks):
                 step.counts.change(queue.whole, tag, ((gauge, number), (ADDED, number)))
     return outcomes
 

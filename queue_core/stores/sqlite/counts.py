@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from queue_core.clock import Instant
@@ -9,7 +10,6 @@ from queue_core.stores.sqlite.driver import Connection
 from queue_core.task import TaskState
 
 READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED = range(10)
-STORE = 0  # the row of the whole store; its `added` is the last id given to a task
 COLUMNS = ("ready", "delayed", "leased", "dead", "added", "leases", "deleted", "released", "expired", "died")
 GAUGE_OF_STATE = {
     TaskState.READY: READY,
@@ -19,15 +19,26 @@ GAUGE_OF_STATE = {
 }
 TOTAL_OF_OUTCOME = {"deleted": DELETED, "released": RELEASED, "expired": EXPIRED}
 
-ONE_BY_ONE = 2  # up to so many rows are named in the statement, more come as a list
+FEW = 4  # up to so many rows are written one after the other, more as a list: that costs a table in memory
 
 
-@lru_cache(maxsize=256)
-def _write_sql(counters: tuple[int, ...], rows: int) -> str:
-    """The statement that adds to these counters of so many rows."""
-    sets = ", ".join(f"{COLUMNS[counter]} = {COLUMNS[counter]} + ?" for counter in counters)
-    chosen = ", ".join("?" * rows) if rows <= ONE_BY_ONE else "SELECT value FROM json_each(?)"
-    return f"UPDATE counts SET {sets}, changed_at = ? WHERE id IN ({chosen})"  # noqa: S608
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is added to a row: the statement for one row and for a list of rows, and the numbers they take."""
+
+    one: str
+    many: str
+    numbers: tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def _change(numbers: tuple[int, ...]) -> _Change:
+    """Few patterns of counters exist, so few statements: one for each verb, about."""
+    chosen = [COLUMNS[at] for at, number in enumerate(numbers) if number]
+    sets = "".join(f"{column} = {column} + ?, " for column in chosen)
+    sql = f"UPDATE counts SET {sets}changed_at = ? WHERE id"  # noqa: S608
+    many = f"{sql} IN (SELECT value FROM json_each(?))"  # noqa: S608
+    return _Change(f"{sql} = ?", many, tuple([number for number in numbers if number]))
 
 
 def tally(tags: list[int]) -> Iterable[tuple[int, int]]:
@@ -36,41 +47,51 @@ def tally(tags: list[int]) -> Iterable[tuple[int, int]]:
 
 
 class Counts:
-    """Changes of counters that are not written yet: one row of numbers for each tag and each whole queue."""
+    """Changes of counters that are not written yet: one row of numbers for each tag. A whole queue's are their sum."""
+
+    __slots__ = ("_tags", "_wholes")
 
     def __init__(self) -> None:
-        self._changes: dict[int, list[int]] = {}
-
-    def change_one(self, count_id: int, counter: int, number: int) -> None:
-        """Add to a single row."""
-        of_row = self._changes.setdefault(count_id, [0] * len(COLUMNS))
-        of_row[counter] += number
+        self._tags: dict[int, list[int]] = {}
+        self._wholes: dict[int, int] = {}
 
     def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
         """Add to a tag's counters, and to its queue's: pairs of a counter and a number."""
-        of_tag = self._changes.get(tag)
-        if of_tag is None:
-            of_tag = self._changes[tag] = [0] * len(COLUMNS)
-        of_whole = self._changes.get(whole)
-        if of_whole is None:
-            of_whole = self._changes[whole] = [0] * len(COLUMNS)
+        numbers = self._tags.get(tag)
+        if numbers is None:
+            numbers = self._tags[tag] = [0] * len(COLUMNS)
+            self._wholes[tag] = whole
         for counter, number in changes:
-            of_tag[counter] += number
-            of_whole[counter] += number
+            numbers[counter] += number
 
     def write(self, connection: Connection, *, now: Instant) -> None:
-        """Write what was gathered: rows that change alike, such as a tag and its queue, in one statement."""
-        if not self._changes:
+        """Write what was gathered: rows that change alike, such as a tag and its queue, together."""
+        tags, wholes = self._tags, self._wholes
+        if not tags:
             return
+        self._tags, self._wholes = {}, {}
+        if len(tags) == 1:
+            ((tag, numbers),) = tags.items()
+            _write(connection, tuple(numbers), [tag, wholes[tag]], now=now)
+            return
+        sums: dict[int, list[int]] = {}
         alike: dict[tuple[int, ...], list[int]] = {}
-        for count_id, numbers in self._changes.items():
-            alike.setdefault(tuple(numbers), []).append(count_id)
-        self._changes = {}
-        for numbers_of_rows, ids in alike.items():
-            counters = tuple([counter for counter, number in enumerate(numbers_of_rows) if number])
-            cells = [numbers_of_rows[counter] for counter in counters]
-            if not cells:
-                continue
-            chosen = ids if len(ids) <= ONE_BY_ONE else [f"[{','.join(map(str, ids))}]"]
-            # Few patterns of counters exist, so few statements: one for each verb, about.
-            connection.execute(_write_sql(counters, min(len(ids), ONE_BY_ONE + 1)), (*cells, now, *chosen))
+        for tag, numbers in tags.items():
+            alike.setdefault(tuple(numbers), []).append(tag)
+            of_whole = sums.setdefault(wholes[tag], [0] * len(COLUMNS))
+            for counter, number in enumerate(numbers):
+                of_whole[counter] += number
+        for whole, numbers in sums.items():
+            alike.setdefault(tuple(numbers), []).append(whole)
+        for key, ids in alike.items():
+            _write(connection, key, ids, now=now)
+
+
+def _write(connection: Connection, numbers: tuple[int, ...], ids: list[int], *, now: Instant) -> None:
+    change = _change(numbers)
+    if not change.numbers:
+        return
+    if len(ids) <= FEW:
+        connection.executemany(change.one, [(*change.numbers, now, count_id) for count_id in ids])
+    else:
+        connection.execute(change.many, (*change.numbers, now, f"[{','.join(map(str, ids))}]"))

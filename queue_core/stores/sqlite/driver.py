@@ -6,6 +6,7 @@ Both connections execute alike; what differs is gathered in a `Driver`.
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 from queue_core.errors import (
@@ -56,12 +57,14 @@ class Driver:
         connect: opens a file, with a VFS by name ("" is the usual one).
         error: the class of everything the library raises.
         watch: calls back with the number of pages in the log after each commit; False when the library can't.
+        version: of what a connection sees; the same as before only if nobody has committed in between.
     """
 
     name: str
     connect: Callable[[str, str], Connection]
     error: type[Exception]
     watch: Callable[[Connection, Callable[[int], None]], bool]
+    version: Callable[[Connection], int]
     translate: Callable[[Exception, str], StoreError]
 
 
@@ -94,6 +97,10 @@ def apsw_driver() -> Driver:
         connection.set_wal_hook(hook)  # type: ignore[attr-defined]
         return True
 
+    def version(connection: Connection) -> int:
+        number: int = connection.data_version()  # type: ignore[attr-defined]
+        return number
+
     kinds: tuple[tuple[type[Exception], str], ...] = (
         (apsw.FullError, "full"),
         (apsw.ReadOnlyError, "readonly"),
@@ -107,7 +114,7 @@ def apsw_driver() -> Driver:
         kind = next((kind for cls, kind in kinds if isinstance(error, cls)), "unavailable")
         return store_error(kind, error, path)
 
-    return Driver(f"apsw {apsw.sqlite_lib_version()}", connect, apsw.Error, watch, translate)
+    return Driver(f"apsw {apsw.sqlite_lib_version()}", connect, apsw.Error, watch, version, translate)
 
 
 def stdlib_driver() -> Driver:
@@ -143,7 +150,10 @@ def stdlib_driver() -> Driver:
         return store_error(kinds.get(code & 0xFF, "unavailable"), error, path)
 
     name = f"sqlite3 {version}" + (" (affected by the WAL-reset bug; install apsw)" if affected else "")
-    return Driver(name, connect, sqlite3.Error, lambda _connection, _told: False, translate)
+    asked = count()  # it can't tell without a statement: as if somebody always had committed
+    return Driver(
+        name, connect, sqlite3.Error, lambda _connection, _told: False, lambda _connection: next(asked), translate
+    )
 
 
 def store_error(kind: str, error: Exception, path: str) -> StoreError:

@@ -29,19 +29,17 @@ def restore(step: Step, name: str, tasks: Sequence[Task], *, now: Instant) -> li
     outcomes: list[Added] = []
     kept: list[Task] = []
     named: dict[str, int] = {}
-    first = task_id = step.take_ids(len(tasks))
     for moved in tasks:
         if moved.name is not None:
             taken = given_names.taken(step.connection, queue, moved.name, now=now)
             if moved.name in named or taken is not None:
                 outcomes.append(Added(moved.name, taken or "exists"))
                 continue
-            named[moved.name] = task_id
-        task = semantics.restore(moved, task_id=task_id, queue=name, now=now)
+            named[moved.name] = step.next_id
+        task = semantics.restore(moved, task_id=step.next_id, queue=name, now=now)
         kept.append(task)
         outcomes.append(Added(task.shown_name, "added", task.state is TaskState.READY))
-        task_id += 1
-    step.give_back_ids(first + len(tasks) - task_id)
+        step.next_id += 1
     _insert(step, queue, kept)
     if named:
         given_names.give(step.connection, queue, list(named.items()), now=now)

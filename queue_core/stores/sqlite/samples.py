@@ -14,14 +14,24 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circ
 _LARGEST = (1 << _SHIFT) - 1
 
 
-def write_samples(connection: Connection, queue_id: int, finished: Sequence[FinishedLease]) -> None:
-    """Note finished leases of a queue, in order; now and then forget those beyond the number kept."""
-    before = last_sample(connection, queue_id)
+def write_samples(
+    connection: Connection, queue_id: int, finished: Sequence[FinishedLease], *, before: int | None
+) -> int:
+    """Note finished leases of a queue, in order; now and then forget those beyond the number kept.
+
+    Args:
+        before: how many were noted before; None: it is read.
+
+    Returns how many were noted by now.
+    """
+    if before is None:
+        before = last_sample(connection, queue_id)
     last = before + len(finished)
     base = queue_id << _SHIFT
     connection.execute("INSERT INTO samples VALUES (?, ?, ?)", (base + last, len(finished), pack(finished)))
     if last // TRIM_EVERY != before // TRIM_EVERY:
         connection.execute("DELETE FROM samples WHERE id > ? AND id <= ?", (base, base + last - KEPT_SAMPLES))
+    return last
 
 
 def read_samples(connection: Connection, queue: str, queue_id: int, *, after: int, limit: int) -> Samples:

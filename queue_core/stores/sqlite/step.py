@@ -1,6 +1,7 @@
 """What the verbs of one transaction share: the connection, what is known of queues and tags, and what is to be written.
 
-A `Known` outlives transactions; `catalog.version` tells when another process made it stale.
+A `Known` outlives transactions. A part of it holds until another process commits anything, which the library tells; the
+rest until `catalog.version` rises.
 """
 
 import json
@@ -11,7 +12,7 @@ from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
-from queue_core.stores.sqlite.counts import ADDED, STORE, Counts
+from queue_core.stores.sqlite.counts import Counts
 from queue_core.stores.sqlite.driver import Connection
 from queue_core.stores.sqlite.samples import write_samples
 from queue_core.task import QueueSpec, TagFilter
@@ -44,6 +45,9 @@ class Known:
     """What one connection remembers of queues and tags between transactions; bounded."""
 
     def __init__(self) -> None:
+        self.seen = -1  # the library's number for the file as the last commit here left it
+        self.next_id = 1
+        self.last_samples: dict[int, int] = {}
         self.version = -1
         self.queues: dict[str, QueueRow] = {}
         self.tag_ids: dict[tuple[int, str], int] = {}
@@ -53,6 +57,8 @@ class Known:
 
     def forget(self) -> None:
         """Know nothing: after a rollback, or when the catalog has changed."""
+        self.seen = -1
+        self.last_samples.clear()
         self.version = -1
         self.queues.clear()
         self.tag_ids.clear()
@@ -62,9 +68,12 @@ class Known:
 class Step:
     """One transaction under way on one connection."""
 
-    __slots__ = ("_finished", "_first_new_id", "_last_id", "_new_tags", "connection", "counts", "known", "now", "told")
+    __slots__ = ("_finished", "_new_tags", "connection", "counts", "known", "next_id", "now", "told")
 
-    def __init__(self, connection: Connection, known: Known) -> None:
+    def __init__(self, connection: Connection, known: Known, *, seen: int | None = None) -> None:
+        """Args:
+        seen: the library's number for the file as it is now; None: it can't be relied on.
+        """
         self.connection = connection
         self.known = known
         self.counts = Counts()
@@ -72,13 +81,20 @@ class Step:
         self._finished: dict[int, list[FinishedLease]] = {}
         self.now = Instant(0)
         self._new_tags = 0
-        row = connection.execute("SELECT version, (SELECT added FROM counts WHERE id = 0) FROM catalog").fetchone()
+        if seen is None or seen != known.seen:
+            self._look_again()
+        self.next_id = known.next_id  # ids are given to tasks in order, and never a second time
+
+    def _look_again(self) -> None:
+        """Read what another process may have changed."""
+        known = self.known
+        row = self.connection.execute("SELECT version, (SELECT added FROM counts WHERE id = 0) FROM catalog").fetchone()
         assert row is not None, "the migration wrote it"
-        version = row[0]
-        self._last_id = self._first_new_id = int(row[1])
-        if version != known.version:
+        if row[0] != known.version:
             known.forget()
-            known.version = version
+            known.version = row[0]
+        known.next_id = row[1] + 1
+        known.last_samples.clear()
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -186,16 +202,6 @@ class Step:
 
     # -- what is written at the end -------------------------------------------------------------------------------
 
-    def take_ids(self, number: int) -> int:
-        """The first of so many new task ids, in order and never given out before."""
-        first = self._last_id + 1
-        self._last_id += number
-        return first
-
-    def give_back_ids(self, number: int) -> None:
-        """Return the last of the ids taken: nothing was added under them."""
-        self._last_id -= number
-
     def note(self, queue: QueueRow, finished: FinishedLease) -> None:
         """Keep a finished lease for the samples."""
         self._finished.setdefault(queue.id, []).append(finished)
@@ -206,19 +212,26 @@ class Step:
 
     def write_samples(self) -> None:
         """Write the finished leases noted so far."""
+        if not self._finished:
+            return
+        last = self.known.last_samples
         for queue_id, finished in self._finished.items():
-            write_samples(self.connection, queue_id, finished)
+            last[queue_id] = write_samples(self.connection, queue_id, finished, before=last.get(queue_id))
         self._finished = {}
 
     def write(self) -> None:
         """Write samples and counters; the last act before the commit."""
         self.write_samples()
-        if self._last_id != self._first_new_id:
-            self.counts.change_one(STORE, ADDED, self._last_id - self._first_new_id)
-            self._first_new_id = self._last_id
+        if self.next_id != self.known.next_id:
+            self.connection.execute("UPDATE counts SET added = ? WHERE id = 0", (self.next_id - 1,))
+            self.known.next_id = self.next_id
         self.counts.write(self.connection, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()
+
+    def committed(self, *, seen: int) -> None:
+        """Keep what the file holds now, for the next transaction; `seen` is the library's number for it."""
+        self.known.seen = seen
 
 
 def untagged_id(queue_id: int) -> int:

@@ -149,7 +149,7 @@ class SqliteStore:
             raise
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            return Step(self._writer, self._known)
+            return Step(self._writer, self._known, seen=self._driver.version(self._writer))
         except BaseException as error:
             self._give_up(error)
             raise
@@ -163,6 +163,7 @@ class SqliteStore:
                 self._give_up(failure)
                 raise
             try:
+                step.committed(seen=self._driver.version(self._writer))
                 if step.told:
                     self._commits += 1
                     self._group.note_commit()
