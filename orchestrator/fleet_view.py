@@ -21,7 +21,7 @@ WORKER_STATES: Final[tuple[State, ...]] = get_args(State)
 class PoolView:
     """One pool of the settings. `spec` has the bounds of the moment; `states` counts workers; `tally` is a copy.
 
-    `alive` are those that count towards its size; `arrival_rate` and `service_seconds` are as last estimated.
+    `alive` are those that count towards its size; `suspects` are tasks that wait for workers of their own.
     """
 
     spec: PoolSpec
@@ -29,6 +29,7 @@ class PoolView:
     alive: int
     memory_bytes: int
     failed_starts: int
+    suspects: int
     sample: QueueSample | None
     decision: Decision | None
     tally: Tally
@@ -72,6 +73,7 @@ def _pool(pool: ManagedPool, spec: PoolSpec) -> PoolView:
         alive=len(pool.fleet.alive),
         memory_bytes=memory_bytes,
         failed_starts=pool.fleet.failed_starts(spec),
+        suspects=len(pool.suspects),
         sample=pool.sample,
         decision=pool.decision,
         tally=pool.tally.copy(),

@@ -89,6 +89,7 @@ def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:
         "current": len(pool.fleet.alive),
         "target": decision.target if decision else None,
         "leaving": len(pool.fleet.leaving),
+        "suspects": len(pool.suspects),
         "is_stale": pool.is_stale,
         "sample": _sample(pool.sample, wall) if pool.sample else None,
         "decision": {"at": wall.of(decision.at), **decision.record()} if decision else None,

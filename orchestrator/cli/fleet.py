@@ -71,6 +71,7 @@ def shown_fleet(files: StateDir) -> Shown:
 def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Pools of the settings file, or one: workers, what waits, what decided their size, what was asked by hand.
 
+    Suspects, tasks that were there at several deaths and wait to run alone, are counted where there are some.
     --finish-by takes 09:00 (the next one, on this clock), 2026-03-29T09:00, or 2h from now. The pool then has the
     smallest fleet that does what waits by then, and never fewer workers than its slo needs.
     """
@@ -129,7 +130,7 @@ def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
     sample, decision = _part(pool, "sample"), _part(pool, "decision")
     settings = _part(pool, "settings")
     busy = sum(1 for worker in crew if worker.get("pool") == name and worker.get("state") == "busy")
-    limits, notes = decision.get("limited_by"), decision.get("notes")
+    limits = decision.get("limited_by")
     return (
         name,
         pool.get("current"),
@@ -141,7 +142,7 @@ def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
         format_seconds(_number(settings, "slo_seconds")),
         decision.get("rule", ""),
         ", ".join(map(str, limits)) if isinstance(limits, list) else "",
-        "; ".join(map(str, notes)) if isinstance(notes, list) else "",
+        "; ".join(_notes(pool, decision)),
     )
 
 
@@ -163,6 +164,15 @@ def worker_row(worker: Json, now: float) -> tuple[object, ...]:
         shown_seconds(max(0.0, now - _number(worker, "spawned_at"))),
         ", ".join(notes),
     )
+
+
+def _notes(pool: Json, decision: Json) -> list[str]:
+    """What was asked by hand, and how many suspects wait, where some do."""
+    known = decision.get("notes")
+    notes = list(map(str, known)) if isinstance(known, list) else []
+    if suspects := int(_number(pool, "suspects")):
+        notes.append("1 suspect waits" if suspects == 1 else f"{suspects} suspects wait")
+    return notes
 
 
 def _instant(text: str) -> Typed | None:

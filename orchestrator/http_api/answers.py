@@ -17,6 +17,7 @@ class PoolStats(_Answer):
     delayed: int = Field(description="Tasks whose eta is ahead.")
     leased: int = Field(description="Tasks under a lease.")
     dead: int = Field(description="Tasks kept aside after their last lease.")
+    suspects: int = Field(description="Tasks that were there at several deaths and wait for workers of their own.")
     oldest_age_seconds: float = Field(description="How long the oldest ready task had waited when last looked at.")
     desired_workers: int = Field(description="How many workers the pool should have now.")
     unguarded_workers: int = Field(description="How many it would want if no guard had spoken.")

@@ -25,6 +25,7 @@ _ALWAYS: Final[Mapping[str, tuple[str, Number]]] = {
     "max_workers": ("The upper bound in force.", lambda pool: pool.spec.workers.max),
     "memory_bytes": ("Memory of all workers.", lambda pool: pool.memory_bytes),
     "slo_seconds": ("The longest a task may wait.", lambda pool: pool.spec.slo),
+    "suspects": ("Tasks that wait for workers of their own.", lambda pool: pool.suspects),
     "failed_starts_in_a_row": ("Starts that failed since the last that did not.", lambda pool: pool.failed_starts),
 }
 _TOTALS: Final[Mapping[str, tuple[str, Number]]] = {

@@ -87,6 +87,7 @@ def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> Poo
         delayed=sample.delayed,
         leased=sample.in_flight,
         dead=sample.dead,
+        suspects=pool.suspects,
         oldest_age_seconds=round(pool.oldest_seconds, 3),
         desired_workers=desired,
         unguarded_workers=decision.unguarded,

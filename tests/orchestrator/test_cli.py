@@ -220,6 +220,23 @@ def test_pools_and_workers_are_shown_with_what_decided_them(shown: Commands) -> 
     assert "not alive" in top.out
 
 
+@pytest.mark.parametrize(("count", "told"), [(0, ""), (1, "1 suspect waits"), (2, "2 suspects wait")])
+def test_suspects_that_wait_are_told_where_there_are_some(
+    shown: Commands, monkeypatch: pytest.MonkeyPatch, count: int, told: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    files = StateDir(shown.folder / ".towline")
+    snapshot = cast("dict[str, dict[str, dict[str, object]]]", files.read_snapshot())
+    snapshot["pools"]["resize"]["suspects"] = count
+    files.write_snapshot(snapshot)
+    for words in (["pools"], ["top", "--once"]):
+        out = " ".join(shown(*words).out.split())
+        assert told in out
+        assert ("suspect" in out) == bool(told)
+    found = cast("dict[str, dict[str, dict[str, object]]]", shown("pools", "--json").json)
+    assert found["pools"]["resize"]["suspects"] == count
+
+
 def test_why_tells_the_decision_its_limits_and_its_numbers(shown: Commands) -> None:
     told = shown("why", "resize")
     assert "1 -> 3" in told.out

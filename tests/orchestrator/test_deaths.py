@@ -2,12 +2,15 @@
 
 import signal
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from orchestrator import events
+from orchestrator.fleet_view import view_of
 from orchestrator.journal import Journal, amended, read_journal
 from orchestrator.runtime import WorkerHandle
+from orchestrator.snapshot import WallTime, snapshot_of
 from orchestrator.state import StateDir
 from orchestrator.suspects import HOLD_SECONDS, is_alone
 from tests.support.reconciling import Stage
@@ -77,6 +80,19 @@ def test_while_a_suspect_pauses_its_place_is_left_free(stage: Stage) -> None:
     assert list(stage.runtime.live) == []
     stage.turn(after=60.0)
     assert [is_alone(worker) for worker in stage.runtime.live] == [True]
+
+
+def test_those_who_wait_for_a_worker_are_counted_for_whoever_looks(stage: Stage) -> None:
+    first, second = stage.with_workers(2)
+    for worker in (first, second):
+        die(stage, worker, "poison", "venom", "bane")
+    assert len(alone(stage)) == 1
+    pools = stage.reconciler.pools.values()
+    view = view_of(pools, phase="leading", started_at=stage.clock.monotonic())
+    assert view.pools["resize"].suspects == 2
+    wall = WallTime(wall_seconds=stage.clock.wall_seconds(), monotonic=stage.clock.monotonic())
+    shown = cast("dict[str, dict[str, dict[str, object]]]", snapshot_of(pools, wall=wall))
+    assert shown["pools"]["resize"]["suspects"] == 2
 
 
 def test_it_is_no_part_of_the_pools_size(stage: Stage) -> None:
