@@ -150,6 +150,9 @@ def _how(request: Request, settings: Portable) -> list[str]:
         "",
         f"  docker compose --file {FILE} up --detach",
         f"  docker compose exec {QUEUE} towline pools",
+        "",
+        f"After exporting again with --force; tells what changed, or why {SETTINGS_FILE} is refused:",
+        f"  docker compose exec {QUEUE} towline reload",
     ]
     needed = [one for one in settings.secrets if one.env is not None]
     if needed:

@@ -83,7 +83,8 @@ def _supervisor(request: Request) -> str:
         (
             ("Type", "notify"),
             ("ExecStart", _command(*request.program, "supervise", "--json", "--file", request.settings_path)),
-            ("ExecReload", "/bin/kill -HUP $MAINPID"),
+            # It waits for the supervisor's answer, and fails where the settings are refused; a signal does neither.
+            ("ExecReload", _command(*request.program, "reload", "--file", request.settings_path)),
             *_common(request),
             ("WatchdogSec", "60s"),
             ("TimeoutStartSec", "90s"),

@@ -39,6 +39,12 @@ def test_the_settings_beside_a_compose_file_are_right() -> None:
     assert project.pools["resize"].runtime_kind == "external"
 
 
+def test_the_head_of_a_compose_file_tells_how_its_settings_are_read_again() -> None:
+    text = compose(a_request()).files["compose.yaml"]
+    (line,) = [line for line in text.splitlines() if line.endswith("towline reload")]
+    assert line.split() == ["#", "docker", "compose", "exec", "towline", "towline", "reload"]
+
+
 @pytest.mark.parametrize(
     ("runtime", "told"),
     [("{swarm: {image: a}}", "runs no services of a swarm"), ("external", "which image?")],

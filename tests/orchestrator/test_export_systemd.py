@@ -1,5 +1,6 @@
 """Pools by systemd: what is written is valid there, no value breaks out of it, and what can't be is refused."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,14 @@ import pytest
 
 from orchestrator.export.request import ExportRefusedError, Request
 from orchestrator.export.systemd import systemd
+from queue_core.cli.exits import UNAVAILABLE
+from tests.support.commands import ROOT, Commands
 from tests.support.exporting import SETTINGS, a_request
+
+
+def reload_of(unit: str) -> str:
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecReload=")]
+    return line.partition("=")[2]
 
 
 def units(request: Request, folder: Path) -> list[Path]:
@@ -33,6 +41,18 @@ def test_units_are_ones_that_systemd_takes(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", *map(str, paths)], capture_output=True, text=True, check=False
     )
     assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_a_reload_is_the_command_that_tells_what_came_of_it(towline: Commands) -> None:
+    path = towline.folder / "my towline.yaml"
+    path.write_text(SETTINGS)
+    request = a_request(program=("/opt/towline/bin/towline",), settings_path=str(path))
+    exported = systemd(request).files["towline-supervisor.service"]
+    program, *words = shlex.split(reload_of(exported))
+    assert (program, words[0]) == ("/opt/towline/bin/towline", "reload")
+    assert towline(*words).code == UNAVAILABLE  # it is asked of the supervisor of these settings; there is none
+    for name in ("towline.service", "towline-supervisor.service"):
+        assert shlex.split(reload_of((ROOT / "deploy" / "systemd" / name).read_text())) == [program, words[0]]
 
 
 def test_no_value_breaks_out_of_its_line_in_a_unit() -> None:
