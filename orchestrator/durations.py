@@ -17,7 +17,7 @@ _FIRST_SECONDS: Final = 0.01
 _BUCKETS: Final = 56
 EDGES_SECONDS: Final = (0.0, *(_FIRST_SECONDS * _RATIO**k for k in range(_BUCKETS - 1)))
 """Bucket k holds durations from edge k to the next; the last one is open, from 22 days on."""
-_WIDTHS_SECONDS: Final = tuple([high - low for low, high in pairwise(EDGES_SECONDS)])
+_WIDTHS_SECONDS: Final = (*(high - low for low, high in pairwise(EDGES_SECONDS)), math.inf)
 
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
 _PRIOR_LEASES: Final = 5.0
@@ -43,12 +43,15 @@ class Durations:
             weights[bisect_right(EDGES_SECONDS, seconds) - 1] += each
         return Durations(tuple(weights))
 
-    def remaining(self, mean_seconds: float, *, until_seconds: float = math.inf) -> "Remaining":
+    def remaining(
+        self, mean_seconds: float, *, from_seconds: float = 0.0, until_seconds: float = math.inf
+    ) -> "Remaining":
         """What these durations say of running leases, together with a guess that they have this mean.
 
-        What it will be asked about durations up to `until_seconds` is worked out at once.
+        What it will be asked about durations between the two, neither below 0, is worked out at once.
         """
-        return _remaining(self.weights, mean_seconds, bisect_right(EDGES_SECONDS, until_seconds) + 1)
+        first = bisect_right(EDGES_SECONDS, from_seconds) - 1
+        return _remaining(self.weights, mean_seconds, first, bisect_right(EDGES_SECONDS, until_seconds) + 1)
 
     def to_json(self) -> dict[str, float]:
         """The buckets that hold anything, as plain values."""
@@ -71,13 +74,14 @@ class Durations:
 
 @value
 class Remaining:
-    """The share of leases over by each of `EDGES_SECONDS`, or by the first of them, and its integral up to there.
+    """The share of leases over by each of some `EDGES_SECONDS`, from number `first` on, and its integral from there on.
 
     `weights` are those of the durations seen.
     """
 
     mean_seconds: float
     weights: tuple[float, ...]
+    first: int
     shares: tuple[float, ...]
     integrals: tuple[float, ...]
 
@@ -86,8 +90,19 @@ class Remaining:
 
         The present lease's end counts one, and what is left of the time then one per mean duration.
         """
-        now, integral_now = self.over_by(held_seconds)
-        then, integral_then = self.over_by(held_seconds + within_seconds)
+        # The two looks into the table are written out: a decision takes a dozen of them.
+        shares, integrals, first, until_seconds = self.shares, self.integrals, self.first, held_seconds + within_seconds
+        above, above_then = bisect_right(EDGES_SECONDS, held_seconds), bisect_right(EDGES_SECONDS, until_seconds)
+        if above <= first or above_then - first >= len(shares):
+            return _whole(self.weights, self.mean_seconds).turns(held_seconds, within_seconds)
+        bucket = above - 1
+        beyond, low = held_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
+        now = low + (shares[above - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
+        integral_now = integrals[bucket - first] + (low + now) / 2 * beyond
+        bucket = above_then - 1
+        beyond, low = until_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
+        then = low + (shares[above_then - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
+        integral_then = integrals[bucket - first] + (low + then) / 2 * beyond
         left = 1.0 - now
         if left <= 1e-12:
             return within_seconds / self.mean_seconds
@@ -95,37 +110,31 @@ class Remaining:
         spare_seconds = (integral_then - integral_now - within_seconds * now) / left
         return begun + spare_seconds / self.mean_seconds if spare_seconds > 0.0 else begun
 
-    def over_by(self, seconds: float) -> tuple[float, float]:
-        """The share of leases over by then, and its integral."""
-        shares, above = self.shares, bisect_right(EDGES_SECONDS, seconds)
-        bucket = above - 1
-        beyond = seconds - EDGES_SECONDS[bucket]
-        if above < len(shares):
-            low = share = shares[bucket]
-            share += (shares[above] - low) * beyond / _WIDTHS_SECONDS[bucket]
-            return share, self.integrals[bucket] + (low + share) / 2 * beyond
-        if len(shares) < _BUCKETS:
-            return _whole(self.weights, self.mean_seconds).over_by(seconds)
-        share = shares[-1]
-        return share, self.integrals[-1] + (share + share) / 2 * beyond
 
+def _remaining(weights: tuple[float, ...], mean_seconds: float, first: int, last: int) -> Remaining:
+    """For the edges from `first` to before `last`; the one after the last of all has the same share as that.
 
-def _remaining(weights: tuple[float, ...], mean_seconds: float, edges: int) -> Remaining:
-    """For so many edges, to the leases seen it adds a heavy-tailed guess (Lomax): what has lasted long lasts longer."""
+    To the leases seen it adds a heavy-tailed guess (Lomax): what has lasted long lasts longer.
+    """
     total = math.fsum(weights) + _PRIOR_LEASES
     scale = mean_seconds * (_PRIOR_SHAPE - 1.0)
-    shares = []
-    for below, edge in zip(accumulate(weights[: edges - 1], initial=0.0), EDGES_SECONDS, strict=False):
-        longer = scale / (scale + edge)
-        shares.append((below + _PRIOR_LEASES * (1.0 - longer * longer * longer)) / total)
-    areas = [(low + high) / 2 * width for low, high, width in zip(shares, shares[1:], _WIDTHS_SECONDS, strict=False)]
-    return Remaining(mean_seconds, weights, tuple(shares), tuple(accumulate(areas, initial=0.0)))
+    below = accumulate(weights[first : last - 1], initial=sum(weights[:first]))
+    shares = [
+        (seen + _PRIOR_LEASES * (1.0 - (longer := scale / (scale + edge)) * longer * longer)) / total
+        for seen, edge in zip(below, EDGES_SECONDS[first:last], strict=False)
+    ]
+    areas = [
+        (low + high) / 2 * width for (low, high), width in zip(pairwise(shares), _WIDTHS_SECONDS[first:], strict=False)
+    ]
+    if last > _BUCKETS:
+        shares.append(shares[-1])
+    return Remaining(mean_seconds, weights, first, tuple(shares), tuple(accumulate(areas, initial=0.0)))
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _whole(weights: tuple[float, ...], mean_seconds: float) -> Remaining:
     """Whoever asks about long times asks again."""
-    return _remaining(weights, mean_seconds, _BUCKETS)
+    return _remaining(weights, mean_seconds, 0, _BUCKETS + 1)
 
 
 def grouped(held_seconds: Sequence[float]) -> list[tuple[float, int]]:

@@ -13,7 +13,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
 from orchestrator.estimate import Outcomes
 from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
-from orchestrator.knee import Knee
+from orchestrator.knee import Cap, Knee
 from orchestrator.metrics import QueueSample
 from orchestrator.value import value
 
@@ -93,19 +93,19 @@ def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Not beyond the size from which on more workers get no more done; those beyond it finish and go."""
-    cap, most = facts.knee.cap, _most_at_the_knee(facts)
-    if cap is None or most is None:
+    cap = facts.knee.cap
+    if cap is None:
         if not facts.knee.is_suspected or not 0 < facts.current < target:
             return None
         return facts.current, Limit("contention", "leases last longer the more are held: growth waits for some to end")
+    most = _most_under(cap, facts.spec)
     if target <= most:
         return None
     return most, Limit("contention", f"{cap.beyond} leases at a time get no more done than {cap.workers}")
 
 
-def _most_at_the_knee(facts: Facts) -> int | None:
-    cap = facts.knee.cap
-    return None if cap is None else max(1, math.ceil(cap.workers / facts.spec.concurrency))
+def _most_under(cap: Cap, spec: PoolSpec) -> int:
+    return max(1, math.ceil(cap.workers / spec.concurrency))
 
 
 def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -208,8 +208,9 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
     idle = least_recently_used(facts.alive)
     left = [billed_for(w, spec, now=facts.now) for w in idle]
     ends_soon = sum(1 for seconds in left if not seconds)
-    knee = _most_at_the_knee(facts)
-    least = min(facts.current - ends_soon, spec.workers.max, spec.workers.max if knee is None else knee)
+    cap = facts.knee.cap
+    most = spec.workers.max if cap is None else min(spec.workers.max, _most_under(cap, spec))
+    least = min(facts.current - ends_soon, most)
     if target >= least:
         return None
     next_in = min((seconds for seconds in left if seconds), default=0.0)
@@ -233,11 +234,17 @@ GUARDS: Final[tuple[Guard, ...]] = (
     min_billing,
 )
 
+_AGAINST_GROWTH: Final = frozenset(
+    {crash_loop, runtime_unavailable, failing_work, queue_paused, max_step_up, spawn_parallelism}
+)
+_BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINST_GROWTH])
+"""Those that may change a target which is not above the present size; none of them lifts it beyond that."""
+
 
 def guarded(target: int, facts: Facts) -> tuple[int, tuple[Limit, ...]]:
     """The target after every guard has spoken, and those that changed it."""
     limits: list[Limit] = []
-    for guard in GUARDS:
+    for guard in GUARDS if target > facts.current else _BESIDE_GROWTH:
         answer = guard(target, facts)
         if answer is not None:
             target, limit = answer

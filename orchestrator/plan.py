@@ -70,6 +70,8 @@ def plan(
     `surge_workers` do not while another one takes their place. So many places as are `reserved` are left free.
     """
     alive = fleet.alive
+    if len(alive) == decision.target and len(alive) <= spec.workers.max and _is_settled(fleet, spec, now):
+        return NOTHING_TO_DO
     most, surge = spec.workers.max, spec.surge_workers
     kill = _overdue(fleet, now)
     retire = _surplus(alive, decision, spec=spec, now=now)
@@ -87,6 +89,18 @@ def plan(
         (retire if worker.state == "idle" else drain).append(leave)
     ended = {leave.worker for leave in kill}
     return _bounded(kill, retire, [leave for leave in drain if leave.worker not in ended], spawn)
+
+
+def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
+    """Whether every worker is up and there to stay: what nearly every turn of a pool finds."""
+    digest, limits = spec.digest(), spec.recycle
+    ages = not (limits.tasks is None and limits.memory is None and limits.age is None)
+    for w in fleet.workers.values():
+        if w.started_at is None or w.deadline_at is not None or w.replaced_by is not None:
+            return False
+        if (ages or w.spec_digest != digest) and outdated(w, spec, digest=digest, now=now):
+            return False
+    return True
 
 
 def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:

@@ -5,7 +5,7 @@ after a hold learned at its level of the fleet, or once a smaller fleet has met 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -15,7 +15,7 @@ from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision, Inputs
 from orchestrator.durations import grouped
 from orchestrator.estimate import Estimates, learn, peak_leases, work_done
 from orchestrator.finishing import Course, course
-from orchestrator.fleet import Fleet, least_recently_used
+from orchestrator.fleet import Fleet, Worker, least_recently_used
 from orchestrator.growing import grow, told
 from orchestrator.guards import Facts, guarded
 from orchestrator.levels import Backlogs
@@ -51,15 +51,14 @@ def decide(
     Returns:
         The decision with its reason, and the state for the next one.
     """
-    facts = Facts(sample, fleet, fleet.alive, spec, conditions, now)
-    scene = _scene(facts, state)
-    wish, current = grow(scene), facts.current
+    scene = _scene(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=conditions)
+    wish, current = grow(scene), scene.current
     held: Mapping[int, float] = {}
     if wish.target <= current:
         wish, held = shrink(scene)
-    if spec.fallback != "hold" and current < spec.fallback and facts.is_stale:
+    if spec.fallback != "hold" and current < spec.fallback and scene.facts.is_stale:
         wish = Wish(spec.fallback, "fallback", f"no look at the queue for {now - sample.at:.0f} s")
-    target, limits = guarded(wish.target, _facts_learned(scene))
+    target, limits = guarded(wish.target, scene.facts)
     decision = Decision(
         pool=spec.name,
         at=now,
@@ -76,22 +75,6 @@ def decide(
     return decision, scene.state.grown(current=current, target=target, now=now)
 
 
-def _facts_learned(scene: Scene) -> Facts:
-    """The facts with what the sample taught."""
-    facts, state = scene.facts, scene.state
-    return Facts(
-        facts.sample,
-        facts.fleet,
-        facts.alive,
-        facts.spec,
-        facts.conditions,
-        facts.now,
-        outcomes=state.estimates.outcomes,
-        knee=state.knee,
-        paper=state.paper.workers,
-    )
-
-
 def _notes(scene: Scene, wish: Wish) -> tuple[str, ...]:
     """What is in force beside the rule that decided."""
     notes = scene.facts.conditions.notes
@@ -100,18 +83,18 @@ def _notes(scene: Scene, wish: Wish) -> tuple[str, ...]:
     return (*notes, told(scene, scene.course))
 
 
-def _scene(facts: Facts, state: PolicyState) -> Scene:
+def _scene(
+    sample: QueueSample, *, fleet: Fleet, spec: PoolSpec, state: PolicyState, now: Monotonic, conditions: Conditions
+) -> Scene:
     """Learn from the sample if it is new, and count the fleet."""
-    sample, spec = facts.sample, facts.spec
+    alive = fleet.alive
+    running = [lease.held_seconds for lease in sample.running]
     is_new = state.sampled_at is None or sample.at > state.sampled_at
-    estimates, backlogs = _learned(facts, state) if is_new else (state.estimates, state.backlogs)
-    pace = Pace(
-        slo_seconds=spec.slo,
-        usable_slo_seconds=estimates.usable_slo_seconds(spec),
-        startup_seconds=estimates.startup.planned_seconds,
-        turn_seconds=spec.turn_seconds,
-    )
-    crew = _crew(facts, estimates, pace)
+    estimates, backlogs = state.estimates, state.backlogs
+    if is_new:
+        estimates, backlogs = _learned(sample, running, state=state, fleet=fleet, current=len(alive), spec=spec)
+    pace = Pace(spec.slo, estimates.usable_slo_seconds(spec), estimates.startup.planned_seconds, spec.turn_seconds)
+    crew = _crew(sample, running, alive, estimates=estimates, pace=pace, spec=spec, now=now)
     learned = state
     if is_new:
         learned = PolicyState(
@@ -129,13 +112,14 @@ def _scene(facts: Facts, state: PolicyState) -> Scene:
             sampled_at=sample.at,
             grown_at=state.grown_at,
         )
+    facts = Facts(sample, fleet, alive, spec, conditions, now, estimates.outcomes, learned.knee, learned.paper.workers)
     return Scene(
         facts=facts,
         state=learned,
         crew=crew,
         pace=pace,
-        idle=tuple(least_recently_used(facts.alive)),
-        busy=len([w for w in facts.alive if w.state == "busy"]),
+        idle=tuple(least_recently_used(alive)),
+        busy=len([w for w in alive if w.state == "busy"]),
         course=_course(facts, estimates, crew=crew, pace=pace),
     )
 
@@ -155,18 +139,20 @@ def _course(facts: Facts, estimates: Estimates, *, crew: Crew, pace: Pace) -> Co
     )
 
 
-def _learned(facts: Facts, state: PolicyState) -> tuple[Estimates, Backlogs]:
-    sample, spec, known = facts.sample, facts.spec, state.estimates
-    turn_seconds = spec.turn_seconds
+def _learned(
+    sample: QueueSample, running: Sequence[float], *, state: PolicyState, fleet: Fleet, current: int, spec: PoolSpec
+) -> tuple[Estimates, Backlogs]:
+    """The estimates after a new sample; `running` tells for how long each lease has been held."""
+    known, turn_seconds = state.estimates, spec.turn_seconds
     elapsed = turn_seconds if state.sampled_at is None else sample.at - state.sampled_at
     elapsed = max(_MIN_ELAPSED_SECONDS, elapsed)
-    service = known.service.mean_seconds([lease.held_seconds for lease in sample.running])
+    service = known.service.mean_seconds(running)
     wait = known.usable_slo_seconds(spec)
     backlogs, needed = state.backlogs.after(
         service * (sample.ready + sample.in_flight),
         done=work_done(sample, elapsed_seconds=elapsed),
         elapsed_seconds=elapsed,
-        fleet=facts.current,
+        fleet=current,
         slots_per_worker=spec.concurrency,
         wait_seconds=wait,
         most=spec.workers.max,
@@ -176,7 +162,7 @@ def _learned(facts: Facts, state: PolicyState) -> tuple[Estimates, Backlogs]:
     estimates = learn(
         known,
         sample,
-        startups=[started.seconds for started in facts.fleet.started],
+        startups=[started.seconds for started in fleet.started],
         needed=needed,
         elapsed_seconds=elapsed,
         spec=spec,
@@ -184,22 +170,40 @@ def _learned(facts: Facts, state: PolicyState) -> tuple[Estimates, Backlogs]:
     return estimates, backlogs
 
 
-def _crew(facts: Facts, estimates: Estimates, pace: Pace) -> Crew:
-    slots, leases = facts.spec.concurrency, facts.sample.running
-    up = {w.worker: min(slots, w.leases) for w in facts.alive if w.state != "starting"}
-    busy_slots = sum(up.values())
+def _crew(
+    sample: QueueSample,
+    held_seconds: Sequence[float],
+    alive: Sequence[Worker],
+    *,
+    estimates: Estimates,
+    pace: Pace,
+    spec: PoolSpec,
+    now: Monotonic,
+) -> Crew:
+    slots = spec.concurrency
     mean_start = estimates.startup.mean_seconds
-    running = [r.held_seconds for r in leases if r.worker in up]
+    up: dict[str, int] = {}
+    ready_in_seconds: list[float] = []
+    for w in alive:
+        if w.state == "starting":
+            ready_in_seconds.append(max(0.0, mean_start - (now - w.spawned_at)))
+        else:
+            up[w.worker] = min(slots, w.leases)
+    busy_slots = sum(up.values())
+    running = [held for held, r in zip(held_seconds, sample.running, strict=True) if r.worker in up]
     running += [0.0] * (busy_slots - len(running))  # of very many leases a sample names some
-    service_seconds = estimates.service.mean_seconds([r.held_seconds for r in leases])
-    until_seconds = max(running, default=0.0) + pace.longest_seconds(service_seconds)
+    service_seconds = estimates.service.mean_seconds(held_seconds)
+    is_asked = sample.ready or not pace.is_start_in_time  # else no deadline is looked at
+    longest_seconds = pace.longest_seconds(service_seconds) if is_asked else 0.0
     return Crew(
         idle_slots=len(up) * slots - busy_slots,
-        ready_in_seconds=tuple(
-            [max(0.0, mean_start - (facts.now - w.spawned_at)) for w in facts.alive if w.state == "starting"]
-        ),
+        ready_in_seconds=tuple(ready_in_seconds),
         slots_per_worker=slots,
-        remaining=estimates.durations.remaining(service_seconds, until_seconds=until_seconds),
+        remaining=estimates.durations.remaining(
+            service_seconds,
+            from_seconds=max(0.0, min(running, default=0.0)),
+            until_seconds=max(running, default=0.0) + longest_seconds,
+        ),
         running=tuple(grouped(running)),
     )
 

@@ -1,15 +1,16 @@
 """One pool in virtual time: tasks arrive, workers start, lease, finish and go. It decides nothing about its size.
 
-Tasks are numbers and leases tuples: a day of a task a second must be over in seconds.
+Tasks are numbers, events tuples and a lease is one object: a day of a task a second must be over in seconds.
 """
 
 import heapq
 import math
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.metrics import Outcome
@@ -34,8 +35,9 @@ class Worker:
     leases: int = 0
 
 
-class Lease(NamedTuple):
-    """A lease that is held. `at_a_time` counts the pool's leases when it began, itself included."""
+@dataclass(slots=True)
+class Lease:
+    """A lease, held until `ended_at`. `at_a_time` counts the pool's leases when it began, itself included."""
 
     worker: Worker
     task: int
@@ -43,14 +45,8 @@ class Lease(NamedTuple):
     waited_seconds: float
     number: int
     at_a_time: int
-
-
-class Finished(NamedTuple):
-    """A lease that ended."""
-
-    lease: Lease
-    ended_at: float
-    outcome: Outcome
+    ended_at: float = NEVER
+    outcome: Outcome = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class News:
     """What happened since it was taken last."""
 
     arrivals: int
-    finished: list[Finished]
+    finished: list[Lease]
     gone: list[Gone]
 
 
@@ -136,33 +132,29 @@ class SimulatedPool:
         return self.ended_tasks >= len(self._ready_at)
 
     def advance(self, until: float, *, wakes: bool) -> None:
-        """Let the next thing happen, and all that follows before `until`.
-
-        What happens at `until` waits, and with `wakes` so does what comes after a turn is wanted.
-        """
-        events = self._events
+        """Let the next thing happen, and all that follows before `until`; with `wakes` only until a turn is wanted."""
+        events, ready_at = self._events, self._ready_at
         while True:
-            self.step()
+            self.steps += 1
+            if not events or self._arrives_at <= events[0][0]:
+                self.now = self._arrives_at
+                task, self._next = self._next, self._next + 1
+                self._arrives_at = ready_at[task + 1] if task + 1 < len(ready_at) else NEVER
+                self._arrive(task)
+            else:
+                self.now, _, kind, key = heapq.heappop(events)
+                if kind == _END:
+                    self._end(key)  # type: ignore[arg-type]
+                else:
+                    self._happen(kind, key)
             next_at = self._arrives_at
             if events and events[0][0] < next_at:
                 next_at = events[0][0]
             if next_at >= until or (wakes and self.wants_turn):
                 return
 
-    def step(self) -> None:
-        """Let the next thing happen."""
-        self.steps += 1
-        events = self._events
-        if not events or self._arrives_at <= events[0][0]:
-            self.now = self._arrives_at
-            task, self._next = self._next, self._next + 1
-            self._arrives_at = self._ready_at[self._next] if self._next < len(self._ready_at) else NEVER
-            self._arrive(task)
-            return
-        self.now, _, kind, key = heapq.heappop(events)
-        if kind == _END:
-            self._end(key)  # type: ignore[arg-type]
-        elif kind == _START:
+    def _happen(self, kind: int, key: int | str) -> None:
+        if kind == _START:
             self._come_up(key)  # type: ignore[arg-type]
         elif kind == _RETRY:
             self.retrying -= 1
@@ -189,9 +181,12 @@ class SimulatedPool:
         ahead = bisect_right(self._added_at, self.now) - self._next if self._added_at is not None else 0
         return max(0, ahead) + self.retrying
 
-    def waited_seconds(self, position: int) -> float:
-        """How long the task at this position of the ready queue, from 1, has waited."""
-        return self.now - self._since(self.ready[position - 1])
+    def waited_seconds(self, positions: Iterable[int]) -> list[float]:
+        """How long the tasks at these positions of the ready queue, from 1, have waited."""
+        now, ready, ready_at, again = self.now, self.ready, self._ready_at, self._ready_again
+        if again:
+            return [now - again.get(ready[position - 1], ready_at[ready[position - 1]]) for position in positions]
+        return [now - ready_at[ready[position - 1]] for position in positions]
 
     # -- what a scaler does ---------------------------------------------------------------------------------------
 
@@ -261,18 +256,20 @@ class SimulatedPool:
         lease = self.leases.pop(number, None)
         if lease is None:
             return  # its worker was killed
-        worker, task = lease.worker, lease.task
-        outcome = self._outcome(task, lease.number) if self._is_failing else "deleted"
-        self._news.finished.append(Finished(lease, self.now, outcome))
-        if outcome == "released":
+        worker, now = lease.worker, self.now
+        lease.ended_at = now
+        self._news.finished.append(lease)
+        if self._is_failing:
+            lease.outcome = self._outcome(lease.task, lease.number)
+        if lease.outcome == "released":
             self.retrying += 1
-            self._push(self.now + self._world.retry_seconds(lease.number), _RETRY, task)
+            self._push(now + self._world.retry_seconds(lease.number), _RETRY, lease.task)
         else:
             self.ended_tasks += 1
             self.waits.append(lease.waited_seconds)
-            self.dead += outcome == "died"
+            self.dead += lease.outcome == "died"
         worker.leases -= 1
-        worker.used_at = self.now
+        worker.used_at = now
         if not worker.is_leaving:
             self._serve(worker)
         elif not worker.leases:
@@ -289,10 +286,11 @@ class SimulatedPool:
 
     def _serve(self, worker: Worker) -> None:
         """The worker used just now takes what is ready, and waits with the slots that are left."""
-        while self.ready and worker.leases < self._slots:
+        slots = self._slots
+        while self.ready and worker.leases < slots:
             self._lease(worker)
-        self.free.pop(worker.name, None)
-        if worker.leases < self._slots:
+        if worker.leases < slots:
+            self.free.pop(worker.name, None)
             self.free[worker.name] = worker
 
     def _chosen(self) -> Worker:
@@ -301,19 +299,22 @@ class SimulatedPool:
         return self.free[self.rng.choice(list(self.free))]
 
     def _lease(self, worker: Worker) -> None:
-        task = self.ready.popleft()
+        task, now = self.ready.popleft(), self.now
         worker.leases += 1
         if worker.leases >= self._slots:
             self.free.pop(worker.name, None)
-        number = self._numbers.get(task, 0) + 1 if self._numbers else 1
+        number = 1
         if self._is_failing:
-            self._numbers[task] = number
+            number = self._numbers[task] = self._numbers.get(task, 0) + 1
+        since = self._ready_at[task]
+        if self._ready_again:
+            since = self._ready_again.get(task, since)
         at_a_time, seconds = len(self.leases) + 1, self._service[task]
         if self._is_contended:
             seconds = self._world.held_seconds(seconds, at_a_time=at_a_time)
         self._order = order = self._order + 1
-        self.leases[order] = Lease(worker, task, self.now, self.now - self._since(task), number, at_a_time)
-        heapq.heappush(self._events, (self.now + seconds, order, _END, order))
+        self.leases[order] = Lease(worker, task, now, now - since, number, at_a_time)
+        heapq.heappush(self._events, (now + seconds, order, _END, order))
 
     def _outcome(self, task: int, leases: int) -> Outcome:
         failing = self._world.failing
@@ -340,9 +341,6 @@ class SimulatedPool:
             self.sizes[-1] = (self.now, size)
         else:
             self.sizes.append((self.now, size))
-
-    def _since(self, task: int) -> float:
-        return self._ready_again.get(task, self._ready_at[task]) if self._ready_again else self._ready_at[task]
 
     def _push(self, at: float, kind: int, key: int | str) -> None:
         self._order += 1

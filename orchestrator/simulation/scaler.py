@@ -1,5 +1,6 @@
 """Whoever sizes a simulated pool; here the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
 
+from itertools import islice
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic
@@ -130,10 +131,9 @@ class PolicyScaler:
 
     def _sample(self, pool: SimulatedPool, news: News, now: Monotonic) -> QueueSample:
         at = pool.now
-        ready = len(pool.ready)
+        ready, held = len(pool.ready), pool.leases.values()
         points = min(POSITIONS, ready)
         positions = [(ready * point + points - 1) // points for point in range(1, points + 1)]
-        held = list(pool.leases.values())
         return QueueSample(
             at=now,
             ready=ready,
@@ -141,25 +141,27 @@ class PolicyScaler:
             in_flight=len(held),
             dead=pool.dead,
             arrivals=news.arrivals,
-            waiting=tuple([Waiting(position, pool.waited_seconds(position)) for position in positions]),
+            waiting=tuple(map(Waiting, positions, pool.waited_seconds(positions))),
             running=tuple(
                 [
-                    RunningLease(worker.name, at - began_at, waited, number, at_a_time)
-                    for worker, _, began_at, waited, number, at_a_time in held[:MAX_LEASES_TOLD]
+                    RunningLease(
+                        lease.worker.name, at - lease.began_at, lease.waited_seconds, lease.number, lease.at_a_time
+                    )
+                    for lease in islice(held, MAX_LEASES_TOLD)
                 ]
             ),
             finished=tuple(
                 [
                     FinishedLease(
                         lease.worker.name,
-                        ended_at - lease.began_at,
+                        lease.ended_at - lease.began_at,
                         lease.waited_seconds,
-                        outcome,
+                        lease.outcome,
                         lease.number,
-                        at - ended_at,
+                        at - lease.ended_at,
                         lease.at_a_time,
                     )
-                    for lease, ended_at, outcome in news.finished
+                    for lease in news.finished
                 ]
             ),
             first_seen_seconds_ago=self._first_seen(pool),

@@ -15,7 +15,7 @@ def a_pool(*, ready: list[float], service: float = 1.0, slots: int = 1, world: W
 
 def run_until(pool: SimulatedPool, at: float) -> None:
     while pool.next_at <= at:
-        pool.step()
+        pool.advance(0.0, wakes=False)  # one thing at a time
     pool.now = at
 
 
@@ -35,7 +35,7 @@ def test_the_worker_used_last_gets_the_next_task() -> None:
     for _ in range(3):
         pool.spawn()
     run_until(pool, 40.0)
-    used = [finished.lease.worker.name for finished in pool.take_news().finished]
+    used = [lease.worker.name for lease in pool.take_news().finished]
     assert len(used) == 3
     assert len(set(used)) == 1
 
