@@ -1,9 +1,8 @@
-"""Cloud Tasks over REST as it is on the wire: spellings, parameters, errors in its own shape, tokens and acls."""
+"""Cloud Tasks over REST as it is on the wire: spellings, parameters, errors in its own shape."""
 
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -13,40 +12,20 @@ from queue_core.server.cloudtasks.failures import Code, failure_of
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.rest import RULES, bind
 from queue_core.server.core import ServerCore
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import Role, ServeOptions
 from queue_core.server.problems import refusal
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.cloud_tasks import PARENT, PLACE
-from tests.support.servers import QUEUE, Reply, RunningServer, a_server
-
-JSON = (("content-type", "application/json"),)
-TASKS = f"/v2beta2/{PARENT}/tasks"
+from tests.support.cloud_tasks_calls import TASKS, ask, error_of
+from tests.support.servers import QUEUE, RunningServer, a_server
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     with a_server(options=ServeOptions(max_body_bytes=4 << 20)) as running:
         yield running
-
-
-def _ask(
-    server: RunningServer, method: str, path: str, body: object = None, *, secret: str = "", **headers: str
-) -> Reply:
-    sent = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    given = [(name.replace("_", "-"), value) for name, value in {"content_type": "application/json", **headers}.items()]
-    if secret:
-        given.append(("authorization", f"Bearer {secret}"))
-    return server.ask(method, path, sent, headers=given)
-
-
-def _error(reply: Reply) -> tuple[int, str, str]:
-    error = reply.json()["error"]
-    assert isinstance(error, dict)
-    assert reply.headers["content-type"] == "application/json; charset=UTF-8"
-    assert error["code"] == reply.status
-    return reply.status, error["status"], error["message"]
 
 
 def test_every_method_is_reached_by_a_rule() -> None:
@@ -129,32 +108,32 @@ BAD = [
 def test_a_refusal_is_in_the_services_own_shape(
     server: RunningServer, method: str, path: str, body: object, status: int, code: str, told: str
 ) -> None:
-    assert _error(_ask(server, method, f"/v2beta2/{path}", body))[:2] == (status, code)
-    assert told in _error(_ask(server, method, f"/v2beta2/{path}", body))[2]
+    assert error_of(ask(server, method, f"/v2beta2/{path}", body))[:2] == (status, code)
+    assert told in error_of(ask(server, method, f"/v2beta2/{path}", body))[2]
 
 
 def test_a_body_that_is_no_json_by_its_own_word_is_refused(server: RunningServer) -> None:
-    told = _error(_ask(server, "POST", TASKS, b"a=b", content_type="application/x-www-form-urlencoded"))
+    told = error_of(ask(server, "POST", TASKS, b"a=b", content_type="application/x-www-form-urlencoded"))
     assert told[:2] == (400, "INVALID_ARGUMENT")
     assert "application/json" in told[2]
 
 
 @pytest.mark.parametrize("version", ["v2", "v2beta3"])
 def test_a_version_without_pull_queues_is_told_which_one_has_them(server: RunningServer, version: str) -> None:
-    status, code, told = _error(_ask(server, "POST", f"/{version}/{PARENT}/tasks", {"task": {}}))
+    status, code, told = error_of(ask(server, "POST", f"/{version}/{PARENT}/tasks", {"task": {}}))
     assert (status, code) == (501, "UNIMPLEMENTED")
     assert "v2beta2" in told
 
 
 def test_an_upload_without_a_file_is_refused_and_changes_nothing(server: RunningServer) -> None:
     for body in (b"", b" ", b"\xff"):
-        assert _error(_ask(server, "POST", "/api/queue/update", body, content_type="text/yaml"))[0] == 400
-    assert _ask(server, "GET", f"/v2beta2/{PARENT}").json()["state"] == "RUNNING"
+        assert error_of(ask(server, "POST", "/api/queue/update", body, content_type="text/yaml"))[0] == 400
+    assert ask(server, "GET", f"/v2beta2/{PARENT}").json()["state"] == "RUNNING"
 
 
 def test_enums_are_answered_as_names_or_as_numbers(server: RunningServer) -> None:
     shown = [
-        _ask(server, "GET", f"/v2beta2/{PARENT}{query}").json()["state"]
+        ask(server, "GET", f"/v2beta2/{PARENT}{query}").json()["state"]
         for query in ("", "?alt=json", "?%24alt=json%3Benum-encoding%3Dint", "?alt=json;enum-encoding=int")
     ]
     assert shown == ["RUNNING", "RUNNING", 1, 1]
@@ -162,11 +141,11 @@ def test_enums_are_answered_as_names_or_as_numbers(server: RunningServer) -> Non
 
 def test_parameters_of_the_services_front_end_are_passed_over(server: RunningServer) -> None:
     query = "?key=k&quotaUser=u&access_token=a&callback=c&$.xgafv=1&uploadType=media&prettyPrint=false&$unknown=1"
-    assert _ask(server, "GET", f"/v2beta2/{PARENT}{query}").status == 200
+    assert ask(server, "GET", f"/v2beta2/{PARENT}{query}").status == 200
 
 
 def test_an_answer_is_cut_down_and_laid_out_as_asked(server: RunningServer) -> None:
-    reply = _ask(server, "GET", f"/v2beta2/{PARENT}?fields=name,retryConfig/unlimitedAttempts&prettyPrint=true")
+    reply = ask(server, "GET", f"/v2beta2/{PARENT}?fields=name,retryConfig/unlimitedAttempts&prettyPrint=true")
     assert (
         reply.body.decode() == json.dumps({"name": PARENT, "retryConfig": {"unlimitedAttempts": True}}, indent=2) + "\n"
     )
@@ -176,23 +155,23 @@ def test_fields_are_taken_in_both_spellings_and_the_place_is_given_back() -> Non
     with a_server() as server:
         path = f"/v2beta2/projects/example.com:x/locations/-/queues/{QUEUE}/tasks"
         task = {"pull_message": {"payload": "-_8", "tag": "a"}, "schedule_time": "2020-01-01T00:00:00.123456789Z"}
-        made = _ask(server, "POST", path, {"task": task, "response_view": 2}).json()
+        made = ask(server, "POST", path, {"task": task, "response_view": 2}).json()
         assert made["name"] == f"{path.removeprefix('/v2beta2/')}/_1"
         assert made["pullMessage"] == {"payload": "+/8=", "tag": "a"}
         lease = {"max_tasks": "1", "lease_duration": "5.999s", "filter": "tag=a"}
-        [leased] = _ask(server, "POST", f"{path}:lease", lease).json()["tasks"]
+        [leased] = ask(server, "POST", f"{path}:lease", lease).json()["tasks"]
         assert (leased["view"], leased["pullMessage"]) == ("BASIC", {"tag": "a"})
-        listed = _ask(server, "GET", f"{path}?response_view=FULL&page_size=5").json()
+        listed = ask(server, "GET", f"{path}?response_view=FULL&page_size=5").json()
         assert listed["tasks"][0]["pullMessage"]["payload"] == "+/8="
 
 
 def test_a_task_may_have_a_bound_of_its_own() -> None:
     with a_server() as server:
         task = {"pullMessage": {}, "retryConfig": {"maxAttempts": 1}}
-        assert _ask(server, "POST", TASKS, {"task": task}).status == 200
+        assert ask(server, "POST", TASKS, {"task": task}).status == 200
         lease = {"maxTasks": 1, "leaseDuration": "0s"}
-        assert len(_ask(server, "POST", f"{TASKS}:lease", lease).json()["tasks"]) == 1
-        assert _ask(server, "POST", f"{TASKS}:lease", lease).json() == {}
+        assert len(ask(server, "POST", f"{TASKS}:lease", lease).json()["tasks"]) == 1
+        assert ask(server, "POST", f"{TASKS}:lease", lease).json() == {}
 
 
 def test_a_page_goes_on_where_the_last_one_ended() -> None:
@@ -200,112 +179,14 @@ def test_a_page_goes_on_where_the_last_one_ended() -> None:
         QueueService(server.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 5))
         names, token = [], ""
         while True:
-            page = _ask(server, "GET", f"{TASKS}?pageSize=2&pageToken={token}").json()
+            page = ask(server, "GET", f"{TASKS}?pageSize=2&pageToken={token}").json()
             names += [task["name"].rpartition("/")[2] for task in page["tasks"]]
             token = page.get("nextPageToken", "")
             if not token:
                 break
         assert names == ["_1", "_2", "_3", "_4", "_5"]
-        shown = _ask(server, "GET", f"/v2beta2/{PLACE}/queues?pageSize=1").json()
+        shown = ask(server, "GET", f"/v2beta2/{PLACE}/queues?pageSize=1").json()
         assert "nextPageToken" not in shown
-
-
-# -- who may ----------------------------------------------------------------------------------------------------------
-
-ADMIN, WORKER, PRODUCER, VIEWER = ("admin-" * 4, "worker-" * 4, "producer-" * 4, "viewer-" * 4)
-ANN, BOB = "ann-" * 6, "bob-" * 6
-TOKENS = (
-    AccessToken(Role.ADMIN, ADMIN),
-    AccessToken(Role.WORKER, WORKER),
-    AccessToken(Role.PRODUCER, PRODUCER),
-    AccessToken(Role.VIEWER, VIEWER),
-    AccessToken(Role.WORKER, ANN, "ann@example.com"),
-    AccessToken(Role.WORKER, BOB, "bob@example.com"),
-)
-LEASE = {"maxTasks": 1, "leaseDuration": "60s"}
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[RunningServer]:
-    with a_server(options=ServeOptions(tokens=TOKENS)) as running:
-        yield running
-
-
-@pytest.mark.parametrize(
-    ("secret", "method", "path", "body", "status"),
-    [
-        ("", "GET", PARENT, None, 401),
-        ("unknown", "GET", "nothing", None, 401),
-        (VIEWER, "GET", PARENT, None, 200),
-        (VIEWER, "POST", f"{PARENT}/tasks", {"task": {}}, 403),
-        (PRODUCER, "POST", f"{PARENT}/tasks", {"task": {}}, 200),
-        (PRODUCER, "POST", f"{PARENT}/tasks:lease", LEASE, 403),
-        (WORKER, "POST", f"{PARENT}/tasks:lease", LEASE, 200),
-        (WORKER, "POST", f"{PARENT}:purge", {}, 403),
-        (WORKER, "DELETE", PARENT, None, 403),
-        (ADMIN, "POST", f"{PARENT}:purge", {}, 200),
-    ],
-)
-def test_a_token_may_do_what_its_role_allows(
-    guarded: RunningServer, secret: str, method: str, path: str, body: object, status: int
-) -> None:
-    reply = _ask(guarded, method, f"/v2beta2/{path}", body, secret=secret)
-    assert reply.status == status
-    if status != 200:
-        assert _error(reply)[1] == ("UNAUTHENTICATED" if status == 401 else "PERMISSION_DENIED")
-
-
-def test_a_queue_that_is_not_there_is_told_without_the_names_of_others(guarded: RunningServer) -> None:
-    for path in (f"v2beta2/{PLACE}/queues/nowhere", "taskqueue/v1beta2/projects/p/taskqueues/nowhere"):
-        reply = _ask(guarded, "GET", f"/{path}", None, secret=WORKER)
-        assert (reply.status, QUEUE in str(reply.json())) == (404, False)
-
-
-def test_an_upload_needs_an_admin(guarded: RunningServer) -> None:
-    assert _error(_ask(guarded, "POST", "/api/queue/update", b"queue:", secret=WORKER))[:2] == (
-        403,
-        "PERMISSION_DENIED",
-    )
-
-
-def test_permissions_are_those_of_the_token(guarded: RunningServer) -> None:
-    asked = ["cloudtasks.tasks.create", "cloudtasks.tasks.lease", "cloudtasks.queues.purge"]
-    held = [
-        _ask(guarded, "POST", f"/v2beta2/{PARENT}:testIamPermissions", {"permissions": asked}, secret=secret).json()
-        for secret in (ADMIN, WORKER, VIEWER)
-    ]
-    assert held == [{"permissions": asked}, {"permissions": asked[:2]}, {}]
-
-
-def test_a_queue_with_an_acl_knows_its_people() -> None:
-    with a_server(options=ServeOptions(tokens=TOKENS)) as server:
-        spec = replace(QueueSpec(QUEUE), user_emails=("ann@example.com",), writer_emails=("bob@example.com",))
-        QueueService(server.store).run(lambda turn: turn.put_queue(spec))
-
-        def allowed(secret: str) -> list[bool]:
-            calls = [
-                ("POST", f"{PARENT}/tasks", {"task": {}}),
-                ("POST", f"{PARENT}/tasks:lease", LEASE),
-                ("GET", f"{PARENT}/tasks", None),
-                ("GET", PARENT, None),
-            ]
-            replies = [_ask(server, method, f"/v2beta2/{path}", body, secret=secret) for method, path, body in calls]
-            assert {reply.status for reply in replies} <= {200, 403}
-            return [reply.status == 200 for reply in replies]
-
-        assert {secret: allowed(secret) for secret in (ADMIN, ANN, BOB, WORKER)} == {
-            ADMIN: [True] * 4,
-            ANN: [False, True, True, True],
-            BOB: [True, False, False, True],
-            WORKER: [False] * 4,
-        }
-        listed = [_ask(server, "GET", f"/v2beta2/{PLACE}/queues", secret=secret).json() for secret in (ANN, WORKER)]
-        assert ("queues" in listed[0], listed[1]) == (True, {})
-
-
-def test_a_foreign_page_is_turned_away_in_the_same_shape(server: RunningServer) -> None:
-    for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-        assert _error(_ask(server, "GET", f"/v2beta2/{PARENT}", **headers))[:2] == (403, "PERMISSION_DENIED")
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -354,5 +235,5 @@ def test_a_purge_takes_no_more_than_was_there_when_it_began() -> None:
     with a_server() as server:
         for _ in range(3):
             QueueService(server.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 700))
-        assert "purgeTime" in _ask(server, "POST", f"/v2beta2/{PARENT}:purge", {}).json()
-        assert _ask(server, "GET", TASKS).json() == {}
+        assert "purgeTime" in ask(server, "POST", f"/v2beta2/{PARENT}:purge", {}).json()
+        assert ask(server, "GET", TASKS).json() == {}
