@@ -1,4 +1,4 @@
-"""The stores that the contract is held against, and a server."""
+"""The stores that the contract is held against and queues are moved between, and a server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.store import Store
+from tests.support.moving import fill
 from tests.support.servers import RunningServer, a_server
 from tests.support.stores import STORES, opened
 from tests.support.task_builders import a_queue
@@ -25,3 +26,21 @@ def server() -> Iterator[RunningServer]:
     """A server over a memory store with the queue `work`."""
     with a_server() as running:
         yield running
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[Store]:
+    """For moves: a store with a queue that has everything in it."""
+    (tmp_path / "old").mkdir()
+    with opened("sqlite", tmp_path / "old") as store:
+        fill(store)
+        yield store
+
+
+@pytest.fixture(params=STORES)
+def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """For moves and imports: each store in turn, empty; healthy at the end."""
+    (tmp_path / "new").mkdir()
+    with opened(request.param, tmp_path / "new") as store:
+        yield store
+        assert store.check().problems == ()

@@ -1,7 +1,6 @@
 """An export that is imported: all of it, once, however often it is broken off; what is there already is left alone."""
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +26,8 @@ from tests.support.moving import (
     service,
     tasks_of,
 )
-from tests.support.stores import STORES, opened
 
 MAX_WRITES = 80
-
-
-@pytest.fixture(params=STORES)
-def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Each store in turn, empty; healthy at the end."""
-    (tmp_path / "new").mkdir()
-    with opened(request.param, tmp_path / "new") as store:
-        yield store
-        assert store.check().problems == ()
 
 
 def a_file(tmp_path: Path, *, tasks: int = 40, suffix: str = "jsonl", **settings: object) -> tuple[Path, MemoryStore]:

@@ -14,6 +14,7 @@ from queue_core.store import HeldName, LeaseRequest, Store
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from tests.support.moving import (
+    MAX_WRITES,
     QUEUE,
     CutOffError,
     a_move,
@@ -27,27 +28,6 @@ from tests.support.moving import (
     tasks_of,
 )
 from tests.support.stores import STORES, opened
-
-MAX_WRITES = 60
-"""More than a move of the queue that `fill` makes has."""
-
-
-@pytest.fixture
-def old(tmp_path: Path) -> Iterator[Store]:
-    """A store with a queue that has everything in it."""
-    (tmp_path / "old").mkdir()
-    with opened("sqlite", tmp_path / "old") as store:
-        fill(store)
-        yield store
-
-
-@pytest.fixture(params=STORES)
-def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Each store in turn, empty; healthy at the end."""
-    (tmp_path / "new").mkdir()
-    with opened(request.param, tmp_path / "new") as store:
-        yield store
-        assert store.check().problems == ()
 
 
 @pytest.fixture(params=STORES)

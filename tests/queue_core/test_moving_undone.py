@@ -1,46 +1,21 @@
 """A move that is undone: the old queue is as it was, unless somebody has used the new one; a queue that comes back."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from queue_core.errors import MoveRefusedError
 from queue_core.store import LeaseRequest, Store
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.moving import (
+    MAX_WRITES,
     QUEUE,
     CutOffError,
     a_move,
     cut_off,
-    fill,
     gives_out,
     moved,
     moved_to,
     tasks_of,
 )
-from tests.support.stores import STORES, opened
-
-MAX_WRITES = 60
-"""More than a move of the queue that `fill` makes has."""
-
-
-@pytest.fixture
-def old(tmp_path: Path) -> Iterator[Store]:
-    """A store with a queue that has everything in it."""
-    (tmp_path / "old").mkdir()
-    with opened("sqlite", tmp_path / "old") as store:
-        fill(store)
-        yield store
-
-
-@pytest.fixture(params=STORES)
-def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Each store in turn, empty; healthy at the end."""
-    (tmp_path / "new").mkdir()
-    with opened(request.param, tmp_path / "new") as store:
-        yield store
-        assert store.check().problems == ()
 
 
 def add(store: Store, *tasks: NewTask) -> list[str]:

@@ -22,6 +22,8 @@ from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, Task, TaskState
 QUEUE = "thumbs"
 STATES = frozenset(TaskState)
 LEAD_SECONDS = 0.3
+MAX_WRITES = 60
+"""More than a move of the queue that `fill` makes has."""
 ODD_PAYLOADS = (b"", b"\x00", bytes(range(256)), "größe ✓\n\u2028".encode(), b"\xff" * 5000, b"z" * 4096, b'{"a": 1}')
 
 
