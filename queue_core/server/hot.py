@@ -50,6 +50,7 @@ class Request:
         caller: the connection, for callers that give no worker's name.
         reply: told once, in the loop.
         is_gone: whether the caller has hung up.
+        is_admitted: whether a request of the same verb with the same headers, byte for byte, was let in before.
     """
 
     verb: str
@@ -59,6 +60,7 @@ class Request:
     caller: object
     reply: Callable[[Reply], None]
     is_gone: Callable[[], bool]
+    is_admitted: bool = False
 
 
 class Door(Protocol):
@@ -92,8 +94,9 @@ class HotVerbs:
     def start(self, request: Request) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `hang_up`."""
         try:
-            self._gate.check(request.headers, request.verb)
-            check_json(request.headers)
+            if not request.is_admitted:
+                self._gate.check(request.headers, request.verb)
+                check_json(request.headers)
             return self._verbs[request.verb](request)
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))

@@ -7,6 +7,7 @@ is answered, `Expect: 100-continue`, an upgrade), takes uvicorn's own way to the
 import asyncio
 import select
 import socket
+from dataclasses import dataclass
 from struct import unpack_from
 from typing import cast
 
@@ -14,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from queue_core.server import appengine
 from queue_core.server.core import ServerCore
-from queue_core.server.hot import Door, HotVerbs, Reply, Request
+from queue_core.server.hot import JSON, Door, HotVerbs, Reply, Request
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import Problem, refusal
 from queue_core.task import Lease
@@ -23,14 +24,34 @@ PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
 MAX_DROPPED_BYTES = 256 << 20
 MAX_HEADER_BYTES = 64 << 10
+MAX_KNOWN_BYTES = 2 << 10
+"""A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
+END_OF_HEAD = b"\r\n\r\n"
 TCP_INFO_BYTES = 216
 BYTES_ACKED, NOTSENT_BYTES, BYTES_SENT = 120, 144, 200
 """Offsets in Linux's `struct tcp_info`, from 4.19 on; `bytes_retrans` follows `bytes_sent`, which includes it."""
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """The head of a request on the short way, and what was read from it: one that is the same byte for byte, with a
+    body of the same size, need not be read again. A worker that goes from task to task sends it for hours."""
+
+    head: bytes
+    request_bytes: int
+    door: Door
+    verb: str
+    queue: str
+    headers: list[tuple[bytes, bytes]]
+    is_admitted: bool
+
+
 class HotCycle(RequestResponseCycle):
     """A request on the short way; has what uvicorn asks of a request that is under way."""
+
+    message_event = asyncio.Event()
+    """uvicorn sets it when the caller hangs up; nobody here waits for it, so that one does for all."""
 
     def __init__(
         self, door: Door, verb: str, queue: str, headers: list[tuple[bytes, bytes]], *, keep_alive: bool
@@ -45,7 +66,6 @@ class HotCycle(RequestResponseCycle):
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
-        self.message_event = asyncio.Event()
         self.call: LeaseCall | None = None
 
 
@@ -58,8 +78,50 @@ class HotProtocol(HttpToolsProtocol):
     granted: tuple[Lease, ...] = ()
     """Leases in the last answer, until the caller says something: then it has read it."""
 
+    usual_head: tuple[object, bytes] = (None, b"")
+    """The head of nearly every answer, and uvicorn's headers that it was made with."""
+    known: KnownHead | None = None
+    is_between = True
+    """Whether the parser is between two requests, so that what arrives next is the beginning of one."""
+
+    def data_received(self, data: bytes) -> None:
+        """A request whose head is known goes past the parser."""
+        known = self.known
+        if not self.is_between or (self.cycle is not None and not self.cycle.response_complete):
+            super().data_received(data)
+        elif known is not None and len(data) == known.request_bytes and data.startswith(known.head):
+            self._unset_keepalive_if_required()
+            self.granted = ()
+            cycle = self.cycle = HotCycle(known.door, known.verb, known.queue, known.headers, keep_alive=True)
+            cycle.more_body = False
+            self._start(cycle, data[len(known.head) :], is_admitted=known.is_admitted)
+        else:
+            before = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:
+                self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        """Know the head of the request that has just been parsed, if that was all that arrived, and not in chunks."""
+        cycle = self.cycle
+        if not isinstance(cycle, HotCycle) or not cycle.keep_alive or not self.is_between:
+            return
+        head_bytes = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES) + len(END_OF_HEAD)
+        is_usual = cycle.verb != "add"  # whose head has a key, never the same
+        if is_usual and head_bytes > len(END_OF_HEAD) and head_bytes + len(cycle.body) == len(data):
+            self.known = KnownHead(
+                data[:head_bytes],
+                len(data),
+                cycle.door,
+                cycle.verb,
+                cycle.queue,
+                cycle.headers,
+                is_admitted=cycle.call is not None,  # else it may have been refused
+            )
+
     def on_message_begin(self) -> None:
         """Count anew."""
+        self.is_between = False
         self.header_bytes = 0
         self.granted = ()
         super().on_message_begin()
@@ -92,6 +154,7 @@ class HotProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Begin."""
+        self.is_between = True
         cycle = self.cycle
         if not isinstance(cycle, HotCycle) or cycle.response_complete:
             super().on_message_complete()
@@ -99,16 +162,20 @@ class HotProtocol(HttpToolsProtocol):
         cycle.more_body = False
         if cycle.dropped_bytes:
             self._refuse_body(cycle)
-            return
+        else:
+            self._start(cycle, bytes(cycle.body), is_admitted=False)
+
+    def _start(self, cycle: HotCycle, body: bytes, *, is_admitted: bool) -> None:
         cycle.call = cycle.door.start(
             Request(
                 cycle.verb,
                 cycle.queue,
                 cycle.headers,
-                bytes(cycle.body),
+                body,
                 id(self),
                 lambda reply: self._reply(cycle, reply),
                 self._is_gone,
+                is_admitted,
             )
         )
 
@@ -152,14 +219,14 @@ class HotProtocol(HttpToolsProtocol):
     def _reply(self, cycle: HotCycle, reply: Reply) -> None:
         if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
             return
-        parts = [STATUS_LINE[reply.status]]
-        for name, value in (*self.server_state.default_headers, *reply.headers):
-            parts += (name, b": ", value, b"\r\n")
-        parts += (b"content-type: ", reply.media_type, b"\r\n")
-        if not cycle.keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts += (b"content-length: ", b"%d" % len(reply.body), b"\r\n\r\n", reply.body)
-        self.transport.write(b"".join(parts))
+        defaults = self.server_state.default_headers
+        if reply.status != 200 or reply.headers or reply.media_type is not JSON or not cycle.keep_alive:
+            head = head_of(reply, defaults, keep_alive=cycle.keep_alive)
+        else:
+            if self.usual_head[0] is not defaults:  # another date, once a second
+                type(self).usual_head = (defaults, head_of(reply, defaults, keep_alive=True))
+            head = self.usual_head[1]
+        self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
         self.granted = reply.leases
         cycle.response_complete = True
         if not cycle.keep_alive:
@@ -176,6 +243,18 @@ class HotProtocol(HttpToolsProtocol):
         except ValueError:
             return True  # closed this very moment
         return bool(poller.poll(0))
+
+
+def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+    """The head of an answer, as far as the size of its body."""
+    parts = [STATUS_LINE[reply.status]]
+    for name, value in (*defaults, *reply.headers):
+        parts += (name, b": ", value, b"\r\n")
+    parts += (b"content-type: ", reply.media_type, b"\r\n")
+    if not keep_alive:
+        parts.append(b"connection: close\r\n")
+    parts.append(b"content-length: ")
+    return b"".join(parts)
 
 
 def is_unheard(transport: asyncio.Transport) -> bool:
