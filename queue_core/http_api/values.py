@@ -13,11 +13,14 @@ from queue_core.api import Observation
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
+from queue_core.stores.building import builder
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 Json: TypeAlias = dict[str, object]
 
 V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, HeardWorker)
+
+new_lease = builder(Lease)
 
 STATE_NAMES = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
 STATES = {name: state for state, name in STATE_NAMES.items()}
@@ -113,7 +116,7 @@ def leases_of(json: object) -> list[Lease]:
     leases = cast("list[Json]", json)
     for lease in leases:
         lease["payload"] = b64decode(cast("str", lease["payload"]))
-    return [Lease(**lease) for lease in leases]  # type: ignore[arg-type]
+    return [new_lease(**lease) for lease in leases]  # type: ignore[arg-type]
 
 
 def task_json(task: Task) -> Json:
