@@ -1,7 +1,7 @@
 """How many workers more so that every waiting task is leased before its deadline; what must be warm. Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -37,12 +37,14 @@ class Crew:
         """How long a task occupies a slot, on average."""
         return self.remaining.mean_seconds
 
-    def can_start(self, within_seconds: float) -> float:
-        """Leases that may begin within that time: idle slots at once, then each slot one per service time."""
+    def can_start(self, within_seconds: float, *, enough: float = math.inf) -> float:
+        """Leases that may begin within that time: idle slots at once, then each slot one per service time.
+
+        Beyond `enough` of them it need not be exact.
+        """
         remaining = self.remaining
         begun = self.idle_slots * (1.0 + within_seconds / remaining.mean_seconds)
-        for held_seconds, slots in self.running:
-            begun += slots * remaining.turns(held_seconds, within_seconds)
+        begun = remaining.begun(self.running, within_seconds, beside=begun, enough=enough)
         for ready_in in self.ready_in_seconds:
             if within_seconds > ready_in:
                 begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / remaining.mean_seconds)
@@ -94,21 +96,23 @@ class Need:
     can_start: float = 0.0
 
 
-def workers_needed(waiting: Iterable[Waiting], *, crew: Crew, pace: Pace) -> Need:
+def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Need:
     """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
 
     A task whose deadline passes before a worker spawned now could be up is lost to new workers. It is planned to be
     leased soon after instead. So an older backlog may ask for fewer workers than one that can just be saved.
     """
     need = Need()
-    can_start, planned = 0.0, math.inf
+    if not waiting:
+        return need
+    can_start, planned, last = 0.0, math.inf, waiting[-1].position
     for task in waiting:
         within = pace.usable_slo_seconds - task.age_seconds
         if within < pace.startup_seconds:
             within = pace.soon_seconds(crew.service_seconds)
         if within >= planned and task.position <= can_start:
             continue  # as many can begin in less time
-        can_start, planned = crew.can_start(within), within
+        can_start, planned = crew.can_start(within, enough=last), within
         missing = task.position - can_start
         if missing <= _ROUNDING:
             continue

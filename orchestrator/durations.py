@@ -5,7 +5,7 @@ Of heavy-tailed work the longest leases are the least likely to end soon, of eve
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
@@ -23,13 +23,14 @@ _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
 _PRIOR_LEASES: Final = 5.0
 _PRIOR_SHAPE: Final = 3
 _REMEMBERED: Final = 8
+_NONE: Final = (0.0,) * _BUCKETS
 
 
 @value
 class Durations:
-    """A histogram of finished leases' durations over `EDGES_SECONDS`; half-life 200 leases."""
+    """A histogram of finished leases' durations over `EDGES_SECONDS`, up to the longest seen; half-life 200 leases."""
 
-    weights: tuple[float, ...] = (0.0,) * _BUCKETS
+    weights: tuple[float, ...] = ()
 
     def after(self, held_seconds: Sequence[float]) -> "Durations":
         """Learn from leases that finished."""
@@ -40,7 +41,10 @@ class Durations:
         each = (1.0 - keep) / (1.0 - _KEEP_PER_LEASE) / known
         weights = [weight * keep for weight in self.weights]
         for seconds in held_seconds:
-            weights[bisect_right(EDGES_SECONDS, seconds) - 1] += each
+            above = bisect_right(EDGES_SECONDS, seconds) or 1
+            if above > len(weights):
+                weights += (0.0,) * (above - len(weights))
+            weights[above - 1] += each
         return Durations(tuple(weights))
 
     def remaining(
@@ -62,14 +66,14 @@ class Durations:
         """What `to_json` gave. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping):
             raise ValueError(f"durations must be a mapping: {data!r}")  # noqa: TRY004  one class of error for callers
-        weights = [0.0] * _BUCKETS
+        weights: dict[int, float] = {}
         for bucket, weight in data.items():
             if not (isinstance(bucket, str) and bucket.isdecimal() and int(bucket) < _BUCKETS):
                 raise ValueError(f"a bucket of durations must be in [0, {_BUCKETS - 1}]: {bucket!r}")
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
                 raise ValueError(f"a weight of durations must be a number, 0 or more: {weight!r}")
             weights[int(bucket)] = float(weight)
-        return Durations(tuple(weights))
+        return Durations(tuple([weights.get(bucket, 0.0) for bucket in range(max(weights, default=-1) + 1)]))
 
 
 @value
@@ -86,29 +90,51 @@ class Remaining:
     integrals: tuple[float, ...]
 
     def turns(self, held_seconds: float, within_seconds: float) -> float:
-        """Leases that may begin on a slot within that time, when its present lease has run for `held_seconds`.
+        """Leases that may begin on a slot within that time, when its present lease has run for `held_seconds`."""
+        return self.begun(((held_seconds, 1),), within_seconds)
 
-        The present lease's end counts one, and what is left of the time then one per mean duration.
+    def begun(
+        self,
+        running: Iterable[tuple[float, int]],
+        within_seconds: float,
+        *,
+        beside: float = 0.0,
+        enough: float = math.inf,
+    ) -> float:
+        """Leases that may begin within that time, `beside` others: for each time run so far, on so many slots.
+
+        The present lease's end counts one, and what is left of the time then one per mean duration. Where there are
+        `enough` it counts no further.
         """
         # The two looks into the table are written out: a decision takes a dozen of them.
-        shares, integrals, first, until_seconds = self.shares, self.integrals, self.first, held_seconds + within_seconds
-        above, above_then = bisect_right(EDGES_SECONDS, held_seconds), bisect_right(EDGES_SECONDS, until_seconds)
-        if above <= first or above_then - first >= len(shares):
-            return _whole(self.weights, self.mean_seconds).turns(held_seconds, within_seconds)
-        bucket = above - 1
-        beyond, low = held_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
-        now = low + (shares[above - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
-        integral_now = integrals[bucket - first] + (low + now) / 2 * beyond
-        bucket = above_then - 1
-        beyond, low = until_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
-        then = low + (shares[above_then - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
-        integral_then = integrals[bucket - first] + (low + then) / 2 * beyond
-        left = 1.0 - now
-        if left <= 1e-12:
-            return within_seconds / self.mean_seconds
-        begun = (then - now) / left
-        spare_seconds = (integral_then - integral_now - within_seconds * now) / left
-        return begun + spare_seconds / self.mean_seconds if spare_seconds > 0.0 else begun
+        begun, mean_seconds, first = beside, self.mean_seconds, self.first
+        shares, integrals = self.shares, self.integrals
+        for held_seconds, slots in running:
+            if begun >= enough:
+                break
+            until_seconds = held_seconds + within_seconds
+            above, above_then = bisect_right(EDGES_SECONDS, held_seconds), bisect_right(EDGES_SECONDS, until_seconds)
+            if above <= first or above_then - first >= len(shares):
+                begun = _whole(self.weights, mean_seconds).begun(((held_seconds, slots),), within_seconds, beside=begun)
+                continue
+            bucket = above - 1
+            beyond, low = held_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
+            now = low + (shares[above - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
+            integral_now = integrals[bucket - first] + (low + now) / 2 * beyond
+            bucket = above_then - 1
+            beyond, low = until_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
+            then = low + (shares[above_then - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
+            integral_then = integrals[bucket - first] + (low + then) / 2 * beyond
+            left = 1.0 - now
+            if left <= 1e-12:
+                begun += slots * (within_seconds / mean_seconds)
+                continue
+            turns = (then - now) / left
+            spare_seconds = (integral_then - integral_now - within_seconds * now) / left
+            if spare_seconds > 0.0:
+                turns += spare_seconds / mean_seconds
+            begun += slots * turns
+        return begun
 
 
 def _remaining(weights: tuple[float, ...], mean_seconds: float, first: int, last: int) -> Remaining:
@@ -118,6 +144,7 @@ def _remaining(weights: tuple[float, ...], mean_seconds: float, first: int, last
     """
     total = math.fsum(weights) + _PRIOR_LEASES
     scale = mean_seconds * (_PRIOR_SHAPE - 1.0)
+    weights += _NONE[len(weights) :]
     below = accumulate(weights[first : last - 1], initial=sum(weights[:first]))
     shares = [
         (seen + _PRIOR_LEASES * (1.0 - (longer := scale / (scale + edge)) * longer * longer)) / total

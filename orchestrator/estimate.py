@@ -198,9 +198,54 @@ class Estimates:
         )
 
 
+@value
+class Activity:
+    """What the leases of a new sample come to, each looked at once.
+
+    `running_seconds` and `finished_seconds` tell how long each was held; `begun` counts those that began since the
+    sample before, `late` how many of them began later than the slo; `done_seconds` is the work done since, in
+    slot-seconds.
+    """
+
+    running_seconds: Sequence[float]
+    finished_seconds: Sequence[float]
+    begun: int
+    late: int
+    done_seconds: float
+
+
+def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> Activity:
+    """See `Activity`; the sample before was `elapsed_seconds` ago."""
+    running: list[float] = []
+    finished: list[float] = []
+    begun = late = 0
+    done: list[float] = []
+    for lease in sample.running:
+        held = lease.held_seconds
+        running.append(held)
+        if held < elapsed_seconds:
+            begun += 1
+            late += lease.waited_seconds > slo_seconds
+            done.append(held)
+        else:
+            done.append(elapsed_seconds)
+    done_seconds = math.fsum(done)
+    for ended in sample.finished:
+        held, ago = ended.held_seconds, ended.ended_seconds_ago
+        finished.append(held)
+        if held + ago < elapsed_seconds:
+            begun += 1
+            late += ended.waited_seconds > slo_seconds
+        within = elapsed_seconds - ago
+        if within > 0.0:
+            done_seconds += min(within, held)
+    return Activity(running, finished, begun, late, done_seconds)
+
+
 def learn(
     known: Estimates,
     sample: QueueSample,
+    seen: Activity,
     *,
     startups: Sequence[float],
     needed: int,
@@ -212,25 +257,28 @@ def learn(
     Args:
         known: what was learned before.
         sample: the new sample.
+        seen: what its leases come to.
         startups: seconds of each start it told.
         needed: the fleet that the work since the sample before needed, in workers.
         elapsed_seconds: since the sample before, more than 0.
         spec: the pool.
     """
-    startup = known.startup.after(startups)
-    held_seconds = [lease.held_seconds for lease in sample.finished]
-    memory_seconds = min(120.0, max(20.0, spec.slo + startup.mean_seconds))
-    begun, late = _begun(sample, elapsed_seconds=elapsed_seconds, slo_seconds=spec.slo)
+    slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
+    startup = known.startup.after(startups) if startups else known.startup
+    memory_seconds = min(120.0, max(20.0, slo_seconds + startup.mean_seconds))
     slack = known.slack + _SLACK_GAIN * (spec.eps * begun - late)
+    late_share = known.late_share
+    if begun:
+        late_share += (1.0 - _KEEP_LATE**begun) * (late / begun - late_share)
     return Estimates(
-        service=known.service.after(held_seconds),
-        startup=startup,
-        arrivals=known.arrivals.after(sample.arrivals, elapsed_seconds=elapsed_seconds, memory_seconds=memory_seconds),
-        slack=min(_MAX_SLACK, max(_MIN_SLACK, slack)),
-        late_share=known.late_share + (1.0 - _KEEP_LATE**begun) * (late / max(1, begun) - known.late_share),
-        durations=known.durations.after(held_seconds),
-        outcomes=known.outcomes.after(sample.finished),
-        gaps=known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
+        known.service.after(held_seconds),
+        startup,
+        known.arrivals.after(sample.arrivals, elapsed_seconds=elapsed_seconds, memory_seconds=memory_seconds),
+        min(_MAX_SLACK, max(_MIN_SLACK, slack)),
+        late_share,
+        known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
+        known.durations.after(held_seconds),
+        known.outcomes.after(sample.finished) if held_seconds else known.outcomes,
     )
 
 
@@ -253,25 +301,6 @@ def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
         held += change
         peak = max(peak, held)
     return peak
-
-
-def work_done(sample: QueueSample, *, elapsed_seconds: float) -> float:
-    """Slot-seconds of work done since the sample before, by leases that ended in between and those held."""
-    done = math.fsum(
-        [held if (held := lease.held_seconds) < elapsed_seconds else elapsed_seconds for lease in sample.running]
-    )
-    for lease in sample.finished:
-        held, within = lease.held_seconds, elapsed_seconds - lease.ended_seconds_ago
-        if within > 0.0:
-            done += min(within, held)
-    return done
-
-
-def _begun(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> tuple[int, int]:
-    """Leases that began since the sample before, and how many of them began later than the slo allows."""
-    waited = [r.waited_seconds for r in sample.running if r.held_seconds < elapsed_seconds]
-    waited += [f.waited_seconds for f in sample.finished if f.held_seconds + f.ended_seconds_ago < elapsed_seconds]
-    return len(waited), len([seconds for seconds in waited if seconds > slo_seconds])
 
 
 def _startup(numbers: dict[str, float]) -> Startup:

@@ -16,26 +16,27 @@ _NOISE_TASKS: Final = 0.2  # a rate that has all but decayed keeps nobody warm
 
 def grow(scene: Scene) -> Wish:
     """The most that any rule asks for; `current` when none asks for more."""
-    wishes = [_deadline(scene)]
+    current, sample = scene.current, scene.sample
+    wishes = [_deadline(scene, current)]
     if scene.course is not None:
         wishes.append(_finish(scene, scene.course))
     if not scene.pace.is_start_in_time:
         wishes += [_arrivals_during_a_start(scene), _one_worker_per_task(scene), _warm(scene)]
-    if scene.sample.ready and scene.current == 0:
-        wishes.append(Wish(1, "wake", f"{scene.sample.ready} ready and nobody to lease them"))
+    if current == 0 and sample.ready:
+        wishes.append(Wish(1, "wake", f"{sample.ready} ready and nobody to lease them"))
     low, by = scene.spec.workers.min, scene.facts.conditions.bounds_by
-    if low > scene.current:
+    if low > current:
         wishes.append(Wish(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
-    return max(wishes, key=attrgetter("target"))
+    return max(wishes, key=attrgetter("target")) if len(wishes) > 1 else wishes[0]
 
 
-def _deadline(scene: Scene) -> Wish:
+def _deadline(scene: Scene, current: int) -> Wish:
     waiting: Sequence[Waiting] = scene.sample.waiting
     grown = scene.facts.now - scene.sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
     need = workers_needed(waiting, crew=scene.crew, pace=scene.pace)
-    return Wish(scene.current + need.workers, "deadline", _why_deadline(scene, need) if need.workers else "")
+    return Wish(current + need.workers, "deadline", _why_deadline(scene, need) if need.workers else "")
 
 
 def _why_deadline(scene: Scene, need: Need) -> str:

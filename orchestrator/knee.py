@@ -48,17 +48,20 @@ class Bucket:
     held: float = 0.0
     at: Monotonic = _LONG_AGO
 
-    def after(self, seconds: float, held: int, at: Monotonic) -> "Bucket":
-        """Learn one lease; what is old, or very many, weighs less."""
-        keep = 0.0 if at - self.at > _FORGET_SECONDS else 0.5 if self.count > _MAX_LEASES else 1.0
-        log = math.log(max(_SHORTEST_SECONDS, seconds))
-        return Bucket(
-            keep * self.count + 1.0,
-            keep * self.logs + log,
-            keep * self.squares + log * log,
-            keep * self.held + held,
-            at,
-        )
+    def after(self, ended: Iterable[FinishedLease], at: Monotonic) -> "Bucket":
+        """Learn from leases; what is old, or very many, weighs less."""
+        count, logs, squares, held = self.count, self.logs, self.squares, self.held
+        keep = 0.0 if at - self.at > _FORGET_SECONDS else 1.0
+        for lease in ended:
+            log = math.log(max(_SHORTEST_SECONDS, lease.held_seconds))
+            if keep and count > _MAX_LEASES:
+                keep = 0.5
+            count = keep * count + 1.0
+            logs = keep * logs + log
+            squares = keep * squares + log * log
+            held = keep * held + lease.at_a_time
+            keep = 1.0
+        return Bucket(count, logs, squares, held, at)
 
     @property
     def mean_held(self) -> float:
@@ -120,7 +123,7 @@ class Knee:
         """
         ended = [lease for lease in finished if lease.at_a_time > 0]
         buckets = _learned(self.buckets, ended, at)
-        known = Knee(buckets, self.cap, self.suspected_at, is_suspected=False, quiet_until=self.quiet_until)
+        known = Knee(buckets, self.cap, self.suspected_at, quiet_until=self.quiet_until)
         if self.cap is not None:
             return _probed(known, self.cap, ended, at)
         if not is_waited_for or at < self.quiet_until:
@@ -158,13 +161,19 @@ def _key(held: int) -> int:
 
 
 def _learned(buckets: Mapping[int, Bucket], ended: Iterable[FinishedLease], at: Monotonic) -> Mapping[int, Bucket]:
-    changed: dict[int, Bucket] = {}
+    alike: dict[int, list[FinishedLease]] = {}
     for lease in ended:
-        held = lease.at_a_time
-        key = _key(held)
-        bucket = changed.get(key) or buckets.get(key) or _EMPTY
-        changed[key] = bucket.after(lease.held_seconds, held, at)
-    return {**buckets, **changed} if changed else buckets
+        key = _key(lease.at_a_time)
+        if key in alike:
+            alike[key].append(lease)
+        else:
+            alike[key] = [lease]
+    if not alike:
+        return buckets
+    learned = {**buckets}
+    for key, leases in alike.items():
+        learned[key] = buckets.get(key, _EMPTY).after(leases, at)
+    return learned
 
 
 @value

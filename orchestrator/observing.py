@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet import NOT_COUNTED, CrashLoop, Fleet, Started, State, Worker
+from orchestrator.fleet import NOT_COUNTED, CrashLoop, Fleet, Started, Worker
 from orchestrator.metrics import QueueSample
 
 PROVEN_SECONDS: Final = 5.0
@@ -22,36 +22,42 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
         return _proven(fleet, sample.at)
     held: dict[str, list[float]] = {}
     for running in sample.running:
-        held.setdefault(running.worker, []).append(running.held_seconds)
+        if running.worker in held:
+            held[running.worker].append(running.held_seconds)
+        else:
+            held[running.worker] = [running.held_seconds]
     done: dict[str, list[float]] = {}
     for finished in sample.finished:
-        done.setdefault(finished.worker, []).append(finished.ended_seconds_ago)
+        if finished.worker in done:
+            done[finished.worker].append(finished.ended_seconds_ago)
+        else:
+            done[finished.worker] = [finished.ended_seconds_ago]
     workers: dict[str, Worker] = {}
     started: list[Started] = []
     for name, before in fleet.workers.items():
-        worker = workers[name] = _seen(before, sample, held=held.get(name, ()), done=done.get(name, ()))
+        worker = workers[name] = _seen(before, sample, held.get(name, ()), done.get(name, ()))
         if before.started_at is None and worker.started_at is not None and not before.adopted:
             started.append(Started(name, worker.started_at - worker.spawned_at))
     return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started)), sample.at)
 
 
-def _seen(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Worker:
+def _seen(worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequence[float]) -> Worker:
     """The worker after a sample: seconds for which it has held each of its leases, and since each that is over."""
     leases, finished = len(held), len(done)
-    began = max(held) if held else None
-    ended = min(done) if done else None
-    started_at = worker.started_at
+    state, since, started_at = worker.state, worker.since, worker.started_at
     if started_at is None:
-        ago = sample.first_seen_seconds_ago.get(worker.worker)
-        if ago is None and (leases or finished):  # its first call was missed, so its first lease stands for it
-            ago = began or 0.0
-        if ago is not None:
-            started_at = Monotonic(max(worker.spawned_at, sample.at - ago))
-    state, since = worker.state, worker.since
-    if state not in NOT_COUNTED and started_at is not None:
-        state, since = _use(worker, sample.at, started_at=started_at, began=began, ended=ended)
-    known = (worker.state, worker.since, worker.leases, worker.started_at)
-    if not finished and known == (state, since, leases, started_at):
+        started_at = _start_of(worker, sample, held=held, done=done)
+    if started_at is not None and state not in NOT_COUNTED:
+        if leases:
+            if state != "busy":
+                state, since = "busy", Monotonic(sample.at - max(held))
+        elif finished:
+            state, since = "idle", Monotonic(sample.at - min(done))
+        elif state != "idle":
+            since = sample.at if state == "busy" else started_at
+            state = "idle"
+    is_known = leases == worker.leases and since == worker.since and state == worker.state
+    if is_known and not finished and started_at == worker.started_at:
         return worker
     return Worker(
         worker.worker,
@@ -70,16 +76,12 @@ def _seen(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: S
     )
 
 
-def _use(
-    worker: Worker, at: Monotonic, *, started_at: Monotonic, began: float | None, ended: float | None
-) -> tuple[State, Monotonic]:
-    if began is not None:
-        return "busy", worker.since if worker.state == "busy" else Monotonic(at - began)
-    if ended is not None:
-        return "idle", Monotonic(at - ended)
-    if worker.state == "idle":
-        return "idle", worker.since
-    return "idle", at if worker.state == "busy" else started_at
+def _start_of(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Monotonic | None:
+    """When a worker first asked for a lease, if it did; where that was missed, its first lease stands for it."""
+    ago = sample.first_seen_seconds_ago.get(worker.worker)
+    if ago is None and (held or done):
+        ago = max(held, default=0.0)
+    return None if ago is None else Monotonic(max(worker.spawned_at, sample.at - ago))
 
 
 def _proven(fleet: Fleet, at: Monotonic) -> Fleet:

@@ -13,6 +13,7 @@ MAX_ACTIONS: Final = 64
 START_LIMIT_SECONDS: Final = 600.0
 """A worker that has not asked for a lease by then never will: its start has failed."""
 _REPLACED_SHARE: Final = 4
+_STAYING: Final = frozenset({"idle", "busy"})
 _STARTING: Final = frozenset({"starting", "alone"})
 
 
@@ -69,10 +70,10 @@ def plan(
     counts towards the upper bound until it is collected, so growth waits for those that leave; but as many as
     `surge_workers` do not while another one takes their place. So many places as are `reserved` are left free.
     """
-    alive = fleet.alive
-    if len(alive) == decision.target and len(alive) <= spec.workers.max and _is_settled(fleet, spec, now):
+    most = spec.workers.max
+    if len(fleet.workers) == decision.target <= most and _is_settled(fleet, spec, now):
         return NOTHING_TO_DO
-    most, surge = spec.workers.max, spec.surge_workers
+    alive, surge = fleet.alive, spec.surge_workers
     kill = _overdue(fleet, now)
     retire = _surplus(alive, decision, spec=spec, now=now)
     drain = _above_max(alive, retire, spec=spec, decision=decision)
@@ -92,11 +93,11 @@ def plan(
 
 
 def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
-    """Whether every worker is up and there to stay: what nearly every turn of a pool finds."""
+    """Whether every worker is up, counts, and is there to stay: what nearly every turn of a pool finds."""
     digest, limits = spec.digest(), spec.recycle
     ages = not (limits.tasks is None and limits.memory is None and limits.age is None)
     for w in fleet.workers.values():
-        if w.started_at is None or w.deadline_at is not None or w.replaced_by is not None:
+        if w.started_at is None or w.state not in _STAYING or w.deadline_at is not None or w.replaced_by is not None:
             return False
         if (ages or w.spec_digest != digest) and outdated(w, spec, digest=digest, now=now):
             return False

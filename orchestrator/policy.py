@@ -13,12 +13,11 @@ from orchestrator.config import PoolSpec
 from orchestrator.deadline import Crew, Pace
 from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision, Inputs
 from orchestrator.durations import grouped
-from orchestrator.estimate import Estimates, learn, peak_leases, work_done
+from orchestrator.estimate import Estimates, activity, learn, peak_leases
 from orchestrator.finishing import Course, course
 from orchestrator.fleet import Fleet, Worker, least_recently_used
 from orchestrator.growing import grow, told
 from orchestrator.guards import Facts, guarded
-from orchestrator.levels import Backlogs
 from orchestrator.metrics import QueueSample
 from orchestrator.paper import slots_needed
 from orchestrator.scene import PolicyState, Scene, Wish, restart_seconds
@@ -88,40 +87,28 @@ def _scene(
 ) -> Scene:
     """Learn from the sample if it is new, and count the fleet."""
     alive = fleet.alive
-    running = [lease.held_seconds for lease in sample.running]
-    is_new = state.sampled_at is None or sample.at > state.sampled_at
-    estimates, backlogs = state.estimates, state.backlogs
-    if is_new:
-        estimates, backlogs = _learned(sample, running, state=state, fleet=fleet, current=len(alive), spec=spec)
-    pace = Pace(spec.slo, estimates.usable_slo_seconds(spec), estimates.startup.planned_seconds, spec.turn_seconds)
-    crew = _crew(sample, running, alive, estimates=estimates, pace=pace, spec=spec, now=now)
     learned = state
-    if is_new:
-        learned = PolicyState(
-            estimates=estimates,
-            burst=state.burst.after(
-                sample.arrivals, at=sample.at, crew=crew, pace=pace, lateness=estimates.late_share / spec.eps
-            ),
-            paper=state.paper.after(
-                _paper_workers(estimates, crew=crew, pace=pace, spec=spec),
-                at=sample.at,
-                window_seconds=restart_seconds(estimates, spec),
-            ),
-            knee=state.knee.after(sample.finished, sample.running, is_waited_for=sample.ready > 0, at=sample.at),
-            backlogs=backlogs,
-            sampled_at=sample.at,
-            grown_at=state.grown_at,
-        )
-    facts = Facts(sample, fleet, alive, spec, conditions, now, estimates.outcomes, learned.knee, learned.paper.workers)
+    if state.sampled_at is None or sample.at > state.sampled_at:
+        learned, crew, pace = _learned(sample, alive, fleet=fleet, spec=spec, state=state, now=now)
+    else:
+        pace = _pace(state.estimates, spec)
+        running = [lease.held_seconds for lease in sample.running]
+        crew = _crew(sample, running, alive, estimates=state.estimates, pace=pace, spec=spec, now=now)
+    outcomes, idle = learned.estimates.outcomes, least_recently_used(alive)
+    facts = Facts(sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers)
     return Scene(
-        facts=facts,
-        state=learned,
-        crew=crew,
-        pace=pace,
-        idle=tuple(least_recently_used(alive)),
-        busy=len([w for w in alive if w.state == "busy"]),
-        course=_course(facts, estimates, crew=crew, pace=pace),
+        facts,
+        learned,
+        crew,
+        pace,
+        idle=tuple(idle),
+        busy=len(alive) - len(idle) - len(crew.ready_in_seconds),
+        course=None if conditions.finish_by is None else _course(facts, learned.estimates, crew=crew, pace=pace),
     )
+
+
+def _pace(estimates: Estimates, spec: PoolSpec) -> Pace:
+    return Pace(spec.slo, estimates.usable_slo_seconds(spec), estimates.startup.planned_seconds, spec.turn_seconds)
 
 
 def _course(facts: Facts, estimates: Estimates, *, crew: Crew, pace: Pace) -> Course | None:
@@ -140,34 +127,40 @@ def _course(facts: Facts, estimates: Estimates, *, crew: Crew, pace: Pace) -> Co
 
 
 def _learned(
-    sample: QueueSample, running: Sequence[float], *, state: PolicyState, fleet: Fleet, current: int, spec: PoolSpec
-) -> tuple[Estimates, Backlogs]:
-    """The estimates after a new sample; `running` tells for how long each lease has been held."""
-    known, turn_seconds = state.estimates, spec.turn_seconds
-    elapsed = turn_seconds if state.sampled_at is None else sample.at - state.sampled_at
+    sample: QueueSample,
+    alive: Sequence[Worker],
+    *,
+    fleet: Fleet,
+    spec: PoolSpec,
+    state: PolicyState,
+    now: Monotonic,
+) -> tuple[PolicyState, Crew, Pace]:
+    """The state after a new sample, and what the fleet can do by what is known then."""
+    known, at, turn_seconds = state.estimates, sample.at, spec.turn_seconds
+    elapsed = turn_seconds if state.sampled_at is None else at - state.sampled_at
     elapsed = max(_MIN_ELAPSED_SECONDS, elapsed)
-    service = known.service.mean_seconds(running)
+    seen = activity(sample, elapsed_seconds=elapsed, slo_seconds=spec.slo)
     wait = known.usable_slo_seconds(spec)
     backlogs, needed = state.backlogs.after(
-        service * (sample.ready + sample.in_flight),
-        done=work_done(sample, elapsed_seconds=elapsed),
+        known.service.mean_seconds(seen.running_seconds) * (sample.ready + sample.in_flight),
+        done=seen.done_seconds,
         elapsed_seconds=elapsed,
-        fleet=current,
+        fleet=len(alive),
         slots_per_worker=spec.concurrency,
         wait_seconds=wait,
         most=spec.workers.max,
     )
     if known.startup.planned_seconds + turn_seconds > wait:
         needed = math.ceil(peak_leases(sample, elapsed_seconds=elapsed) / spec.concurrency)
-    estimates = learn(
-        known,
-        sample,
-        startups=[started.seconds for started in fleet.started],
-        needed=needed,
-        elapsed_seconds=elapsed,
-        spec=spec,
-    )
-    return estimates, backlogs
+    startups = [started.seconds for started in fleet.started]
+    estimates = learn(known, sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
+    pace = _pace(estimates, spec)
+    crew = _crew(sample, seen.running_seconds, alive, estimates=estimates, pace=pace, spec=spec, now=now)
+    burst = state.burst.after(sample.arrivals, at=at, crew=crew, pace=pace, lateness=estimates.late_share / spec.eps)
+    workers = _paper_workers(estimates, crew=crew, pace=pace, spec=spec)
+    paper = state.paper.after(workers, at=at, window_seconds=restart_seconds(estimates, spec))
+    knee = state.knee.after(sample.finished, sample.running, is_waited_for=sample.ready > 0, at=at)
+    return PolicyState(estimates, burst, paper, knee, backlogs, at, state.grown_at), crew, pace
 
 
 def _crew(
@@ -221,22 +214,23 @@ def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSp
 
 
 def _inputs(scene: Scene) -> Inputs:
-    sample, estimates = scene.sample, scene.state.estimates
+    facts, state, pace = scene.facts, scene.state, scene.pace
+    sample, fleet, estimates = facts.sample, facts.fleet, state.estimates
     return Inputs(
-        ready=sample.ready,
-        delayed=sample.delayed,
-        in_flight=sample.in_flight,
-        dead=sample.dead,
+        sample.ready,
+        sample.delayed,
+        sample.in_flight,
+        sample.dead,
         busy=scene.busy,
         idle=len(scene.idle),
         starting=len(scene.crew.ready_in_seconds),
-        draining=len(scene.facts.fleet.leaving),
+        draining=len(fleet.leaving) if len(fleet.workers) > facts.current else 0,
         service_seconds=scene.crew.service_seconds,
-        startup_seconds=scene.pace.startup_seconds,
+        startup_seconds=pace.startup_seconds,
         fast_rate=estimates.arrivals.fast_rate,
         slow_rate=estimates.arrivals.slow_rate,
         slack=estimates.slack,
-        slo_seconds=scene.spec.slo,
-        usable_slo_seconds=scene.pace.usable_slo_seconds,
-        sample_age_seconds=max(0.0, scene.facts.now - sample.at),
+        slo_seconds=pace.slo_seconds,
+        usable_slo_seconds=pace.usable_slo_seconds,
+        sample_age_seconds=max(0.0, facts.now - sample.at),
     )

@@ -7,14 +7,14 @@ from orchestrator.scene import Scene, Wish, restart_seconds
 
 def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
     """Let idle workers go, least recently used first, while a rule says so; and the hold of each level looked at."""
-    state, spec, now = scene.state, scene.spec, scene.facts.now
-    wish = Wish(scene.current, "hold", "nothing to change")
+    level = scene.current
+    wish = Wish(level, "hold", "nothing to change")
     if not scene.idle or (scene.sample.ready and not scene.sample.paused):
         return wish, {}
+    state, spec, now = scene.state, scene.spec, scene.facts.now
     restart = restart_seconds(state.estimates, spec)
     warm = 0 if scene.pace.is_start_in_time else state.burst.warm_workers
     low = max(spec.workers.min, warm, scene.busy)
-    level = scene.current
     held: dict[int, float] = {}
     for worker in scene.idle:
         if level <= low:

@@ -3,12 +3,12 @@
 Tasks are numbers, events tuples and a lease is one object: a day of a task a second must be over in seconds.
 """
 
-import heapq
 import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
@@ -98,19 +98,19 @@ class SimulatedPool:
         self.waits: list[float] = []
         self.sizes: list[tuple[float, int]] = [(0.0, 0)]
         self.wants_turn = False
-        self.steps = 0
         self._world = world
         self._slots = slots
         self._recent_first = recent_first
         self.rng = rng
-        self._ready_at = workload.ready_at
+        self._tasks = workload.tasks
+        self._ready_at = (*workload.ready_at, NEVER)
         self._service = workload.service_seconds
         self._failures = workload.failures
         self._added_at = sorted(workload.added_at) if workload.added_at is not None else None
         self._ready_again: dict[int, float] = {}
         self._numbers: dict[int, int] = {}
         self._next = 0
-        self._arrives_at = self._ready_at[0] if self._ready_at else NEVER
+        self._arrives_at = self._ready_at[0]
         self._is_contended = any(world.contention)
         self._is_failing = workload.failures is not None or world.failing is not None
         self._events: list[tuple[float, int, int, int | str]] = []
@@ -127,30 +127,33 @@ class SimulatedPool:
         return self._arrives_at
 
     @property
+    def steps(self) -> int:
+        """How much has happened, or is about to: it only grows."""
+        return self._next + self._order
+
+    @property
     def is_over(self) -> bool:
         """Whether every task has come and gone."""
-        return self.ended_tasks >= len(self._ready_at)
+        return self.ended_tasks >= self._tasks
 
     def advance(self, until: float, *, wakes: bool) -> None:
         """Let the next thing happen, and all that follows before `until`; with `wakes` only until a turn is wanted."""
-        events, ready_at = self._events, self._ready_at
+        events, ready_at, arrives_at = self._events, self._ready_at, self._arrives_at
+        happens_at = events[0][0] if events else NEVER
         while True:
-            self.steps += 1
-            if not events or self._arrives_at <= events[0][0]:
-                self.now = self._arrives_at
-                task, self._next = self._next, self._next + 1
-                self._arrives_at = ready_at[task + 1] if task + 1 < len(ready_at) else NEVER
+            if arrives_at <= happens_at:
+                self.now, task = arrives_at, self._next
+                self._next = task + 1
+                self._arrives_at = arrives_at = ready_at[task + 1]
                 self._arrive(task)
             else:
-                self.now, _, kind, key = heapq.heappop(events)
+                self.now, _, kind, key = heappop(events)
                 if kind == _END:
                     self._end(key)  # type: ignore[arg-type]
                 else:
                     self._happen(kind, key)
-            next_at = self._arrives_at
-            if events and events[0][0] < next_at:
-                next_at = events[0][0]
-            if next_at >= until or (wakes and self.wants_turn):
+            happens_at = events[0][0] if events else NEVER
+            if (arrives_at >= until and happens_at >= until) or (wakes and self.wants_turn):
                 return
 
     def _happen(self, kind: int, key: int | str) -> None:
@@ -314,7 +317,7 @@ class SimulatedPool:
             seconds = self._world.held_seconds(seconds, at_a_time=at_a_time)
         self._order = order = self._order + 1
         self.leases[order] = Lease(worker, task, now, now - since, number, at_a_time)
-        heapq.heappush(self._events, (now + seconds, order, _END, order))
+        heappush(self._events, (now + seconds, order, _END, order))
 
     def _outcome(self, task: int, leases: int) -> Outcome:
         failing = self._world.failing
@@ -344,4 +347,4 @@ class SimulatedPool:
 
     def _push(self, at: float, kind: int, key: int | str) -> None:
         self._order += 1
-        heapq.heappush(self._events, (at, self._order, kind, key))
+        heappush(self._events, (at, self._order, kind, key))

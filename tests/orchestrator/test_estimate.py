@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.estimate import Arrivals, Estimates, Service, Startup, learn, peak_leases
+from orchestrator.estimate import Arrivals, Estimates, Service, Startup, activity, learn, peak_leases
 from orchestrator.gaps import EDGES_SECONDS, Gaps
+from orchestrator.metrics import QueueSample
 from orchestrator.paper import PaperNeed, slots_needed
 from tests.support.fleet_builders import NOW, a_finished_lease, a_lease, a_pool, a_sample
 
@@ -69,8 +71,25 @@ def test_rates_forget_at_two_speeds() -> None:
     assert known.fast_rate < known.slow_rate == known.peak_rate
 
 
-def learned(known: Estimates, sample: object, *, needed: int = 0) -> Estimates:
-    return learn(known, sample, startups=(), needed=needed, elapsed_seconds=3.0, spec=a_pool())  # type: ignore[arg-type]
+def learned(
+    known: Estimates, sample: QueueSample, *, startups: Sequence[float] = (), needed: int = 0, elapsed: float = 3.0
+) -> Estimates:
+    spec = a_pool()
+    seen = activity(sample, elapsed_seconds=elapsed, slo_seconds=spec.slo)
+    return learn(known, sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
+
+
+def test_what_leases_come_to_since_the_look_before() -> None:
+    running = [a_lease(held=1.0, waited=31.0), a_lease(held=9.0, waited=31.0)]
+    finished = [
+        a_finished_lease(held=0.5, ended_ago=1.0),
+        a_finished_lease(held=5.0, ended_ago=1.0),
+        a_finished_lease(ended_ago=4.0),
+    ]
+    seen = activity(a_sample(running=running, finished=finished), elapsed_seconds=3.0, slo_seconds=30.0)
+    assert (list(seen.running_seconds), list(seen.finished_seconds)[:2]) == ([1.0, 9.0], [0.5, 5.0])
+    assert (seen.begun, seen.late) == (2, 1), "two are older than the look before"
+    assert seen.done_seconds == 1.0 + 3.0 + 0.5 + 2.0
 
 
 def test_a_late_lease_tightens_the_slack_and_punctual_ones_loosen_it() -> None:
@@ -192,7 +211,7 @@ def test_what_was_learned_survives_as_json() -> None:
     known = Estimates(gaps=used_at(*range(0, 300, 7), level=3))
     for step in range(5):
         sample = a_sample(at=NOW + step, arrivals=4, finished=[a_finished_lease(held=1.5)] * 3)
-        known = learn(known, sample, startups=[0.3], needed=2, elapsed_seconds=1.0, spec=a_pool())
+        known = learned(known, sample, startups=[0.3], needed=2, elapsed=1.0)
     again = Estimates.from_json(json.loads(json.dumps(known.to_json())))
     assert again.service == known.service
     assert (again.startup, again.arrivals, again.slack) == (known.startup, known.arrivals, known.slack)

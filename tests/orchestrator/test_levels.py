@@ -99,6 +99,25 @@ def test_more_time_never_means_fewer_turns(seen: list[float], mean: float, held:
     assert 0.0 <= remaining.turns(held, within) <= remaining.turns(held, 2 * within) + 1e-6
 
 
+@given(st.lists(st.floats(0.0, 1e3), max_size=50), st.floats(0.001, 1e3), st.floats(0, 1e3), st.floats(0, 1e3))
+def test_a_table_of_some_durations_tells_what_the_table_of_all_does(
+    seen: list[float], mean: float, held: float, within: float
+) -> None:
+    durations = Durations().after(seen)
+    some = durations.remaining(mean, from_seconds=held, until_seconds=held + within)
+    assert some.turns(held, within) == pytest.approx(durations.remaining(mean).turns(held, within), abs=1e-9)
+    sooner = held / 2
+    assert some.turns(sooner, within) == pytest.approx(durations.remaining(mean).turns(sooner, within), abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 9)), max_size=9), st.floats(0, 1e3), st.integers(0, 99))
+def test_beyond_enough_nobody_counts(running: list[tuple[float, int]], within: float, enough: int) -> None:
+    remaining = Durations().after([1.0, 5.0, 60.0]).remaining(4.0)
+    exact, begun = remaining.begun(running, within), remaining.begun(running, within, enough=enough)
+    assert begun <= exact
+    assert begun == exact or begun >= enough
+
+
 def test_what_was_learned_of_durations_survives_as_json() -> None:
     known = Durations().after([0.001, 1.0, 2.0, 1e9])
     again = Durations.from_json(json.loads(json.dumps(known.to_json())))

@@ -163,6 +163,14 @@ def test_without_a_look_at_the_queue_a_pool_grows_to_its_fallback() -> None:
     assert held.target == 1
 
 
+def heard(target: int, seen: Facts) -> int:
+    """The target after each guard was asked."""
+    for guard in GUARDS:
+        answer = guard(target, seen)
+        target = target if answer is None else answer[0]
+    return target
+
+
 rooms = st.builds(
     lambda workers, scarce, is_to_yield: Room(workers, scarce, "", is_to_yield=is_to_yield),
     st.integers(0, 64),
@@ -203,6 +211,7 @@ def test_guards_keep_order_and_bounds_whatever_they_see(
     seen = facts(fleet=a_fleet_of(idle=idle, busy=busy), spec=spec, room=room, left=left, sample_age=age, paper=paper)
     small, large = guarded(low, seen)[0], guarded(low + more, seen)[0]
     assert small <= large
+    assert [small, large] == [heard(low, seen), heard(low + more, seen)], "whoever is not asked has nothing to say"
     if not seen.is_stale:
         assert min(least, seen.current) <= small
         assert large <= most
