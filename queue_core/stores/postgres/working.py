@@ -11,8 +11,8 @@ from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed
 from queue_core.stores.building import builder
+from queue_core.stores.postgres import exchanging, queues, told
 from queue_core.stores.postgres import packing as pack
-from queue_core.stores.postgres import queues, told
 from queue_core.stores.postgres.adding import etas_of, given, outcome_of
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.step import Step, refuse
@@ -139,6 +139,12 @@ def _exchange(
     step: Step, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
 ) -> tuple[list[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
+    wanted = exchanging.filter_of(request) if ids is None or len(ids) == 1 else None
+    if wanted is not None:
+        fence = (ids[0], grants[0]) if ids and grants else (None, None)
+        swapped = exchanging.exchange_one(step, queue, fence, request, wanted, now=now)
+        if swapped is not None:
+            return [] if fences is None else [swapped[0]], swapped[1]
     if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
         grants = grants[:1]  # leased together, named in order: the server finds them with less work
     rows = step.rows(
