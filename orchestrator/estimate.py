@@ -5,7 +5,7 @@ Every estimator is a value, and learning returns the next one; together they sur
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, fields
 from typing import Final
 
 from orchestrator.config import PoolSpec
@@ -160,8 +160,8 @@ class Estimates:
     arrivals: Arrivals = Arrivals()
     slack: float = 0.8
     late_share: float = 0.0
-    gaps: Gaps = field(default_factory=Gaps)
-    durations: Durations = field(default_factory=Durations)
+    gaps: Gaps = Gaps()
+    durations: Durations = Durations()
     outcomes: Outcomes = Outcomes()
 
     def usable_slo_seconds(self, spec: PoolSpec) -> float:

@@ -5,7 +5,6 @@ A guard sees a target and the facts, and gives another target with its reason, o
 
 import math
 from collections.abc import Callable
-from dataclasses import field
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -35,8 +34,8 @@ class Facts:
     spec: PoolSpec
     conditions: Conditions
     now: Monotonic
-    outcomes: Outcomes = field(default_factory=Outcomes)
-    knee: Knee = field(default_factory=Knee)
+    outcomes: Outcomes = Outcomes()
+    knee: Knee = Knee()
     paper: int = 0
 
     @property

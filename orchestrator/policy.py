@@ -187,18 +187,13 @@ def _crew(
     running += [0.0] * (busy_slots - len(running))  # of very many leases a sample names some
     service_seconds = estimates.service.mean_seconds(held_seconds)
     is_asked = sample.ready or not pace.is_start_in_time  # else no deadline is looked at
-    longest_seconds = pace.longest_seconds(service_seconds) if is_asked else 0.0
-    return Crew(
-        idle_slots=len(up) * slots - busy_slots,
-        ready_in_seconds=tuple(ready_in_seconds),
-        slots_per_worker=slots,
-        remaining=estimates.durations.remaining(
-            service_seconds,
-            from_seconds=max(0.0, min(running, default=0.0)),
-            until_seconds=max(running, default=0.0) + longest_seconds,
-        ),
-        running=tuple(grouped(running)),
+    remaining = estimates.durations.remaining(
+        service_seconds,
+        from_seconds=max(0.0, min(running, default=0.0)),
+        until_seconds=max(running, default=0.0) + (pace.longest_seconds(service_seconds) if is_asked else 0.0),
     )
+    idle_slots = len(up) * slots - busy_slots
+    return Crew(idle_slots, tuple(ready_in_seconds), slots, remaining, tuple(grouped(running)))
 
 
 def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSpec) -> int:

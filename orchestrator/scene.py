@@ -1,6 +1,6 @@
 """What one decision looks at, and what a rule answers: the policy's state, the pool counted once, a wish. Pure."""
 
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -27,11 +27,11 @@ class PolicyState:
     `grown_at[n - 1]` is when a decision last asked for the n-th worker.
     """
 
-    estimates: Estimates = field(default_factory=Estimates)
-    burst: Burst = field(default_factory=Burst)
-    paper: PaperNeed = field(default_factory=PaperNeed)
-    knee: Knee = field(default_factory=Knee)
-    backlogs: Backlogs = field(default_factory=Backlogs)
+    estimates: Estimates = Estimates()
+    burst: Burst = Burst()
+    paper: PaperNeed = PaperNeed()
+    knee: Knee = Knee()
+    backlogs: Backlogs = Backlogs()
     sampled_at: Monotonic | None = None
     grown_at: tuple[Monotonic, ...] = ()
 
@@ -74,7 +74,7 @@ class Scene:
 
     @property
     def current(self) -> int:
-        return self.facts.current
+        return len(self.facts.alive)
 
 
 @value
