@@ -64,7 +64,8 @@ class Notes:
         self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
     ) -> tuple[list[Added], list[str]]:
         """For deletions; what their `then` became, and the tokens that were not current."""
-        self._log_finished([outcome.finished for outcome in outcomes if outcome is not None])
+        if self._lifecycle != "off":
+            self._log_finished([outcome.finished for outcome in outcomes if outcome is not None])
         added: list[Added] = []
         lost: list[str] = []
         for deletion, outcome in zip(deletions, outcomes, strict=True):
@@ -77,9 +78,11 @@ class Notes:
 
     def note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         """For an add, whose outcomes are in the order of its tasks."""
+        wakes = self.wakes
         for task, outcome in zip(tasks, added, strict=True):
             if outcome.ready and outcome.status == "added":
-                self.wake(task.queue or queue, task.tag)
+                key = (task.queue or queue, task.tag)
+                wakes[key] = wakes.get(key, 0) + 1
         if self._lifecycle != "off":
             self.note(
                 QueueEvent(events.TASK_ADDED, self.now, task.queue or queue, outcome.name, task.tag)
@@ -102,6 +105,10 @@ class Notes:
         """Have one waiter woken for a task of this tag."""
         key = (queue, tag)
         self.wakes[key] = self.wakes.get(key, 0) + 1
+
+    def all_wakes(self) -> list[Wake]:
+        """The wake-ups by queue and tag."""
+        return [Wake(queue, tag, count) for (queue, tag), count in self.wakes.items()]
 
 
 _FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, "expired": events.LEASE_EXPIRED}

@@ -92,8 +92,7 @@ class QueueService:
                     outcomes.append(error)  # the steps before it stand, and are to be told so
                 except QueueError as error:
                     outcomes.append(error)
-        wakes = tuple(Wake(queue, tag, count) for (queue, tag), count in turn.wakes.items())
-        return Batch(tuple(outcomes), self.store.ticket(), tuple(turn.events), wakes)
+        return Batch(tuple(outcomes), self.store.ticket(), tuple(turn.events), tuple(turn.all_wakes()))
 
     def _turn(self, transaction: Transaction, lifecycle: Lifecycle) -> Turn:
         return Turn(transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage)
@@ -118,28 +117,43 @@ class QueueService:
 
     def publish(self, batch: Batch[T]) -> None:
         """Tell of a synced batch: events to the log, wake-ups to those who wait."""
-        if batch.events:
-            self._log.record(batch.events)
-        if batch.wakes:
-            self._wake(batch.wakes)
+        self._tell(batch.events, batch.wakes)
+
+    def _tell(self, events: Sequence[QueueEvent], wakes: Sequence[Wake]) -> None:
+        if events:
+            self._log.record(events)
+        if wakes:
+            self._wake(wakes)
 
     def run(self, step: Step[T]) -> T:
         """One step, durable and told when this returns; its error is raised.
 
         Raises `OutcomeUnknownError` too when the change was made, and the disk failed to confirm it.
         """
-        batch = self.commit([step])
+        turn, outcome, ticket = self._insist(lambda: self._one(step)) if self.store.is_remote else self._one(step)
         try:
-            self.sync(batch)
+            self.store.sync(ticket)
         except StoreUnavailableError as error:
             raise OutcomeUnknownError(
                 f"the change was made but not confirmed by the disk: {error}; look before repeating"
             ) from error
-        self.publish(batch)
-        outcome = batch.outcomes[0]
+        self._tell(turn.events, turn.all_wakes())
         if isinstance(outcome, QueueError):
             raise outcome
         return outcome
+
+    def _one(self, step: Step[T]) -> tuple[Turn, T | QueueError, Ticket]:
+        """`_commit` for a single step."""
+        with self.store.begin() as transaction:
+            turn = self._turn(transaction, self._log.lifecycle)
+            outcome: T | QueueError
+            try:
+                outcome = step(turn)
+            except StoreError:
+                raise
+            except QueueError as error:
+                outcome = error
+        return turn, outcome, self.store.ticket()
 
     def within(self, connection: object, step: Step[T]) -> T:
         """One step in a transaction that the caller has open on a connection of its own to the store's database.

@@ -5,6 +5,7 @@ Nothing leaves from here: a `Turn` only collects. Whoever opened it publishes on
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Literal
 
 from queue_core import events, limits
@@ -35,6 +36,7 @@ SETTLE_CHUNK = 500
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
 KNOWN_SECONDS = 1.0
+_THEN = attrgetter("then")
 
 
 class StorageGuard:
@@ -336,10 +338,9 @@ def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: s
 
 def _check_deletions(deletions: Sequence[Deletion]) -> None:
     limits.check_token_count(len(deletions))
-    for deletion in deletions:
-        if deletion.then:
-            limits.check_add_count(len(deletion.then))
-            check_new_tasks(deletion.then)
+    for then in filter(None, map(_THEN, deletions)):
+        limits.check_add_count(len(then))
+        check_new_tasks(then)
 
 
 def _check_page(limit: int) -> None:

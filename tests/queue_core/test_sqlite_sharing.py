@@ -260,6 +260,46 @@ def test_a_lingering_reader_sees_its_snapshot_and_stops_nobody(tmp_path: Path, m
     store.close()
 
 
+def test_the_log_of_a_relaxed_store_is_folded_in_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "CHECKPOINT_PAGES", 10)
+    store = SqliteStore(tmp_path / "queue.db", durability="relaxed")
+    a_queue(store)
+    for _ in range(100):
+        add(store, *[NewTask(b"x" * 1000) for _ in range(20)])
+    assert (tmp_path / "queue.db-wal").stat().st_size <= 200 * 4120
+    assert store.check().problems == ()
+    store.close()
+
+
+class FailingSyncer:
+    """A disk that takes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        pass
+
+    def sync(self) -> None:
+        raise OSError("no")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_relaxed_store_whose_log_can_not_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "CHECKPOINT_PAGES", 1)
+    store = SqliteStore(tmp_path / "queue.db", durability="relaxed", open_syncer=FailingSyncer)
+
+    def refuses() -> bool:
+        try:
+            a_queue(store)
+            add(store, NewTask())
+        except StoreUnavailableError:
+            return True
+        return False
+
+    eventually(refuses)
+    store.close()
+
+
 def test_a_tag_that_another_process_forgot_is_made_anew(tmp_path: Path) -> None:
     first, second = a_store(tmp_path / "queue.db"), a_store(tmp_path / "queue.db")
     add(first, NewTask(tag="old"))

@@ -75,7 +75,7 @@ def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Inst
         task_id += 1
     if rows:
         step.next_id = first + len(rows)
-        step.connection.executemany(_INSERT, rows)
+        step.cursor.executemany(_INSERT, rows)
     if long:
         step.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:

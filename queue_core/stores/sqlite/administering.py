@@ -130,7 +130,7 @@ def in_state(step: Step, queue: QueueRow, state: TaskState, tag_ids: list[int] |
 
 def gauge(step: Step, tag_ids: Sequence[int], state: TaskState) -> int:
     """How many tasks of these tags are stored in a state; what this transaction changed is written first."""
-    step.counts.write(step.connection, now=step.now)
+    step.counts.write(step.cursor, now=step.now)
     row = step.connection.execute(
         f"SELECT sum({COUNTERS[GAUGE_OF_STATE[state]]}) FROM counts WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608
         (json.dumps(list(tag_ids)),),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from queue_core.clock import Instant
-from queue_core.stores.sqlite.driver import Connection
+from queue_core.stores.sqlite.driver import Cursor
 from queue_core.task import TaskState
 
 READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED = range(10)
@@ -64,7 +64,7 @@ class Counts:
         for counter, number in changes:
             numbers[counter] += number
 
-    def write(self, connection: Connection, *, now: Instant) -> None:
+    def write(self, cursor: Cursor, *, now: Instant) -> None:
         """Write what was gathered: rows that change alike, such as a tag and its queue, together."""
         tags, wholes = self._tags, self._wholes
         if not tags:
@@ -72,7 +72,7 @@ class Counts:
         self._tags, self._wholes = {}, {}
         if len(tags) == 1:
             ((tag, numbers),) = tags.items()
-            _write(connection, tuple(numbers), [tag, wholes[tag]], now=now)
+            _write(cursor, tuple(numbers), [tag, wholes[tag]], now=now)
             return
         sums: dict[int, list[int]] = {}
         alike: dict[tuple[int, ...], list[int]] = {}
@@ -84,14 +84,14 @@ class Counts:
         for whole, numbers in sums.items():
             alike.setdefault(tuple(numbers), []).append(whole)
         for key, ids in alike.items():
-            _write(connection, key, ids, now=now)
+            _write(cursor, key, ids, now=now)
 
 
-def _write(connection: Connection, numbers: tuple[int, ...], ids: list[int], *, now: Instant) -> None:
+def _write(cursor: Cursor, numbers: tuple[int, ...], ids: list[int], *, now: Instant) -> None:
     change = _change(numbers)
     if not change.numbers:
         return
     if len(ids) <= FEW:
-        connection.executemany(change.one, [(*change.numbers, now, count_id) for count_id in ids])
+        cursor.executemany(change.one, [(*change.numbers, now, count_id) for count_id in ids])
     else:
-        connection.execute(change.many, (*change.numbers, now, f"[{','.join(map(str, ids))}]"))
+        cursor.execute(change.many, (*change.numbers, now, f"[{','.join(map(str, ids))}]"))

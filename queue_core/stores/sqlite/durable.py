@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
-from threading import Condition
+from threading import Condition, Thread
 from typing import Protocol
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError
@@ -38,7 +38,7 @@ class FileSyncer:
 
 
 class NoSyncer:
-    """For `relaxed`: leaves it to the kernel when to write."""
+    """Leaves it to the kernel when to write: what a test of power cuts must find out."""
 
     def __init__(self, path: Path) -> None:
         pass
@@ -116,6 +116,43 @@ class GroupSync:
     def close(self) -> None:
         """Release the file."""
         self._syncer.close()
+
+
+class SyncAhead:
+    """Has the log of a `relaxed` store written to the disk while transactions go on.
+
+    A checkpoint must wait until all of it is there, and then finds little left. One caller at a time: whoever holds the
+    right to write.
+    """
+
+    def __init__(self, syncer: Syncer, failed: Callable[[OSError], None]) -> None:
+        """Args:
+        failed: told, in another thread, of a sync that failed.
+        """
+        self._syncer = syncer
+        self._failed = failed
+        self._thread: Thread | None = None
+
+    def is_over(self) -> bool:
+        """Begin a sync, unless one is under way; whether the one begun last has ended. It is then forgotten."""
+        if self._thread is None:
+            self._thread = Thread(target=self._sync, name="towline-sync-ahead", daemon=True)
+            self._thread.start()
+        if self._thread.is_alive():
+            return False
+        self._thread = None
+        return True
+
+    def _sync(self) -> None:
+        try:
+            self._syncer.sync()
+        except OSError as error:
+            self._failed(error)
+
+    def close(self) -> None:
+        """Wait for a sync that is under way."""
+        if self._thread is not None:
+            self._thread.join()
 
 
 class FileLock:

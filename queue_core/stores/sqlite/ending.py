@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import cast
 
 from queue_core import semantics
 from queue_core.admission import check_renewed_time
 from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.stats import FinishedLease
-from queue_core.store import Added, Deleted, Deletion, Release, Renewal, Renewed
+from queue_core.store import Deleted, Deletion, Release, Renewal, Renewed
 from queue_core.stores.building import builder
 from queue_core.stores.sqlite.adding import add, check_adds
 from queue_core.stores.sqlite.counts import DELETED, LEASED, tally
@@ -27,6 +28,8 @@ _HELD_ALL = (
     f"SELECT {_SHORT} FROM (SELECT value AS wanted FROM json_each(?))"  # noqa: S608
     " CROSS JOIN tasks ON id = wanted AND queue = ? AND state = 2 AND eta > ?"
 )
+
+_THEN = attrgetter("then")
 
 new_finished_lease = builder(FinishedLease)
 new_deleted = builder(Deleted)
@@ -108,20 +111,17 @@ def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant
     """See `Transaction.delete`."""
     queue = step.open_queue(name)
     fences = fences_of([deletion.token for deletion in deletions])
-    hands_over = False
-    for deletion in deletions:
-        if deletion.then:
-            hands_over = True
-            check_adds(step, name, deletion.then, now=now)
-    if not hands_over:
+    handed_over = list(filter(None, map(_THEN, deletions)))
+    for then in handed_over:
+        check_adds(step, name, then, now=now)
+    if not handed_over:
         return _delete(step, queue, fences, now=now)
     # One by one: a `then` may need the name of a task that a later deletion of the same call removes.
     outcomes: list[Deleted | None] = []
     for fence, deletion in zip(fences, deletions, strict=True):
         (deleted,) = _delete(step, queue, [fence], now=now)
         if deleted is not None and deletion.then:
-            then: list[Added] = add(step, name, deletion.then, now=now)
-            deleted = Deleted(deleted.finished, tuple(then))
+            deleted = Deleted(deleted.finished, tuple(add(step, name, deletion.then, now=now)))
         outcomes.append(deleted)
     return outcomes
 
@@ -131,7 +131,10 @@ def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instan
     held = {row[0]: row for row in _held(step, queue, fences, now=now)}
     finished: list[FinishedLease] = []
     outcomes: list[Deleted | None] = []
-    done: list[Row] = []
+    ids: list[int] = []
+    tags: list[int] = []
+    long: list[int] = []
+    named: list[str] = []
     name = queue.spec.name
     for task_id, leased_at in fences:
         row = held.get(task_id)
@@ -139,28 +142,32 @@ def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instan
             outcomes.append(None)
             continue
         del held[task_id]
-        ready_at, given = row[2], row[6]
+        _, tag, ready_at, leases, _, worker, given, is_long = row
+        ids.append(task_id)
+        tags.append(tag)
+        if is_long:
+            long.append(task_id)
+        if given is not None:
+            named.append(given)
         sample = new_finished_lease(
             name,
             f"_{task_id}" if given is None else given,
-            step.tag(row[1]),
-            row[5],
-            row[3],
+            step.tag(tag),
+            worker,
+            leases,
             "deleted",
             (leased_at - ready_at) / MICROSECONDS if leased_at > ready_at else 0.0,
             (now - leased_at) / MICROSECONDS if now > leased_at else 0.0,
             now,
         )
-        done.append(row)
         finished.append(sample)
         outcomes.append(new_deleted(sample))
-    if done:
-        remove_ids(step, [row[0] for row in done], long=[row[0] for row in done if row[7]])
-        named = [row[6] for row in done if row[6] is not None]
+    if ids:
+        remove_ids(step, ids, long=long)
         if named:
             take_back(step.connection, queue, named, at=now)
         step.note_all(queue, finished)
-        for tag, number in tally([row[1] for row in done]):
+        for tag, number in tally(tags):
             step.counts.change(queue.whole, tag, ((LEASED, -number), (DELETED, number)))
     return outcomes
 
@@ -168,5 +175,5 @@ def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instan
 def _held(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
     """What a deletion needs of tasks that are under a live lease, whichever it is."""
     if len(fences) == 1:
-        return step.connection.execute(_HELD, (fences[0][0], queue.id, now)).fetchall()
-    return step.connection.execute(_HELD_ALL, (id_list(dict(fences)), queue.id, now)).fetchall()
+        return step.cursor.execute(_HELD, (fences[0][0], queue.id, now)).fetchall()
+    return step.cursor.execute(_HELD_ALL, (id_list(dict(fences)), queue.id, now)).fetchall()

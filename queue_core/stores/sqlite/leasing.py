@@ -90,11 +90,11 @@ def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> 
     if tags.kind == "oldest":
         tag_ids = _oldest_tag(step, queue, tag_ids)
     if tag_ids is None:
-        return step.connection.execute(_ANY, (queue.id, count)).fetchall()
+        return step.cursor.execute(_ANY, (queue.id, count)).fetchall()
     if not tag_ids:
         return []
     if len(tag_ids) == 1:
-        return step.connection.execute(_TAG, (tag_ids[0], count)).fetchall()
+        return step.cursor.execute(_TAG, (tag_ids[0], count)).fetchall()
     first = islice(in_order(step, tag_ids, limit=count), count)
     rows = (step.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
     return [row for row in rows if row is not None]
@@ -150,9 +150,9 @@ def _take(
             )
         )
     if len(plain) == 1:
-        connection.execute(_TAKE, (end, worker, now, plain[0]))
+        step.cursor.execute(_TAKE, (end, worker, now, plain[0]))
     elif plain:
-        connection.execute(_TAKE_ALL, (end, worker, now, id_list(plain)))
+        step.cursor.execute(_TAKE_ALL, (end, worker, now, id_list(plain)))
     for tag_id, taken in tally([row[2] for row in rows]):
         step.counts.change(queue.whole, tag_id, ((READY, -taken), (LEASED, taken), (LEASES, taken)))
     step.told = True

@@ -24,7 +24,7 @@ _TAG_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? A
 def stats(step: Step, name: str, tags: TagFilter, *, now: Instant) -> QueueStats:
     """See `Transaction.stats`."""
     queue = step.queue(name)
-    step.counts.write(step.connection, now=step.now)
+    step.counts.write(step.cursor, now=step.now)
     return _stats(step, queue, step.tag_ids(queue, tags), now=now)
 
 
@@ -90,7 +90,7 @@ def _first_ready(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> Inst
 def tag_stats(step: Step, name: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
     """See `Transaction.tag_stats`."""
     queue = step.queue(name)
-    step.counts.write(step.connection, now=step.now)
+    step.counts.write(step.cursor, now=step.now)
     rows = step.connection.execute(
         "SELECT id, tag FROM counts WHERE queue = ? AND tag > ? ORDER BY tag LIMIT ?",
         (queue.id, after or "", limit),

@@ -6,7 +6,7 @@ from queue_core.clock import Instant
 from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counts import DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
-from queue_core.stores.sqlite.driver import Connection, Row
+from queue_core.stores.sqlite.driver import Connection, Cursor, Row
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import Task, TaskState
@@ -106,16 +106,16 @@ def remove(step: Step, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> 
 
 def remove_ids(step: Step, ids: Sequence[int], *, long: Sequence[int]) -> None:
     """Delete tasks by id, and the payloads of those whose payload is long."""
-    _delete_ids(step.connection, "tasks", ids)
+    _delete_ids(step.cursor, "tasks", ids)
     if long:
-        _delete_ids(step.connection, "payloads", long)
+        _delete_ids(step.cursor, "payloads", long)
 
 
-def _delete_ids(connection: Connection, table: str, ids: Sequence[int]) -> None:
+def _delete_ids(cursor: Cursor, table: str, ids: Sequence[int]) -> None:
     if len(ids) == 1:
-        connection.execute(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608
+        cursor.execute(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608
     else:
-        connection.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", (id_list(ids),))  # noqa: S608
+        cursor.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", (id_list(ids),))  # noqa: S608
 
 
 def id_list(ids: Iterable[int]) -> str:

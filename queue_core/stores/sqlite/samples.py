@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
 
 from queue_core.clock import MICROSECONDS
 from queue_core.stats import FinishedLease, Samples
@@ -12,6 +14,19 @@ TRIM_EVERY = 512
 _SHIFT = 40
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 _LARGEST = (1 << _SHIFT) - 1
+_COLUMNS = attrgetter(
+    "name",
+    "tag",
+    "worker",
+    "lease_number",
+    "outcome",
+    "waited_seconds",
+    "held_seconds",
+    "ended_at",
+    "died",
+    "reason",
+)
+_WAITED, _HELD = 5, 6
 
 
 def write_samples(
@@ -68,38 +83,18 @@ def pack(finished: Sequence[FinishedLease]) -> str:
     """JSON of the columns; a column whose values are all the same is written as that value."""
     if len(finished) == 1:
         return _pack_one(finished[0])
-    columns: list[list[object]] = [
-        [lease.name for lease in finished],
-        [lease.tag for lease in finished],
-        [lease.worker for lease in finished],
-        [lease.lease_number for lease in finished],
-        [lease.outcome for lease in finished],
-        [round(lease.waited_seconds * MICROSECONDS) for lease in finished],
-        [round(lease.held_seconds * MICROSECONDS) for lease in finished],
-        [lease.ended_at for lease in finished],
-        [lease.died for lease in finished],
-        [lease.reason for lease in finished],
-    ]
+    columns: list[Sequence[Any]] = list(zip(*map(_COLUMNS, finished), strict=True))
+    for at in (_WAITED, _HELD):
+        columns[at] = [round(seconds * MICROSECONDS) for seconds in columns[at]]
     size = len(finished)
-    packed = [column[0] if column.count(column[0]) == size else column for column in columns]
-    return _encode(packed)
+    return _encode([column[0] if column.count(column[0]) == size else column for column in columns])
 
 
 def _pack_one(lease: FinishedLease) -> str:
-    return _encode(
-        (
-            lease.name,
-            lease.tag,
-            lease.worker,
-            lease.lease_number,
-            lease.outcome,
-            round(lease.waited_seconds * MICROSECONDS),
-            round(lease.held_seconds * MICROSECONDS),
-            lease.ended_at,
-            lease.died,
-            lease.reason,
-        )
-    )
+    columns = list(_COLUMNS(lease))
+    for at in (_WAITED, _HELD):
+        columns[at] = round(columns[at] * MICROSECONDS)
+    return _encode(columns)
 
 
 def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:

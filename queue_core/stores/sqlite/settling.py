@@ -14,6 +14,10 @@ from queue_core.stores.sqlite.step import QueueRow, Step
 
 SETTLED_PER_CALL = 500
 
+_IS_DUE = (
+    "SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2 UNION ALL"
+    " SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2 LIMIT 1"
+)
 _DUE_DELAYED = (
     "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
     " ORDER BY eta, id LIMIT ?"
@@ -37,10 +41,10 @@ NOTHING_DUE = Settled()
 
 def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
     """Settle the first `limit` due tasks by eta."""
+    if not step.cursor.execute(_IS_DUE, (queue.id, now)).fetchall():
+        return NOTHING_DUE
     delayed = step.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
     leased = step.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()
-    if not delayed and not leased:
-        return NOTHING_DUE
     step.told = True
     horizon = None
     if len(delayed) + len(leased) > limit:

@@ -13,7 +13,7 @@ from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.counts import Counts
-from queue_core.stores.sqlite.driver import Connection
+from queue_core.stores.sqlite.driver import Connection, Cursor
 from queue_core.stores.sqlite.samples import write_samples
 from queue_core.task import QueueSpec, TagFilter
 
@@ -68,13 +68,17 @@ class Known:
 class Step:
     """One transaction under way on one connection."""
 
-    __slots__ = ("_finished", "_new_tags", "connection", "counts", "known", "next_id", "now", "told")
+    __slots__ = ("_finished", "_new_tags", "connection", "counts", "cursor", "known", "next_id", "now", "told")
 
-    def __init__(self, connection: Connection, known: Known, *, seen: int | None = None) -> None:
+    def __init__(
+        self, connection: Connection, known: Known, *, cursor: Cursor | None = None, seen: int | None = None
+    ) -> None:
         """Args:
+        cursor: of that connection, made before; for statements whose rows nobody reads, or all at once.
         seen: the library's number for the file as it is now; None: it can't be relied on.
         """
         self.connection = connection
+        self.cursor = cursor or connection
         self.known = known
         self.counts = Counts()
         self.told = False
@@ -223,9 +227,9 @@ class Step:
         """Write samples and counters; the last act before the commit."""
         self.write_samples()
         if self.next_id != self.known.next_id:
-            self.connection.execute("UPDATE counts SET added = ? WHERE id = 0", (self.next_id - 1,))
+            self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (self.next_id - 1,))
             self.known.next_id = self.next_id
-        self.counts.write(self.connection, now=self.now)
+        self.counts.write(self.cursor, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()
 

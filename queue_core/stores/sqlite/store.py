@@ -5,7 +5,7 @@ Between processes a kernel file lock orders the writers; it is released before t
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
@@ -16,13 +16,13 @@ from queue_core.errors import InvalidRequestError, StoreFullError, StoreUnavaila
 from queue_core.store import Check, Ticket
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
-from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, NoSyncer, OpenSyncer
+from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, OpenSyncer, SyncAhead
 from queue_core.stores.sqlite.file import check_path, connect, inspect, prepare
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.step import Known, Step
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 
-CHECKPOINT_PAGES = 2000
+CHECKPOINT_PAGES = 2000  # twice as many were tried: pages then take longer to find in the log than is gained
 CHECKPOINT_COMMITS = 500
 MAX_IDLE_READERS = 4
 READER_CACHE_KIBIBYTES = 4096
@@ -31,21 +31,20 @@ READER_CACHE_KIBIBYTES = 4096
 class Writing:
     """A write transaction as a context; a class, as entering a generator costs 0.7 us more."""
 
-    __slots__ = ("_enter", "_leave", "_step")
+    __slots__ = ("_step", "_store")
 
-    def __init__(self, enter: Callable[[], Step], leave: Callable[[Step, BaseException | None], None]) -> None:
-        self._enter = enter
-        self._leave = leave
+    def __init__(self, store: "SqliteStore") -> None:
+        self._store = store
         self._step: Step | None = None
 
     def __enter__(self) -> SqliteTransaction:
-        self._step = self._enter()
-        return SqliteTransaction(self._step)
+        step = self._step = self._store.enter()
+        return SqliteTransaction(step)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         step, self._step = self._step, None
         if step is not None:
-            self._leave(step, error)
+            self._store.leave(step, error)
 
 
 class SqliteStore:
@@ -79,12 +78,14 @@ class SqliteStore:
         except BaseException:
             self._file_lock.close()
             raise
+        self._cursor = self._writer.cursor()
         self._counts_pages = self._driver.watch(self._writer, self._note_pages)
         self._pages = 0
         self._pages_left = 0
         self._commits = 0
-        default: OpenSyncer = NoSyncer if durability == "relaxed" else FileSyncer
-        self._group = GroupSync((open_syncer or default)(self._beside("-wal")), self._path)
+        syncer = (open_syncer or FileSyncer)(self._beside("-wal"))
+        self._group = GroupSync(syncer, self._path)
+        self._ahead = SyncAhead(syncer, self._group.fail) if durability == "relaxed" else None
         self._signals = SocketSignals(self._path)
         self._known = Known()
         self._clock = SystemClock()
@@ -136,9 +137,10 @@ class SqliteStore:
 
     def begin(self) -> "Writing":
         """See `Store.begin`."""
-        return Writing(self._enter, self._leave)
+        return Writing(self)
 
-    def _enter(self) -> Step:
+    def enter(self) -> Step:
+        """Begin a transaction, alone among all writers; for `Writing`."""
         self._lock.acquire()
         try:
             self._check_usable()
@@ -148,17 +150,18 @@ class SqliteStore:
             self._lock.release()
             raise
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
-            return Step(self._writer, self._known, seen=self._driver.version(self._writer))
+            self._cursor.execute("BEGIN IMMEDIATE")
+            return Step(self._writer, self._known, cursor=self._cursor, seen=self._driver.version(self._writer))
         except BaseException as error:
             self._give_up(error)
             raise
 
-    def _leave(self, step: Step, error: BaseException | None) -> None:
+    def leave(self, step: Step, error: BaseException | None) -> None:
+        """Commit, or roll back for an `error`, and let the next writer in; for `Writing`."""
         if error is None:
             try:
                 step.write()
-                self._writer.execute("COMMIT")
+                self._cursor.execute("COMMIT")
             except BaseException as failure:
                 self._give_up(failure)
                 raise
@@ -247,6 +250,8 @@ class SqliteStore:
                 with self._readers_lock:
                     connections = [connection for connection, _known in self._readers]
                     self._readers.clear()
+                if self._ahead is not None:
+                    self._ahead.close()
                 self._file_lock.acquire()
                 # What can't be folded into the file stays in the log, and is read when the store is next opened.
                 for connection in (*connections, self._writer):
@@ -273,13 +278,10 @@ class SqliteStore:
     def _checkpoint_if_due(self) -> None:
         """Fold the log into the file while no other process writes: the log then starts again from its beginning.
 
-        A reader may hold a part of it back; then the next attempt waits until the log has grown as much again.
+        A reader may hold a part of it back; then the next attempt waits until the log has grown as much again. Where
+        the log is not synced with every commit, that begins beforehand, unless the disk falls behind.
         """
-        if self._counts_pages:
-            due = self._pages - self._pages_left >= CHECKPOINT_PAGES
-        else:
-            due = self._commits >= CHECKPOINT_COMMITS
-        if not due:
+        if not self._is_checkpoint_due():
             return
         self._commits = 0
         try:
@@ -293,6 +295,14 @@ class SqliteStore:
             return
         held_back = row is None or row[0] or row[1] != row[2]
         self._pages_left = self._pages if held_back else 0
+
+    def _is_checkpoint_due(self) -> bool:
+        if not self._counts_pages:
+            return self._commits >= CHECKPOINT_COMMITS
+        grown = self._pages - self._pages_left
+        if grown < CHECKPOINT_PAGES:
+            return False
+        return self._ahead is None or self._ahead.is_over() or grown >= 2 * CHECKPOINT_PAGES
 
     def _check_usable(self) -> None:
         if self._closed:
