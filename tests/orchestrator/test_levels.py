@@ -99,15 +99,15 @@ def test_more_time_never_means_fewer_turns(seen: list[float], mean: float, held:
     assert 0.0 <= remaining.turns(held, within) <= remaining.turns(held, 2 * within) + 1e-6
 
 
-@given(st.lists(st.floats(0.0, 1e3), max_size=50), st.floats(0.001, 1e3), st.floats(0, 1e3), st.floats(0, 1e3))
+@given(st.lists(st.floats(0.0, 1e3), max_size=50), st.floats(0.1, 100), st.floats(0, 20), st.floats(0, 100))
 def test_a_table_of_some_durations_tells_what_the_table_of_all_does(
-    seen: list[float], mean: float, held: float, within: float
+    seen: list[float], mean: float, held_means: float, within: float
 ) -> None:
-    durations = Durations().after(seen)
+    durations, held = Durations().after(seen), held_means * mean
+    whole = durations.remaining(mean)
     some = durations.remaining(mean, from_seconds=held, until_seconds=held + within)
-    assert some.turns(held, within) == pytest.approx(durations.remaining(mean).turns(held, within), abs=1e-9)
-    sooner = held / 2
-    assert some.turns(sooner, within) == pytest.approx(durations.remaining(mean).turns(sooner, within), abs=1e-9)
+    for asked in (held, held / 2):
+        assert some.turns(asked, within) == pytest.approx(whole.turns(asked, within), rel=1e-5, abs=1e-5)
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 9)), max_size=9), st.floats(0, 1e3), st.integers(0, 99))
