@@ -10,7 +10,7 @@ from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, UnknownQueueError
 from queue_core.server.core import ServerCore
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
-from queue_core.server.loop_turns import SLOW_SYNC_SECONDS, LoopTurns
+from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
 from queue_core.store import Ticket
@@ -200,3 +200,58 @@ def test_a_caller_whose_socket_is_gone_is_not_granted_what_woke_it() -> None:
 
     asyncio.run(main())
     assert [answer.granted.leases for answer in answers if isinstance(answer, LeaseAnswer)] == [()]
+
+
+def test_two_callers_that_come_back_together_share_a_transaction_though_one_is_a_little_later() -> None:
+    async def later(turns: LoopTurns) -> str:
+        for _ in range(MAX_ROUNDS // 2):
+            await asyncio.sleep(0)
+        return await turns.run(_add)
+
+    async def main() -> None:
+        turns, store = await _turns_shared_by(2, times=2)
+        before = (store.transactions, store.syncs)
+        await asyncio.gather(turns.run(_add), later(turns))
+        assert (store.transactions - before[0], store.syncs - before[1]) == (1, 1)
+
+    asyncio.run(main())
+
+
+def test_callers_who_stay_away_are_waited_for_once_and_not_for_long() -> None:
+    async def main() -> None:
+        turns, _store = await _turns_shared_by(1, times=2)
+        alone = await _rounds(turns)
+        turns, _store = await _turns_shared_by(10, times=2)
+        assert await _rounds(turns) == alone + MAX_ROUNDS
+        assert await _rounds(turns) == alone
+
+    asyncio.run(main())
+
+
+def test_callers_who_met_by_chance_are_not_waited_for() -> None:
+    async def main() -> None:
+        turns, _store = await _turns_shared_by(1, times=2)
+        alone = await _rounds(turns)
+        turns, _store = await _turns_shared_by(10, times=1)
+        assert await _rounds(turns) == alone
+
+    asyncio.run(main())
+
+
+async def _turns_shared_by(callers: int, *, times: int) -> tuple[LoopTurns, SlowDisk]:
+    """Turns over a disk that takes its time, after so many callers have shared so many of them, one after the other."""
+    turns, store = _turns(sync_seconds=SLOW_SYNC_SECONDS / 2)
+    await turns.run(_add)
+    for _ in range(times):
+        await asyncio.gather(*(turns.run(_add) for _ in range(callers)))
+    return turns, store
+
+
+async def _rounds(turns: LoopTurns) -> int:
+    """How many times round the loop a caller's answer takes."""
+    answer = asyncio.ensure_future(turns.run(_add))
+    count = 0
+    while not answer.done():
+        await asyncio.sleep(0)
+        count += 1
+    return count
