@@ -72,7 +72,9 @@ class Counts:
         self._tags, self._wholes = {}, {}
         if len(tags) == 1:
             ((tag, numbers),) = tags.items()
-            _write(cursor, tuple(numbers), [tag, wholes[tag]], now=now)
+            change = _change(tuple(numbers))
+            cells = (*change.numbers, now)
+            cursor.executemany(change.one, ((*cells, tag), (*cells, wholes[tag])))
             return
         sums: dict[int, list[int]] = {}
         alike: dict[tuple[int, ...], list[int]] = {}
@@ -89,8 +91,6 @@ class Counts:
 
 def _write(cursor: Cursor, numbers: tuple[int, ...], ids: list[int], *, now: Instant) -> None:
     change = _change(numbers)
-    if not change.numbers:
-        return
     if len(ids) <= FEW:
         cursor.executemany(change.one, [(*change.numbers, now, count_id) for count_id in ids])
     else:
