@@ -8,7 +8,10 @@ from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted
+from queue_core.stores.building import builder
 from queue_core.task import NewTask
+
+new_event = builder(QueueEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +28,28 @@ class Notes:
 
     def __init__(self, *, now: Instant, lifecycle: Lifecycle) -> None:
         self.now = now
-        self.events: list[QueueEvent] = []
         self.wakes: dict[tuple[str, str | None], int] = {}
         self._lifecycle = lifecycle
+        self._noted: list[Iterable[QueueEvent]] = []
 
     def note(self, noted: Iterable[QueueEvent]) -> None:
-        """Keep events as the log wants them: one for each task, one for all of a kind, or none."""
+        """Keep events to be told of, if the log wants any."""
+        if self._lifecycle != "off":
+            self._noted.append(noted)
+
+    def events(self) -> list[QueueEvent]:
+        """All events as the log wants them: one for each task, or one for all of a kind. Asked once, and late: they
+        are made here, so that nobody's answer waits for them."""
         if self._lifecycle == "task":
-            self.events.extend(noted)
-        elif self._lifecycle == "batch":
-            batch: dict[tuple[str, str], QueueEvent] = {}
-            for event in noted:
-                key = (event.event, event.queue)
-                before = batch.get(key)
-                count = event.count + (before.count if before else 0)
-                batch[key] = QueueEvent(event.event, event.at, event.queue, count=count)
-            self.events.extend(batch.values())
+            return [event for noted in self._noted for event in noted]
+        return [event for noted in self._noted for event in _in_batches(noted)]
 
     def note_granted(self, queue: str, granted: Granted) -> None:
         """For a lease call: what it granted, and what it found expired."""
         self.note_finished(granted.expired)
         if self._lifecycle != "off" and granted.leases:
             self.note(
-                QueueEvent(
+                new_event(
                     events.TASK_LEASED,
                     self.now,
                     queue,
@@ -85,7 +87,7 @@ class Notes:
                 wakes[key] = wakes.get(key, 0) + 1
         if self._lifecycle != "off":
             self.note(
-                QueueEvent(events.TASK_ADDED, self.now, task.queue or queue, outcome.name, task.tag)
+                new_event(events.TASK_ADDED, self.now, task.queue or queue, outcome.name, task.tag)
                 for task, outcome in zip(tasks, added, strict=True)
                 if outcome.status == "added"
             )
@@ -111,12 +113,22 @@ class Notes:
         return [Wake(queue, tag, count) for (queue, tag), count in self.wakes.items()]
 
 
+def _in_batches(noted: Iterable[QueueEvent]) -> Iterable[QueueEvent]:
+    batch: dict[tuple[str, str], QueueEvent] = {}
+    for event in noted:
+        key = (event.event, event.queue)
+        before = batch.get(key)
+        count = event.count + (before.count if before else 0)
+        batch[key] = QueueEvent(event.event, event.at, event.queue, count=count)
+    return batch.values()
+
+
 _FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, "expired": events.LEASE_EXPIRED}
 
 
 def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
     """What the lifecycle log tells of a lease that ended: how, and the death that came with it."""
-    told = QueueEvent(
+    told = new_event(
         _FINISHED[lease.outcome],
         at,
         lease.queue,

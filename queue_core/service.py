@@ -34,11 +34,14 @@ Step = Callable[[Turn], T]
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """A committed transaction that nobody has been told of yet: an outcome per step, in order."""
+    """A committed transaction that nobody has been told of yet: an outcome per step, in order.
+
+    `events` makes what is to be logged, once, when the answers are out.
+    """
 
     outcomes: tuple[T | QueueError, ...]
     ticket: Ticket
-    events: tuple[QueueEvent, ...]
+    events: Callable[[], Sequence[QueueEvent]]
     wakes: tuple[Wake, ...]
 
 
@@ -92,7 +95,7 @@ class QueueService:
                     outcomes.append(error)  # the steps before it stand, and are to be told so
                 except QueueError as error:
                     outcomes.append(error)
-        return Batch(tuple(outcomes), self.store.ticket(), tuple(turn.events), tuple(turn.all_wakes()))
+        return Batch(tuple(outcomes), self.store.ticket(), turn.events, tuple(turn.all_wakes()))
 
     def _turn(self, transaction: Transaction, lifecycle: Lifecycle) -> Turn:
         return Turn(transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage)
@@ -117,7 +120,7 @@ class QueueService:
 
     def publish(self, batch: Batch[T]) -> None:
         """Tell of a synced batch: events to the log, wake-ups to those who wait."""
-        self._tell(batch.events, batch.wakes)
+        self._tell(batch.events(), batch.wakes)
 
     def _tell(self, events: Sequence[QueueEvent], wakes: Sequence[Wake]) -> None:
         if events:
@@ -137,7 +140,7 @@ class QueueService:
             raise OutcomeUnknownError(
                 f"the change was made but not confirmed by the disk: {error}; look before repeating"
             ) from error
-        self._tell(turn.events, turn.all_wakes())
+        self._tell(turn.events(), turn.all_wakes())
         if isinstance(outcome, QueueError):
             raise outcome
         return outcome
