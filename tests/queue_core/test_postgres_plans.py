@@ -78,6 +78,12 @@ VERBS: dict[str, Verb] = {
     "exchange": lambda to: to.exchange(
         QUEUE, [Deletion(token) for token in _leased(to)], LeaseRequest(10, 9.0, ANY, "w"), now=at(9)
     ),
+    "lease one": lambda to: to.lease(QUEUE, LeaseRequest(1, 9.0, ANY, ""), now=at(9)),
+    "lease one untagged": lambda to: to.lease(QUEUE, LeaseRequest(1, 9.0, UNTAGGED, ""), now=at(9)),
+    "lease one of a tag": lambda to: to.lease(QUEUE, LeaseRequest(1, 9.0, TagFilter.of("tag-3"), ""), now=at(9)),
+    "exchange one": lambda to: to.exchange(
+        QUEUE, [Deletion(_leased(to)[0])], LeaseRequest(1, 9.0, ANY, "w"), now=at(9)
+    ),
     "renew": lambda to: to.renew(QUEUE, [Renewal(token, 20) for token in _leased(to)], now=at(9)),
     "release": lambda to: to.release(QUEUE, [Release(token) for token in _leased(to)], now=at(9)),
     "settle": lambda to: to.settle(QUEUE, limit=10, now=at(86_400)),

@@ -81,6 +81,18 @@ CREATE FUNCTION count_tasks(
         expired = c.expired + excluded.expired, died = c.died + excluded.died, changed_at = excluded.changed_at
 $$;
 
+-- Begin the counters of untagged tasks and of their queue in a slot, as far as there are none in it yet.
+CREATE FUNCTION count_first(
+    queue int4, slot int2, now int8, ready int8 DEFAULT 0, leased int8 DEFAULT 0, added int8 DEFAULT 0,
+    leases int8 DEFAULT 0, deleted int8 DEFAULT 0
+) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO towline.counts (queue, kind, slot, ready, leased, added, leases, deleted, changed_at)
+    VALUES
+        (queue, 0, slot, ready, leased, added, leases, deleted, now),
+        (queue, 1, slot, ready, leased, added, leases, deleted, now)
+    ON CONFLICT DO NOTHING
+$$;
+
 -- The counters of a queue, or of some of its tags (none: of the untagged), summed over the slots.
 CREATE FUNCTION sum_counts(queue_id int4, tags text[]) RETURNS towline.counts LANGUAGE plpgsql STABLE AS $$
 DECLARE

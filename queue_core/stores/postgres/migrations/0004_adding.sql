@@ -101,6 +101,7 @@ CREATE FUNCTION add_run(
 DECLARE
     one text := tags[1];
     total int4 := cardinality(payloads);
+    counted int4;
     is_named bool := names <> '{}' AND (total > 1 OR names[1] IS NOT NULL);
     is_plain bool := etas = '{}' AND (tags = '{}' OR total = 1 OR tags = array_fill(tags[1], ARRAY[cardinality(tags)]));
 BEGIN
@@ -141,10 +142,18 @@ BEGIN
         )
         SELECT array_agg(new.id) INTO ids FROM new;
     END IF;
-    IF is_plain THEN
+    -- Tags first: their rows may be missing, and then the queue's is counted with them. The untagged and their queue at once.
+    IF is_plain AND one IS NULL THEN
         UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
-        WHERE c.queue = queue_id AND c.kind = CASE WHEN one IS NULL THEN 1 ELSE 2 END AND c.tag = coalesce(one, '')
-            AND c.slot = add_run.slot;
+        WHERE c.queue = queue_id AND c.kind <= 1 AND c.tag = '' AND c.slot = add_run.slot;
+        GET DIAGNOSTICS counted = ROW_COUNT;
+        IF counted < 2 THEN
+            PERFORM towline.count_first(queue_id, slot, now, ready => total, added => total);
+        END IF;
+        RETURN;
+    ELSIF is_plain THEN
+        UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
+        WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = one AND c.slot = add_run.slot;
     END IF;
     IF is_plain AND FOUND THEN
         UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
@@ -163,7 +172,7 @@ CREATE FUNCTION add(
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    free_slot int2 := 0;
+    free_slot int2;
     queue_id int4;
     moved text;
     has_tags bool;
@@ -173,9 +182,11 @@ DECLARE
     last int4;
     run record;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN
-        free_slot := towline.take_slot();
-    END IF;
+    free_slot := CASE
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN 0
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 1) THEN 1
+        ELSE towline.take_slot()
+    END;
     FOREACH queue_name IN ARRAY CASE WHEN cardinality(queues) = 1 THEN queues ELSE towline.distinct_names(queues) END LOOP
         IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
             RETURN;  -- never: in a condition a function is called without a query around it

@@ -21,22 +21,16 @@ CREATE TYPE exchanged AS (
     done_worker text
 );
 
--- Add to the counters of untagged tasks and of their queue where a transaction's slot has no rows for them yet.
-CREATE FUNCTION count_first(
-    queue int4, slot int2, now int8, ready int8, leased int8, leases int8, deleted int8
-) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO towline.counts (queue, kind, slot, ready, leased, leases, deleted, changed_at)
-    VALUES (queue, 0, slot, ready, leased, leases, deleted, now), (queue, 1, slot, ready, leased, leases, deleted, now)
-    ON CONFLICT DO NOTHING
-$$;
-
 -- done_id NULL: nothing is done. filter: 0 any, 1 this tag, 2 untagged.
 CREATE FUNCTION exchange_one(
     queue_name text, now int8, done_id int8, done_grant int8, asked_seconds float8, filter int2, wanted_tag text,
     worker_name text
 ) RETURNS exchanged LANGUAGE plpgsql AS $$
 DECLARE
-    q record;
+    queue_id int4;
+    retention_seconds float8;
+    end_at int8;
+    is_due bool;
     done_leases int4;
     done_ready_at int8;
     done_name text;
@@ -45,7 +39,7 @@ DECLARE
     got towline.exchanged;
     place tid;  -- where it is: locked, it stays there
     last_eta int8;
-    free_slot int2 := 0;
+    free_slot int2;
     gone int4 := 0;
     taken int4 := 0;
     counted int4;
@@ -61,36 +55,37 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    SELECT e.id, e.name_retention_seconds AS retention_seconds,
-        now + round(coalesce(asked_seconds, e.lease_seconds) * 1000000)::int8 AS end_at
-    INTO q
+    SELECT e.id, e.name_retention_seconds, now + round(coalesce(asked_seconds, e.lease_seconds) * 1000000)::int8,
+        EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 1 AND t.eta <= now)
+            OR EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 2 AND t.eta <= now)
+    INTO queue_id, retention_seconds, end_at, is_due
     FROM towline.queues AS e
     WHERE e.name = queue_name AND e.moved_to = '' AND NOT e.paused
-        AND coalesce(asked_seconds, e.lease_seconds) <= e.max_lease_seconds
-        AND NOT EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 1 AND t.eta <= now)
-        AND NOT EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 2 AND t.eta <= now);
-    IF NOT FOUND THEN
+        AND coalesce(asked_seconds, e.lease_seconds) <= e.max_lease_seconds;
+    IF NOT FOUND OR is_due THEN
         RETURN NULL;
     END IF;
-    IF NOT pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN
-        free_slot := towline.take_slot();
-    END IF;
+    free_slot := CASE
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN 0
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 1) THEN 1
+        ELSE towline.take_slot()
+    END;
 
     IF done_id IS NOT NULL THEN
         DELETE FROM towline.tasks AS t
-        WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue + 0 = q.id AND t.state + 0 = 2 AND t.eta + 0 > now
+        WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue + 0 = queue_id AND t.state + 0 = 2 AND t.eta + 0 > now
         RETURNING t.leases, t.ready_at, t.name, t.tag, t.worker
         INTO done_leases, done_ready_at, done_name, done_tag, done_worker;
         IF FOUND THEN
             gone := 1;
             INSERT INTO towline.samples (queue, size, outcome, numbers, texts, ended_at)
             VALUES (
-                q.id, 1, 'deleted', ARRAY[[done_id, done_leases, greatest(0, done_grant - done_ready_at), done_grant]],
+                queue_id, 1, 'deleted', ARRAY[[done_id, done_leases, greatest(0, done_grant - done_ready_at), done_grant]],
                 ARRAY[[done_name, done_tag, done_worker]], ARRAY[now]
             );
             IF done_name IS NOT NULL THEN
-                UPDATE towline.names AS n SET task = NULL, until = now + round(q.retention_seconds * 1000000)::int8
-                WHERE n.queue = q.id AND n.name = done_name;
+                UPDATE towline.names AS n SET task = NULL, until = now + round(retention_seconds * 1000000)::int8
+                WHERE n.queue = queue_id AND n.name = done_name;
             END IF;
         END IF;
     END IF;
@@ -99,15 +94,15 @@ BEGIN
     last_eta := greatest(now, (date_part('epoch', statement_timestamp()) * 1000000)::int8);
     IF filter = 0 THEN
         SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = q.id AND t.state = 0 AND t.eta <= last_eta
+        WHERE t.queue = queue_id AND t.state = 0 AND t.eta <= last_eta
         ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
     ELSIF filter = 1 THEN
         SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = q.id AND t.tag = wanted_tag AND t.state = 0 AND t.eta <= last_eta
+        WHERE t.queue = queue_id AND t.tag = wanted_tag AND t.state = 0 AND t.eta <= last_eta
         ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
     ELSE
         SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = q.id AND t.tag IS NULL AND t.state = 0 AND t.eta <= last_eta
+        WHERE t.queue = queue_id AND t.tag IS NULL AND t.state = 0 AND t.eta <= last_eta
         ORDER BY t.tag, t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
     END IF;
     IF FOUND THEN
@@ -115,8 +110,8 @@ BEGIN
         UPDATE towline.tasks AS t SET
             state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
             worker = nullif(worker_name, ''),
-            eta = CASE WHEN t.spent IS NULL THEN q.end_at
-                ELSE towline.unspent_end(q.end_at, towline.ahead_of(t.spent, now)) END,
+            eta = CASE WHEN t.spent IS NULL THEN end_at
+                ELSE towline.unspent_end(end_at, towline.ahead_of(t.spent, now)) END,
             spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
         WHERE t.ctid = place
         RETURNING NULL, t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
@@ -135,10 +130,12 @@ BEGIN
         UPDATE towline.counts AS c SET
             ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
             deleted = c.deleted + gone, changed_at = now
-        WHERE c.queue = q.id AND c.kind <= 1 AND c.tag = '' AND c.slot = free_slot;
+        WHERE c.queue = queue_id AND c.kind <= 1 AND c.tag = '' AND c.slot = free_slot;
         GET DIAGNOSTICS counted = ROW_COUNT;
         IF counted < 2 THEN
-            PERFORM towline.count_first(q.id, free_slot, now, -taken, taken - gone, taken, gone);
+            PERFORM towline.count_first(
+                queue_id, free_slot, now, ready => -taken, leased => taken - gone, leases => taken, deleted => gone
+            );
         END IF;
     ELSE
         counted := 0;
@@ -146,17 +143,17 @@ BEGIN
             UPDATE towline.counts AS c SET
                 ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
                 deleted = c.deleted + gone, changed_at = now
-            WHERE c.queue = q.id AND c.kind = 2 AND c.tag = coalesce(got.tag, done_tag) AND c.slot = free_slot;
+            WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = coalesce(got.tag, done_tag) AND c.slot = free_slot;
             GET DIAGNOSTICS counted = ROW_COUNT;
         END IF;
         IF counted = 1 THEN
             UPDATE towline.counts AS c SET
                 ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
                 deleted = c.deleted + gone, changed_at = now
-            WHERE c.queue = q.id AND c.kind = 0 AND c.tag = '' AND c.slot = free_slot;
+            WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = free_slot;
         ELSE
             PERFORM towline.count_worked(
-                q.id, free_slot, now, CASE gone WHEN 1 THEN ARRAY[done_tag] END,
+                queue_id, free_slot, now, CASE gone WHEN 1 THEN ARRAY[done_tag] END,
                 CASE taken WHEN 1 THEN ARRAY[got.tag] END
             );
         END IF;
