@@ -73,11 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             home = folder / name
             home.mkdir()
             tally = scenario(_budget(options, len(names)), home)
-            shutil.rmtree(home)
             tallies.append(tally)
+            if not tally.violations:
+                shutil.rmtree(home)
             _tell(f"{name:7} {tally.skipped or f'{tally.operations} operations, {len(tally.violations)} violations'}")
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if any(tally.violations for tally in tallies):
+            print(f"the histories that prove it are in {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
     print(as_json(tallies, options.seed) if options.json else as_table(tallies, options.seed))
     return 1 if any(tally.violations for tally in tallies) else 0
 

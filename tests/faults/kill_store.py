@@ -65,7 +65,7 @@ def kills_on(
 ) -> Tally:
     """Rounds on a new store each, held to the histories when everybody is dead and the engine is back once more.
 
-    The first round with a violation is the last.
+    The first round with a violation is the last, and leaves its histories behind.
 
     Args:
         round_seconds: how long faults go on in a round, from the first call on.
@@ -83,7 +83,8 @@ def kills_on(
                 seeded = Random(f"{budget.seed}/{store}/{number}")
                 a_round = _Round(site, home, nursery, seeded, tally, number, durability)
                 a_round.run(min(round_seconds, deadline.left_seconds))
-                shutil.rmtree(home)
+                if not tally.violations:
+                    shutil.rmtree(home)
                 is_enough = budget.operations is not None and tally.operations >= budget.operations
                 if deadline.is_over or is_enough or tally.violations:
                     break

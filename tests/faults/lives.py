@@ -195,7 +195,9 @@ def _operations(call: Call) -> Iterable[Operation]:
     if verb not in ("renew", "release", "delete"):
         return
     for end in call.asked.ends:
-        effect = "refused" if end.token in call.answer.lost else _effect(call)
+        # A call that was sent twice may have done the first time what it was refused the second time.
+        is_refused = call.outcome == "ok" and end.token in call.answer.lost
+        effect: Effect = "refused" if is_refused else _effect(call)
         yield Operation(call, verb, end, effect, call.answer.ends.get(end.token))
 
 

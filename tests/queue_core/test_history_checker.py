@@ -49,6 +49,15 @@ def honest() -> Iterator[tuple[str, Story]]:
         .keeps(a_stored(lease=SECOND_LEASE)),
     )
     yield (
+        "a renewal that shortened the lease, sent again when it had ended",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("renew", FIRST.token, "unknown", seconds=0.5, lost=True)
+        .lease(SECOND_LEASE)
+        .keeps(a_stored(lease=SECOND_LEASE)),
+    )
+    yield (
         "expired, refused, leased again",
         Story()
         .add()
