@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from queue_core import events
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted
-from queue_core.stores.building import builder
 from queue_core.task import NewTask
 
 new_event = builder(QueueEvent)

@@ -10,10 +10,10 @@ from dataclasses import fields
 from typing import TypeAlias, TypeVar, cast
 
 from queue_core.api import Observation
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
-from queue_core.stores.building import builder
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 Json: TypeAlias = dict[str, object]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from queue_core.building import builder
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted
-from queue_core.stores.building import builder
 from queue_core.stores.sqlite.ending import fences_of
 from queue_core.stores.sqlite.samples import pack, unpack
 from queue_core.stores.sqlite.store import SqliteStore

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from queue_core import limits
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, UnknownQueueError
 from queue_core.server.appengine import messages, plain_adds
@@ -13,7 +14,6 @@ from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.plain_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.schema import Record
 from queue_core.service import Step
-from queue_core.stores.building import builder
 from queue_core.task import NewTask
 from queue_core.verbs import Turn
 

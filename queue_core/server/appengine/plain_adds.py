@@ -7,6 +7,7 @@ anything else, right or wrong: it is `adding` that says what a request means, an
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import EIGHT_BYTES, LAST_BITS, CodecError, decode, encode, seven_bits_each
@@ -14,7 +15,6 @@ from queue_core.server.appengine.codes import ApplicationError, Code
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.schema import Label, Message, Record
 from queue_core.store import Added
-from queue_core.stores.building import builder
 from queue_core.task import NewTask
 
 MAX_TASKS_PER_ADD = 100

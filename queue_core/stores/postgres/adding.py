@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from queue_core import semantics
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.store import Added
-from queue_core.stores.building import builder
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.step import Step, refuse

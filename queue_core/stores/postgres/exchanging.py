@@ -1,8 +1,8 @@
 """One finished lease for one new one: the short way through `exchange` for who takes one task at a time."""
 
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.store import Deleted, Granted, LeaseRequest
-from queue_core.stores.building import builder
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Statement

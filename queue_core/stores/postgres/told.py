@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
-from queue_core.stores.building import builder
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.step import Step, refuse
 

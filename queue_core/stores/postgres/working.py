@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from operator import lt
 
 from queue_core.admission import check_lease_time
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed
-from queue_core.stores.building import builder
 from queue_core.stores.postgres import exchanging, queues, told
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.adding import etas_of, given, outcome_of

@@ -6,10 +6,10 @@
 from collections.abc import Sequence
 from struct import Struct, pack
 
+from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
-from queue_core.stores.building import builder
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 

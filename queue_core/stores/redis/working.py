@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 
+from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed
-from queue_core.stores.building import builder
 from queue_core.stores.redis.adding import cells_of, change_with_ids, queues_of
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.line import Cell

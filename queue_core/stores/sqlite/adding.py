@@ -5,9 +5,9 @@ from itertools import groupby
 from operator import attrgetter
 
 from queue_core import semantics
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.store import Added
-from queue_core.stores.building import builder
 from queue_core.stores.sqlite import names
 from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY, tally
 from queue_core.stores.sqlite.driver import Cell

@@ -7,10 +7,10 @@ from typing import cast
 
 from queue_core import semantics
 from queue_core.admission import check_renewed_time
+from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Release, Renewal, Renewed
-from queue_core.stores.building import builder
 from queue_core.stores.sqlite.adding import add, check_adds
 from queue_core.stores.sqlite.counts import DELETED, LEASED, tally
 from queue_core.stores.sqlite.driver import Row

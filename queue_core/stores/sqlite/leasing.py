@@ -6,10 +6,10 @@ from itertools import islice
 
 from queue_core import semantics
 from queue_core.admission import check_lease_time
+from queue_core.building import builder
 from queue_core.clock import Instant, after
 from queue_core.semantics import is_delayed_until, unspent_end
 from queue_core.store import Granted, LeaseRequest
-from queue_core.stores.building import builder
 from queue_core.stores.sqlite.counts import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import (
