@@ -17,8 +17,8 @@ CLOCK_ERROR_MICROSECONDS = 50_000
 """What the checker grants to a caller's estimate of an engine's clock. Half of the best round trip is what it should
 be off, a fraction of a millisecond here, but for the first calls of a process that was not given the processor."""
 UNTOUCHED_LOG = {"auto-aof-rewrite-percentage": "0"}
-"""Redis 7.0 that is killed while it begins another file of its log may refuse to start again ("the truncated file is not
-the last file"), which ends the search for faults of ours: once in some 200 kills when the log had reached 40 MB."""
+"""Redis 7.0 that is killed while it begins another file of its log may refuse to start again ("the truncated file is
+not the last file"), which ends the search for faults of ours: once in some 200 kills when the log had reached 40 MB."""
 
 
 @dataclass(frozen=True, slots=True)
