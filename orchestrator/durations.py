@@ -89,10 +89,6 @@ class Remaining:
     shares: tuple[float, ...]
     integrals: tuple[float, ...]
 
-    def turns(self, held_seconds: float, within_seconds: float) -> float:
-        """Leases that may begin on a slot within that time, when its present lease has run for `held_seconds`."""
-        return self.begun(((held_seconds, 1),), within_seconds)
-
     def begun(
         self,
         running: Iterable[tuple[float, int]],

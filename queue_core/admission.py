@@ -13,8 +13,7 @@ FILLED_FROM = "filled from "
 def check_new_tasks(tasks: Sequence[NewTask]) -> None:
     """Raise an `InvalidRequestError` for the first task that can't be added; names the limit."""
     for task in tasks:
-        if len(task.payload) > limits.MAX_PAYLOAD_BYTES:
-            limits.check_payload(task.payload)
+        limits.check_payload(task.payload)
         if task.tag is not None:
             limits.check_tag(task.tag)
         if task.name is not None:

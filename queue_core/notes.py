@@ -80,11 +80,9 @@ class Notes:
 
     def note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         """For an add, whose outcomes are in the order of its tasks."""
-        wakes = self.wakes
         for task, outcome in zip(tasks, added, strict=True):
             if outcome.ready and outcome.status == "added":
-                key = (task.queue or queue, task.tag)
-                wakes[key] = wakes.get(key, 0) + 1
+                self.wake(task.queue or queue, task.tag)
         if self._lifecycle != "off":
             self.note(
                 new_event(events.TASK_ADDED, self.now, task.queue or queue, outcome.name, task.tag)

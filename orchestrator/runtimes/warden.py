@@ -82,7 +82,7 @@ def _goes_on_duty(duty: int) -> bool:
 
 
 def is_held(lock: int) -> bool:
-    """Whether a living supervisor holds the lock of this open file."""
+    """Whether a living process, a supervisor or a warden, holds the lock of this open file. Raises `OSError`."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,11 +1,12 @@
 """Keeps one warden on duty: a process that outlives its supervisor, and tells that it is there by a lock on a file."""
 
-import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+
+from orchestrator.runtimes.warden import is_held
 
 _PACKAGE_ROOT: Final = Path(__file__).parents[2]
 
@@ -56,11 +57,8 @@ class WardenDuty:
         except OSError:
             return False
         try:
-            fcntl.flock(duty, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return is_held(duty)
         except OSError:
             return False
         finally:
             os.close(duty)
-        return False

@@ -4,7 +4,6 @@ Whether a supervisor lives is told by the lock in its folder. Only what has been
 label says is ended; of a folder that cannot be looked into nothing is known, and nothing done.
 """
 
-import fcntl
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final, Literal
 from orchestrator.clock import Monotonic
 from orchestrator.runtimes.docker.place import identity_in
 from orchestrator.runtimes.docker.state import Known
+from orchestrator.runtimes.warden import is_held
 from orchestrator.value import value
 
 LOOK_SECONDS: Final = 60.0
@@ -78,9 +78,6 @@ def supervision_of(state: str) -> Supervision:
     except OSError:
         return "unknown"
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "alive"
+        return "alive" if is_held(lock) else "away"
     finally:
         os.close(lock)
-    return "away"
