@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from queue_core import events
 from queue_core.building import builder
@@ -12,6 +13,8 @@ from queue_core.store import Added, Deleted, Deletion, Granted
 from queue_core.task import NewTask
 
 new_event = builder(QueueEvent)
+
+_THEN = attrgetter("then")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +67,17 @@ class Notes:
 
     def note_deleted(
         self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
-    ) -> tuple[list[Added], list[str]]:
-        """For deletions; what their `then` became, and the tokens that were not current."""
+    ) -> list[Added]:
+        """For deletions: what their `then` became."""
         if self._lifecycle != "off":
-            self._log_finished([outcome.finished for outcome in outcomes if outcome is not None])
+            self._log_finished(outcome.finished for outcome in outcomes if outcome is not None)
         added: list[Added] = []
-        lost: list[str] = []
-        for deletion, outcome in zip(deletions, outcomes, strict=True):
-            if outcome is None:
-                lost.append(deletion.token)
-            elif deletion.then:
-                added.extend(outcome.then)
-                self.note_added(queue, deletion.then, outcome.then)
-        return added, lost
+        if any(map(_THEN, deletions)):
+            for deletion, outcome in zip(deletions, outcomes, strict=True):
+                if outcome is not None and deletion.then:
+                    added.extend(outcome.then)
+                    self.note_added(queue, deletion.then, outcome.then)
+        return added
 
     def note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         """For an add, whose outcomes are in the order of its tasks."""
@@ -97,8 +98,8 @@ class Notes:
                 self.wake(lease.queue, lease.tag)
         self._log_finished(finished)
 
-    def _log_finished(self, finished: Sequence[FinishedLease]) -> None:
-        if self._lifecycle != "off" and finished:
+    def _log_finished(self, finished: Iterable[FinishedLease]) -> None:
+        if self._lifecycle != "off":
             self.note(event for lease in finished for event in finished_events(lease, at=self.now))
 
     def wake(self, queue: str, tag: str | None) -> None:

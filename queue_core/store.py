@@ -93,12 +93,12 @@ class Transaction(Protocol):
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
         """Give back, with back-off; a task with no lease left becomes dead."""
 
-    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         """Delete inside a current lease."""
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
-    ) -> tuple[list[Deleted | None], Granted]:
+    ) -> tuple[Sequence[Deleted | None], Granted]:
         """`delete`, then `lease`, as one step: a worker's steady state, in one round trip to a remote store.
 
         Raises what the two raise, before anything is written; but for a retired worker the deletions take effect, and

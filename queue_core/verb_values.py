@@ -1,5 +1,6 @@
 """What the verbs of a store take and answer: frozen values, for every store alike."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +39,7 @@ class Granted:
     `refused`: the worker was retired, so an exchange granted it nothing.
     """
 
-    leases: tuple[Lease, ...]
+    leases: Sequence[Lease]
     expired: tuple[FinishedLease, ...] = ()
     unsettled: bool = False
     refused: bool = False

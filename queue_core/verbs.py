@@ -11,6 +11,7 @@ from typing import Literal
 from queue_core import events, limits
 from queue_core.admission import check_new_tasks, check_queue_spec, check_storage, check_storage_limit
 from queue_core.api import ALL_STATES, Observation
+from queue_core.building import missing
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errand import Errand, errand_of
 from queue_core.errors import InvalidCountError, WorkerRetiredError
@@ -20,6 +21,7 @@ from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import (
     Added,
     ClientCall,
+    Deleted,
     Deletion,
     Granted,
     LeaseRequest,
@@ -136,11 +138,11 @@ class Turn(Notes):
             _, gone = self.delete(queue, deletions)
             return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker), gone
         outcomes, granted = self.transaction.exchange(queue, deletions, request, now=self.now)
-        _, lost = self.note_deleted(queue, deletions, outcomes)
+        self.note_deleted(queue, deletions, outcomes)
         self.note_granted(queue, granted)
         if granted.refused:
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
-        return granted, lost
+        return granted, _lost(deletions, outcomes)
 
     def _lease_alone(self, queue: str, errand: Errand, request: LeaseRequest) -> Granted:
         """The one task that the worker is there for; once it had that, it is done."""
@@ -192,7 +194,7 @@ class Turn(Notes):
         """What the deletions' `then` became, and the tokens that were not current."""
         _check_deletions(deletions)
         outcomes = self.transaction.delete(queue, deletions, now=self.now)
-        return self.note_deleted(queue, deletions, outcomes)
+        return self.note_deleted(queue, deletions, outcomes), _lost(deletions, outcomes)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -341,6 +343,10 @@ def _check_deletions(deletions: Sequence[Deletion]) -> None:
     for then in filter(None, map(_THEN, deletions)):
         limits.check_add_count(len(then))
         check_new_tasks(then)
+
+
+def _lost(deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]) -> list[str]:
+    return [deletions[at].token for at in missing(outcomes)]
 
 
 def _check_page(limit: int) -> None:

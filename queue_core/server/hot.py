@@ -39,7 +39,7 @@ class Reply:
     body: bytes
     media_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    leases: tuple[Lease, ...] = ()
+    leases: Sequence[Lease] = ()
 
 
 @dataclass(frozen=True, slots=True)

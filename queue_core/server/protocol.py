@@ -7,6 +7,7 @@ is answered, `Expect: 100-continue`, an upgrade), takes uvicorn's own way to the
 import asyncio
 import select
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import unpack_from
 from typing import cast
@@ -75,7 +76,7 @@ class HotProtocol(HttpToolsProtocol):
     hot: HotVerbs
     appengine: Door
     max_body_bytes: int
-    granted: tuple[Lease, ...] = ()
+    granted: Sequence[Lease] = ()
     """Leases in the last answer, until the caller says something: then it has read it."""
 
     usual_head: tuple[object, bytes] = (None, b"")

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.building import builder
+from queue_core.building import LazyList, builder, missing
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted
 from queue_core.stores.sqlite.ending import fences_of
-from queue_core.stores.sqlite.samples import pack, unpack
+from queue_core.stores.sqlite.samples import pack, sample_of, unpack
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import Lease, NewTask, parse_token
 from tests.support.task_builders import a_queue, add, at, lease
@@ -33,6 +33,21 @@ def test_quickly_built_values_have_the_same_defaults() -> None:
     assert builder(FinishedLease)(*cells) == FinishedLease(*cells)  # type: ignore[arg-type]
 
 
+def test_a_lazy_list_makes_its_values_when_one_is_looked_at_and_only_once() -> None:
+    made: list[str] = []
+
+    def make() -> list[str | None]:
+        made.append("made")
+        return ["a", None, "c"]
+
+    lazy: LazyList[str | None] = LazyList(3, make, missing=[1])
+    assert (len(lazy), bool(lazy), missing(lazy), made) == (3, True, [1], [])
+    assert (lazy[0], lazy[1:], list(lazy), made) == ("a", [None, "c"], ["a", None, "c"], ["made"])
+    assert lazy == ("a", None, "c")
+    assert lazy != ["a"]
+    assert missing(list(lazy)) == [1]
+
+
 @pytest.mark.parametrize("tokens", [["1.2"], ["1.2", "3.4"], ["999999999999999999.999999999999999999", "0.0"]])
 def test_tokens_read_at_once_are_read_as_one_by_one(tokens: list[str]) -> None:
     assert fences_of(tokens) == [parse_token(token) for token in tokens]
@@ -51,7 +66,7 @@ def test_samples_are_packed_without_loss(size: int) -> None:
         for at in range(size)
     ]
     rounded = [round(each.waited_seconds * 1e6) / 1e6 for each in finished]
-    unpacked = unpack("q", pack(finished), size)
+    unpacked = unpack("q", pack([sample_of(each) for each in finished]), size)
     assert [each.waited_seconds for each in unpacked] == rounded
     assert [(each.name, each.tag, each.ended_at) for each in unpacked] == [
         (each.name, each.tag, each.ended_at) for each in finished

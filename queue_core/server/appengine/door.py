@@ -2,7 +2,7 @@
 its clients take anything else for a broken network, which their workers do not survive."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
@@ -243,7 +243,7 @@ def reply_of(outcome: object) -> Reply:
     return _application_error(Code.INTERNAL_ERROR, "the server made a mistake; its log has the details")
 
 
-def _reply(response: bytes, *, leases: tuple[Lease, ...] = ()) -> Reply:
+def _reply(response: bytes, *, leases: Sequence[Lease] = ()) -> Reply:
     return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE, (), leases)
 
 

@@ -1,7 +1,7 @@
 """The counters of queues and tags: changes are gathered during a transaction and written once, at its end."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,7 +41,7 @@ def _change(numbers: tuple[int, ...]) -> _Change:
     return _Change(f"{sql} = ?", many, tuple([number for number in numbers if number]))
 
 
-def tally(tags: list[int]) -> Iterable[tuple[int, int]]:
+def tally(tags: Sequence[int]) -> Iterable[tuple[int, int]]:
     """Each tag's row and how often it occurs; nearly always all are the same."""
     return ((tags[0], len(tags)),) if tags.count(tags[0]) == len(tags) else Counter(tags).items()
 

@@ -7,15 +7,16 @@ from typing import cast
 
 from queue_core import semantics
 from queue_core.admission import check_renewed_time
-from queue_core.building import builder
-from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
+from queue_core.building import LazyList, builder, missing
+from queue_core.clock import Instant, after, seconds_between
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Release, Renewal, Renewed
 from queue_core.stores.sqlite.adding import add, check_adds
 from queue_core.stores.sqlite.counts import DELETED, LEASED, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.names import take_back
-from queue_core.stores.sqlite.rows import end, id_list, load, remove_ids, task_of, write
+from queue_core.stores.sqlite.rows import among, by_ids, end, load, remove_ids, task_of, write
+from queue_core.stores.sqlite.samples import Sample, finished_of
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import Task, TaskState, parse_token
 
@@ -23,15 +24,10 @@ _LEASED = int(TaskState.LEASED)
 
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 _SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL"
-_HELD = f"SELECT {_SHORT} FROM tasks WHERE id = ? AND queue = ? AND state = 2 AND eta > ?"  # noqa: S608
-_HELD_ALL = (
-    f"SELECT {_SHORT} FROM (SELECT value AS wanted FROM json_each(?))"  # noqa: S608
-    " CROSS JOIN tasks ON id = wanted AND queue = ? AND state = 2 AND eta > ?"
-)
+_HELD = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
 
 _THEN = attrgetter("then")
 
-new_finished_lease = builder(FinishedLease)
 new_deleted = builder(Deleted)
 
 Fence = tuple[int, Instant]
@@ -107,7 +103,7 @@ def _release(step: Step, queue: QueueRow, row: Row, asked: Release, *, now: Inst
     return end(step, queue, row, ending)
 
 
-def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
     """See `Transaction.delete`."""
     queue = step.open_queue(name)
     fences = fences_of([deletion.token for deletion in deletions])
@@ -126,54 +122,55 @@ def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant
     return outcomes
 
 
-def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Deleted | None]:
+def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> Sequence[Deleted | None]:
     step.told = True
-    held = {row[0]: row for row in _held(step, queue, fences, now=now)}
-    finished: list[FinishedLease] = []
-    outcomes: list[Deleted | None] = []
-    ids: list[int] = []
-    tags: list[int] = []
-    long: list[int] = []
-    named: list[str] = []
-    name = queue.spec.name
-    for task_id, leased_at in fences:
-        row = held.get(task_id)
-        if row is None or row[4] != leased_at:
-            outcomes.append(None)
-            continue
-        del held[task_id]
-        _, tag, ready_at, leases, _, worker, given, is_long = row
-        ids.append(task_id)
-        tags.append(tag)
-        if is_long:
-            long.append(task_id)
-        if given is not None:
-            named.append(given)
-        sample = new_finished_lease(
-            name,
+    found = _found(_held(step, queue, fences, now=now), fences)
+    rows = [row for row in found if row is not None]
+    if not rows:
+        return [None] * len(found)
+    ids = [row[0] for row in rows]
+    remove_ids(step, ids, long=[row[0] for row in rows if row[7]])
+    named = [row[6] for row in rows if row[6] is not None]
+    if named:
+        take_back(step.connection, queue, named, at=now)
+    tag_ids = [row[1] for row in rows]
+    for tag_id, number in tally(tag_ids):
+        step.counts.change(queue.whole, tag_id, ((LEASED, -number), (DELETED, number)))
+    tags = step.tags_of(tag_ids)
+    samples: list[Sample] = [
+        (
             f"_{task_id}" if given is None else given,
-            step.tag(tag),
+            tags[tag_id],
             worker,
             leases,
             "deleted",
-            (leased_at - ready_at) / MICROSECONDS if leased_at > ready_at else 0.0,
-            (now - leased_at) / MICROSECONDS if now > leased_at else 0.0,
+            leased_at - ready_at if leased_at > ready_at else 0,
+            now - leased_at if now > leased_at else 0,
             now,
+            False,
+            "",
         )
-        finished.append(sample)
-        outcomes.append(new_deleted(sample))
-    if ids:
-        remove_ids(step, ids, long=long)
-        if named:
-            take_back(step.connection, queue, named, at=now)
-        step.note_all(queue, finished)
-        for tag, number in tally(tags):
-            step.counts.change(queue.whole, tag, ((LEASED, -number), (DELETED, number)))
-    return outcomes
+        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _ in rows
+    ]
+    step.note_all(queue, samples)
+    lost = missing(found) if len(rows) < len(found) else ()
+    return LazyList(len(found), lambda: _outcomes(queue.spec.name, found, samples), missing=lost)
+
+
+def _found(rows: Sequence[Row], fences: Sequence[Fence]) -> list[Row | None]:
+    """For each fence its row, if that lease is current; None, too, when a call names it a second time."""
+    if [(row[0], row[4]) for row in rows] == fences:
+        return list(rows)
+    held: dict[Fence, Row] = {(row[0], row[4]): row for row in rows}
+    return [held.pop(fence, None) for fence in fences]
+
+
+def _outcomes(queue: str, found: Sequence[Row | None], samples: Sequence[Sample]) -> list[Deleted | None]:
+    of_rows = iter(samples)
+    return [None if row is None else new_deleted(finished_of(queue, next(of_rows))) for row in found]
 
 
 def _held(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
     """What a deletion needs of tasks that are under a live lease, whichever it is."""
-    if len(fences) == 1:
-        return step.cursor.execute(_HELD, (fences[0][0], queue.id, now)).fetchall()
-    return step.cursor.execute(_HELD_ALL, (id_list(dict(fences)), queue.id, now)).fetchall()
+    form, cells = among(list(dict(fences)))
+    return step.cursor.execute(_HELD[form], (*cells, queue.id, now)).fetchall()

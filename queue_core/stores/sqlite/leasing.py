@@ -1,19 +1,20 @@
 """The lease verb: settle, find the tasks in order, take them, all in the caller's transaction."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from queue_core import semantics
 from queue_core.admission import check_lease_time
-from queue_core.building import builder
+from queue_core.building import LazyList, builder
 from queue_core.clock import Instant, after
 from queue_core.semantics import is_delayed_until, unspent_end
 from queue_core.store import Granted, LeaseRequest
 from queue_core.stores.sqlite.counts import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import (
-    id_list,
+    among,
+    by_ids,
     load,
     payload_of,
     ready_rows,
@@ -34,10 +35,12 @@ _TAG = (
 )
 _ONE = f"SELECT {_COLUMNS} FROM tasks WHERE id = ?"  # noqa: S608
 _HEAD = "SELECT eta, id FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"
-_SET = "UPDATE tasks SET state = 2, ready_at = eta, eta = ?, leases = leases + 1, worker = ?"
-_TAKE = f"{_SET}, leased_at = max(?, leased_at + 1) WHERE id = ?"
-_TAKE_ALL = f"{_SET}, leased_at = max(?, leased_at + 1) WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608
-_TAKE_SPENT = f"{_SET}, leased_at = max(?, leased_at + 1), spent = ? WHERE id = ?"
+_SET = (
+    "UPDATE tasks SET state = 2, ready_at = eta, eta = ?, leases = leases + 1, worker = ?,"
+    " leased_at = max(?, leased_at + 1)"
+)
+_TAKE = by_ids(f"{_SET} WHERE {{ids}}")
+_TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
 new_lease = builder(Lease)
 
@@ -119,41 +122,54 @@ def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[
 
 def _take(
     step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant
-) -> tuple[Lease, ...]:
-    connection = step.connection
-    name = queue.spec.name
+) -> Sequence[Lease]:
     end = after(now, seconds)
-    tags = {tag_id: step.tag(tag_id) for tag_id in {row[2] for row in rows}}
-    plain: list[int] = []
-    leases: list[Lease] = []
-    for eta, task_id, tag_id, added_at, number, last_leased_at, given, spent, payload in rows:
-        leased_at = now if now > last_leased_at else last_leased_at + 1
-        expires_at = end
-        if spent is None:
-            plain.append(task_id)
-        else:
-            expires_at, still = unspent_end(end, spent_of(spent), now=now)
-            connection.execute(_TAKE_SPENT, (expires_at, worker, now, spent_text(still), task_id))
-        leases.append(
-            new_lease(
-                name,
-                f"_{task_id}" if given is None else given,
-                tags[tag_id],
-                payload if payload is not None else payload_of(connection, task_id, None),
-                f"{task_id}.{leased_at}",
-                worker,
-                number + 1,
-                leased_at,
-                expires_at,
-                eta,
-                added_at,
-            )
-        )
-    if len(plain) == 1:
-        step.cursor.execute(_TAKE, (end, worker, now, plain[0]))
-    elif plain:
-        step.cursor.execute(_TAKE_ALL, (end, worker, now, id_list(plain)))
-    for tag_id, taken in tally([row[2] for row in rows]):
+    ends, payloads = _exceptions(step, rows, end=end, worker=worker, now=now)
+    plain = [row[1] for row in rows if row[1] not in ends] if ends else [row[1] for row in rows]
+    if plain:
+        form, cells = among(plain)
+        step.cursor.execute(_TAKE[form], (end, worker, now, *cells))
+    tag_ids = [row[2] for row in rows]
+    for tag_id, taken in tally(tag_ids):
         step.counts.change(queue.whole, tag_id, ((READY, -taken), (LEASED, taken), (LEASES, taken)))
     step.told = True
-    return tuple(leases)
+    tags = step.tags_of(tag_ids)
+    name = queue.spec.name
+
+    def leases() -> list[Lease]:
+        found: list[Lease] = []
+        for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload in rows:
+            leased_at = now if now > last_leased_at else last_leased_at + 1
+            found.append(
+                new_lease(
+                    name,
+                    f"_{task_id}" if given is None else given,
+                    tags[tag_id],
+                    payloads[task_id] if payload is None else payload,
+                    f"{task_id}.{leased_at}",
+                    worker,
+                    number + 1,
+                    leased_at,
+                    ends.get(task_id, end),
+                    eta,
+                    added_at,
+                )
+            )
+        return found
+
+    return LazyList(len(rows), leases) if len(rows) > 1 else tuple(leases())
+
+
+def _exceptions(
+    step: Step, rows: list[Row], *, end: Instant, worker: str, now: Instant
+) -> tuple[dict[int, Instant], dict[int, bytes]]:
+    """By task id: the ends of leases that end where a spent one would, which are taken here; and long payloads."""
+    ends: dict[int, Instant] = {}
+    payloads: dict[int, bytes] = {}
+    for _, task_id, _, _, _, _, _, spent, payload in rows:
+        if spent is not None:
+            ends[task_id], still = unspent_end(end, spent_of(spent), now=now)
+            step.connection.execute(_TAKE_SPENT, (ends[task_id], worker, now, spent_text(still), task_id))
+        if payload is None:
+            payloads[task_id] = payload_of(step.connection, task_id, None)
+    return ends, payloads

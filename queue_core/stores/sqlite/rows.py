@@ -1,12 +1,13 @@
 """Between a task's row and its `Task`; the verbs that are not hot run the pure semantics over these."""
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from queue_core.clock import Instant
 from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counts import DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
-from queue_core.stores.sqlite.driver import Connection, Cursor, Row
+from queue_core.stores.sqlite.driver import Cell, Connection, Row
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import Task, TaskState
@@ -18,15 +19,26 @@ COLUMNS = (
     "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
     " payload IS NULL AS is_long, max_leases"
 )
-_BY_ID = f"SELECT {COLUMNS} FROM tasks WHERE id = ? AND queue = ?"  # noqa: S608
-_BY_IDS = (
-    f"SELECT {COLUMNS} FROM (SELECT value AS wanted FROM json_each(?)) CROSS JOIN tasks ON id = wanted"  # noqa: S608
-    " AND queue = ?"
-)
 _WRITE = (
     "UPDATE tasks SET state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
     " WHERE id = ?"
 )
+
+
+Form = Literal["one", "run", "list"]
+"""How rows are found by their ids. One statement over a list takes three fifths of the time of as many statements; over a run of ids, which tasks that
+were added together have, a little over two fifths."""
+
+_CONDITIONS: dict[Form, str] = {
+    "one": "id = ?",
+    "run": "id BETWEEN ? AND ?",
+    "list": "id IN (SELECT value FROM json_each(?))",
+}
+
+
+def by_ids(sql: str) -> dict[Form, str]:
+    """A statement in each form; `{ids}` stands for its condition."""
+    return {form: sql.replace("{ids}", condition) for form, condition in _CONDITIONS.items()}
 
 
 def ready_rows(columns: str) -> str:
@@ -37,12 +49,15 @@ def ready_rows(columns: str) -> str:
     )
 
 
-def load(connection: Connection, queue: QueueRow, ids: Sequence[int]) -> list[Row]:
+_LOAD = by_ids(f"SELECT {COLUMNS} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ?")  # noqa: S608
+_REMOVE = by_ids("DELETE FROM tasks WHERE {ids}")
+_REMOVE_PAYLOADS = by_ids("DELETE FROM payloads WHERE {ids}")
+
+
+def load(connection: Connection, queue: QueueRow, ids: list[int]) -> list[Row]:
     """The rows of those ids that are tasks of this queue, without their payloads."""
-    if len(ids) == 1:
-        row = connection.execute(_BY_ID, (ids[0], queue.id)).fetchone()
-        return [] if row is None else [row]
-    return connection.execute(_BY_IDS, (id_list(ids), queue.id)).fetchall()
+    form, cells = among(ids)
+    return connection.execute(_LOAD[form], (*cells, queue.id)).fetchall()
 
 
 def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> Task:
@@ -104,23 +119,22 @@ def remove(step: Step, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> 
         take_back(step.connection, queue, named, at=at)
 
 
-def remove_ids(step: Step, ids: Sequence[int], *, long: Sequence[int]) -> None:
+def remove_ids(step: Step, ids: list[int], *, long: list[int]) -> None:
     """Delete tasks by id, and the payloads of those whose payload is long."""
-    _delete_ids(step.cursor, "tasks", ids)
+    form, cells = among(ids)
+    step.cursor.execute(_REMOVE[form], cells)
     if long:
-        _delete_ids(step.cursor, "payloads", long)
+        form, cells = among(long)
+        step.cursor.execute(_REMOVE_PAYLOADS[form], cells)
 
 
-def _delete_ids(cursor: Cursor, table: str, ids: Sequence[int]) -> None:
+def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
+    """Which form of a statement finds the rows of these ids, none named twice, and what its condition takes."""
     if len(ids) == 1:
-        cursor.execute(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608
-    else:
-        cursor.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", (id_list(ids),))  # noqa: S608
-
-
-def id_list(ids: Iterable[int]) -> str:
-    """Ids for `json_each`: one statement over a list takes three fifths of the time of as many statements."""
-    return f"[{','.join(map(str, ids))}]"
+        return "one", (ids[0],)
+    if ids and ids == list(range(ids[0], ids[0] + len(ids))):
+        return "run", (ids[0], ids[-1])
+    return "list", (f"[{','.join(map(str, ids))}]",)
 
 
 def end(step: Step, queue: QueueRow, row: Row, ending: Ending) -> FinishedLease:

@@ -1,37 +1,27 @@
 """Finished leases as rows: those of one transaction and queue together, column by column, a bounded number kept."""
 
-import json
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Any
+from typing import TypeAlias
 
-from queue_core.clock import MICROSECONDS
-from queue_core.stats import FinishedLease, Samples
+from pydantic_core import from_json, to_json
+
+from queue_core.building import builder
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.stats import FinishedLease, LeaseOutcome, Samples
 from queue_core.stores.sqlite.driver import Connection
 
 KEPT_SAMPLES = 10_000
 TRIM_EVERY = 512
 _SHIFT = 40
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 _LARGEST = (1 << _SHIFT) - 1
-_COLUMNS = attrgetter(
-    "name",
-    "tag",
-    "worker",
-    "lease_number",
-    "outcome",
-    "waited_seconds",
-    "held_seconds",
-    "ended_at",
-    "died",
-    "reason",
-)
-_WAITED, _HELD = 5, 6
+
+Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str]
+"""A finished lease as it is kept: the fields of a `FinishedLease` but its queue, the two durations in microseconds."""
+
+new_finished_lease = builder(FinishedLease)
 
 
-def write_samples(
-    connection: Connection, queue_id: int, finished: Sequence[FinishedLease], *, before: int | None
-) -> int:
+def write_samples(connection: Connection, queue_id: int, finished: Sequence[Sample], *, before: int | None) -> int:
     """Note finished leases of a queue, in order; now and then forget those beyond the number kept.
 
     Args:
@@ -79,41 +69,40 @@ def last_sample(connection: Connection, queue_id: int) -> int:
     return 0 if row is None else int(row[0]) - base
 
 
-def pack(finished: Sequence[FinishedLease]) -> str:
+def sample_of(finished: FinishedLease) -> Sample:
+    """How a finished lease is kept."""
+    return (
+        finished.name,
+        finished.tag,
+        finished.worker,
+        finished.lease_number,
+        finished.outcome,
+        round(finished.waited_seconds * MICROSECONDS),
+        round(finished.held_seconds * MICROSECONDS),
+        finished.ended_at,
+        finished.died,
+        finished.reason,
+    )
+
+
+def finished_of(queue: str, sample: Sample) -> FinishedLease:
+    """The finished lease that was kept so."""
+    name, tag, worker, number, outcome, waited, held, ended_at, died, reason = sample
+    return new_finished_lease(
+        queue, name, tag, worker, number, outcome, waited / MICROSECONDS, held / MICROSECONDS, ended_at, died, reason
+    )
+
+
+def pack(samples: Sequence[Sample]) -> str:
     """JSON of the columns; a column whose values are all the same is written as that value."""
-    if len(finished) == 1:
-        return _pack_one(finished[0])
-    columns: list[Sequence[Any]] = list(zip(*map(_COLUMNS, finished), strict=True))
-    for at in (_WAITED, _HELD):
-        columns[at] = [round(seconds * MICROSECONDS) for seconds in columns[at]]
-    size = len(finished)
-    return _encode([column[0] if column.count(column[0]) == size else column for column in columns])
-
-
-def _pack_one(lease: FinishedLease) -> str:
-    columns = list(_COLUMNS(lease))
-    for at in (_WAITED, _HELD):
-        columns[at] = round(columns[at] * MICROSECONDS)
-    return _encode(columns)
+    size = len(samples)
+    if size == 1:
+        return to_json(samples[0]).decode()
+    columns = zip(*samples, strict=True)
+    return to_json([column[0] if column.count(column[0]) == size else column for column in columns]).decode()
 
 
 def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:
     """The finished leases of one row."""
-    columns = (column if isinstance(column, list) else [column] * size for column in json.loads(packed))
-    names, tags, workers, numbers, outcomes, waited, held, ended, died, reasons = columns
-    return [
-        FinishedLease(
-            queue,
-            names[at],
-            tags[at],
-            workers[at],
-            numbers[at],
-            outcomes[at],
-            waited[at] / MICROSECONDS,
-            held[at] / MICROSECONDS,
-            ended[at],
-            died[at],
-            reasons[at],
-        )
-        for at in range(size)
-    ]
+    columns = (column if isinstance(column, list) else [column] * size for column in from_json(packed))
+    return [finished_of(queue, sample) for sample in zip(*columns, strict=True)]

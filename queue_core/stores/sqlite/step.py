@@ -5,6 +5,7 @@ rest until `catalog.version` rises.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from queue_core.admission import check_not_moved
@@ -14,7 +15,7 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.counts import Counts
 from queue_core.stores.sqlite.driver import Connection, Cursor
-from queue_core.stores.sqlite.samples import write_samples
+from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
 MAX_KNOWN_TAGS = 50_000
@@ -82,7 +83,7 @@ class Step:
         self.known = known
         self.counts = Counts()
         self.told = False
-        self._finished: dict[int, list[FinishedLease]] = {}
+        self._finished: dict[int, list[Sample]] = {}
         self.now = Instant(0)
         self._new_tags = 0
         if seen is None or seen != known.seen:
@@ -181,6 +182,10 @@ class Step:
         tags[tag_id] = found[0] or None
         return tags[tag_id]
 
+    def tags_of(self, tag_ids: Iterable[int]) -> dict[int, str | None]:
+        """The tags of rows, however often each is named."""
+        return {tag_id: self.tag(tag_id) for tag_id in set(tag_ids)}
+
     def tag_ids(self, queue: QueueRow, tags: TagFilter) -> list[int] | None:
         """The rows of the tags that a filter takes; None: all of the queue."""
         if tags.kind == "untagged":
@@ -208,10 +213,10 @@ class Step:
 
     def note(self, queue: QueueRow, finished: FinishedLease) -> None:
         """Keep a finished lease for the samples."""
-        self._finished.setdefault(queue.id, []).append(finished)
+        self._finished.setdefault(queue.id, []).append(sample_of(finished))
 
-    def note_all(self, queue: QueueRow, finished: list[FinishedLease]) -> None:
-        """Keep finished leases for the samples."""
+    def note_all(self, queue: QueueRow, finished: list[Sample]) -> None:
+        """Keep finished leases, as samples are."""
         self._finished.setdefault(queue.id, []).extend(finished)
 
     def write_samples(self) -> None:

@@ -93,12 +93,12 @@ class SqliteTransaction:
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
         return ending.release(self._at(now), queue, releases, now=now)
 
-    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         return ending.delete(self._at(now), queue, deletions, now=now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
-    ) -> tuple[list[Deleted | None], Granted]:
+    ) -> tuple[Sequence[Deleted | None], Granted]:
         step = self._at(now)
         if request.seconds is not None:
             check_lease_time(step.open_queue(queue).spec, request.seconds)
