@@ -26,8 +26,8 @@ _WRITE = (
 
 
 Form = Literal["one", "run", "list"]
-"""How rows are found by their ids. One statement over a list takes three fifths of the time of as many statements; over a run of ids, which tasks that
-were added together have, a little over two fifths."""
+"""How rows are found by their ids. One statement over a list takes three fifths of the time of as many statements; over
+a run of ids, which tasks that were added together have, a little over two fifths."""
 
 _CONDITIONS: dict[Form, str] = {
     "one": "id = ?",
