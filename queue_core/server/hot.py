@@ -5,17 +5,20 @@ Both doors lead here: the ASGI application (`app.py`) and the protocol's short w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from queue_core.building import builder
 from queue_core.errors import QueueError
 from queue_core.http_api.values import Json, added_json, lease_json, list_json
 from queue_core.limits import check_wait_seconds
 from queue_core.pull_queue import lease_lost
 from queue_core.server import events, wire
+from queue_core.server.asked import Asked, exchange_of, lease_of
 from queue_core.server.auth import Gate, Headers
 from queue_core.server.kept_adds import KeptAdd
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
@@ -23,7 +26,7 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
 from queue_core.server.repeats import Repeats
 from queue_core.server.turns import Done, Turns
 from queue_core.server.waiting import WaitingLeases
-from queue_core.store import Added, ClientCall, Deletion
+from queue_core.store import Added, ClientCall
 from queue_core.task import Lease, NewTask
 
 JSON = b"application/json"
@@ -40,6 +43,9 @@ class Reply:
     media_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     leases: Sequence[Lease] = ()
+
+
+new_reply = builder(Reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,9 @@ class Request:
     reply: Callable[[Reply], None]
     is_gone: Callable[[], bool]
     is_admitted: bool = False
+
+
+new_request = builder(Request)
 
 
 class Door(Protocol):
@@ -136,13 +145,12 @@ class HotVerbs:
             self._repeats.once(key, start, done)
 
     def _lease(self, request: Request) -> LeaseCall:
-        return self._begin(request, wire.LeaseRequest.model_validate_json(request.body), [])
+        return self._begin(request, lease_of(request.body))
 
     def _exchange(self, request: Request) -> LeaseCall:
-        asked = wire.ExchangeRequest.model_validate_json(request.body)
-        return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
+        return self._begin(request, exchange_of(request.body))
 
-    def _begin(self, request: Request, asked: wire.LeaseRequest, deletions: list[Deletion]) -> LeaseCall:
+    def _begin(self, request: Request, asked: Asked) -> LeaseCall:
         check_wait_seconds(asked.wait_seconds)
         if asked.wait_seconds and self._waiting.is_full:
             raise refusal(
@@ -152,26 +160,16 @@ class HotVerbs:
                 headers=((b"retry-after", b"1"),),
             )
 
-        def answer(outcome: LeaseAnswer | Exception) -> None:
-            if not isinstance(outcome, LeaseAnswer):
-                request.reply(reply_of(outcome))
-                return
-            leases = outcome.granted.leases
-            body: Json = {"leases": [lease_json(lease) for lease in leases]}
-            if request.verb == "exchange":
-                body["lost"] = outcome.lost
-            request.reply(Reply(200, to_json(body), leases=leases))
-
         call = LeaseCall(
             request.queue,
             asked.count,
             asked.seconds,
-            asked.filter(),
+            asked.tags,
             asked.worker,
             asked.wait_seconds,
             asked.worker or request.caller,
-            deletions,
-            answer,
+            asked.deletions,
+            partial(_answer, request),
             request.is_gone,
             size_bytes=len(request.body),
         )
@@ -206,6 +204,17 @@ class HotVerbs:
                 request.reply(json_reply({"added": [added_json(one) for one in added]}))
 
         self._turns.submit(lambda turn: turn.delete(request.queue, deletions), delete, size_bytes=len(request.body))
+
+
+def _answer(request: Request, outcome: LeaseAnswer | Exception) -> None:
+    if not isinstance(outcome, LeaseAnswer):
+        request.reply(reply_of(outcome))
+        return
+    leases = outcome.granted.leases
+    body: Json = {"leases": [lease_json(lease) for lease in leases]}
+    if request.verb == "exchange":
+        body["lost"] = outcome.lost
+    request.reply(new_reply(200, to_json(body), leases=leases))
 
 
 def json_reply(value: object, *, status: int = 200) -> Reply:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from queue_core.building import builder
 from queue_core.errors import QueueError
 from queue_core.store import Deletion, Granted
 from queue_core.task import TagFilter
@@ -19,6 +20,7 @@ class LeaseAnswer:
     lost: tuple[str, ...] = ()
 
 
+new_answer = builder(LeaseAnswer)
 NOTHING = Granted(())
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import structlog
 
+from queue_core.building import builder
 from queue_core.errors import QueueError, StoreError
 from queue_core.server import events
 from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Late, run_step, sync, tell
@@ -34,6 +35,9 @@ log = structlog.get_logger()
 class _Entry:
     step: Step[object]
     done: Done
+
+
+new_entry = builder(_Entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class LoopTurns:
 
     def submit(self, step: Step[object], done: Done, *, late: Late | None = None, size_bytes: int = 0) -> None:  # noqa: ARG002 - the protocol's
         """See `Turns.submit`; nothing comes late here, and nothing waits for long."""
-        self._entries.append(_Entry(step, done))
+        self._entries.append(new_entry(step, done))
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)

@@ -9,6 +9,7 @@ import select
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from struct import unpack_from
 from typing import cast
 
@@ -16,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from queue_core.server import appengine
 from queue_core.server.core import ServerCore
-from queue_core.server.hot import JSON, Door, HotVerbs, Reply, Request
+from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import Problem, refusal
 from queue_core.task import Lease
@@ -168,13 +169,13 @@ class HotProtocol(HttpToolsProtocol):
 
     def _start(self, cycle: HotCycle, body: bytes, *, is_admitted: bool) -> None:
         cycle.call = cycle.door.start(
-            Request(
+            new_request(
                 cycle.verb,
                 cycle.queue,
                 cycle.headers,
                 body,
                 id(self),
-                lambda reply: self._reply(cycle, reply),
+                partial(self._reply, cycle),
                 self._is_gone,
                 is_admitted,
             )
@@ -261,6 +262,7 @@ class HotProtocol(HttpToolsProtocol):
         self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
         self.granted = reply.leases
         cycle.response_complete = True
+        cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
         if not cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()

@@ -6,12 +6,13 @@ counts what was heard of a queue, and who missed some has the queue looked at ag
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from queue_core.errors import QueueError, UnknownQueueError
 from queue_core.notes import Wake
 from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
-from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall
+from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall, new_answer
 from queue_core.server.listening import Listener
 from queue_core.server.outbox import Outbox
 from queue_core.server.roster import Roster
@@ -75,23 +76,7 @@ class WaitingLeases:
     def start(self, call: LeaseCall) -> None:
         """Delete and lease; wait when there is nothing to lease."""
         self.roster.asked(call, now=self._service.clock.monotonic())
-
-        def exchange(turn: Turn) -> LeaseAnswer:
-            call.news = self._news.get(call.queue, 0)
-            if call.grant is not None:
-                return LeaseAnswer(call.grant(turn))
-            granted, lost = turn.exchange(
-                call.queue,
-                call.deletions,
-                count=call.count,
-                seconds=call.seconds,
-                tags=call.tags,
-                worker=call.worker,
-            )
-            call.lost = tuple(lost)
-            return LeaseAnswer(granted, call.lost)
-
-        self._submit(call, exchange)
+        self._submit(call, partial(self._exchange, call))
 
     def cancel(self, call: LeaseCall) -> None:
         """The caller hung up: forget it. What was granted meanwhile is given back as if it had never been leased:
@@ -168,6 +153,21 @@ class WaitingLeases:
 
     # -- one call -------------------------------------------------------------------------------------------------
 
+    def _exchange(self, call: LeaseCall, turn: Turn) -> LeaseAnswer:
+        call.news = self._news.get(call.queue, 0)
+        if call.grant is not None:
+            return new_answer(call.grant(turn))
+        granted, lost = turn.exchange(
+            call.queue,
+            call.deletions,
+            count=call.count,
+            seconds=call.seconds,
+            tags=call.tags,
+            worker=call.worker,
+        )
+        call.lost = tuple(lost)
+        return new_answer(granted, call.lost)
+
     def _decide(self, call: LeaseCall, outcome: object) -> None:
         if not isinstance(outcome, LeaseAnswer):
             self._end(call, outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
@@ -180,7 +180,7 @@ class WaitingLeases:
             self._submit_again(call)
         elif granted.leases:
             self._note_active(call)
-            self._end(call, LeaseAnswer(granted, call.lost))
+            self._end(call, outcome)
         elif granted.unsettled:
             self._submit_again(call)
         elif self._may_wait(call):
@@ -239,26 +239,24 @@ class WaitingLeases:
             self._submit_again(waiter.handle)
 
     def _submit_again(self, call: LeaseCall, *, then: Callable[[], None] | None = None) -> None:
-        def lease(turn: Turn) -> LeaseAnswer:
-            if call.is_over or call.is_gone():
-                return LeaseAnswer(NOTHING)
-            call.news = self._news.get(call.queue, 0)
-            return LeaseAnswer(_lease(turn, call))
+        self._submit(call, partial(self._lease_again, call), then=then)
 
-        self._submit(call, lease, then=then)
+    def _lease_again(self, call: LeaseCall, turn: Turn) -> LeaseAnswer:
+        if call.is_over or call.is_gone():
+            return LeaseAnswer(NOTHING)
+        call.news = self._news.get(call.queue, 0)
+        return LeaseAnswer(_lease(turn, call), call.lost)
 
     def _submit(self, call: LeaseCall, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
-        def late(outcome: object) -> None:
+        late = partial(self._decide, call)
+        done = late if then is None else partial(self._decide_then, then, call)
+        self._turns.submit(step, done, late=late, size_bytes=call.size_bytes)
+
+    def _decide_then(self, then: Callable[[], None], call: LeaseCall, outcome: object) -> None:
+        try:
             self._decide(call, outcome)
-
-        def decide(outcome: object) -> None:
-            try:
-                self._decide(call, outcome)
-            finally:
-                if then is not None:
-                    then()
-
-        self._turns.submit(step, decide, late=late, size_bytes=call.size_bytes)
+        finally:
+            then()
 
     # -- looking for work ---------------------------------------------------------------------------------------------
 
@@ -309,7 +307,7 @@ class WaitingLeases:
             turn.settle(queue)
             return [(tags, turn.stats(queue, tags).ready) for tags in filters]
 
-        self._turns.submit(look, lambda outcome: self._looked(queue, outcome))
+        self._turns.submit(look, partial(self._looked, queue))
 
     def _looked(self, queue: str, outcome: object) -> None:
         rest_seconds = HEARD_SECONDS
