@@ -7,7 +7,6 @@ from threading import Condition, Thread
 from typing import Final
 
 from queue_core.api import QueueApi
-from queue_core.clock import seconds_between
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.task import Lease
@@ -213,5 +212,5 @@ def _length_seconds(lease: Lease) -> float | None:
 
     None where its clock was stepped back in between, which may put the grant after the end.
     """
-    seconds = seconds_between(lease.leased_at, lease.expires_at)
-    return max(SHORTEST_LEASE_SECONDS, round(seconds, 3)) if seconds > 0 else None
+    microseconds = lease.expires_at - lease.leased_at
+    return max(SHORTEST_LEASE_SECONDS, (microseconds + 500) // 1000 / 1000) if microseconds > 0 else None

@@ -1,6 +1,7 @@
 """ThreadSlots: each slot is a thread that leases, handles and deletes over a line of its own. For plain handlers."""
 
 from collections.abc import Sequence
+from logging import DEBUG
 from threading import Thread
 from typing import Protocol
 
@@ -36,6 +37,7 @@ class Workbench:
         self.renewals = renewals
         self._app = app
         self._lines = lines
+        self._tells_all = shift.log.is_enabled_for(DEBUG)
 
     def link(self) -> Link:
         """A line to the queue for one more thread."""
@@ -56,7 +58,8 @@ class Workbench:
     def end(self, call: Call) -> None:
         """Its handler has come to an end."""
         self.renewals.drop(call)
-        self.shift.log.debug(events.HANDLER_FINISHED, **call.told(now=self.shift.clock.monotonic()))
+        if self._tells_all:
+            self.shift.log.debug(events.HANDLER_FINISHED, **call.told(now=self.shift.clock.monotonic()))
 
     def _handler(self, lease: Lease) -> Handler:
         handler = self._app.handler(lease.queue, lease.tag)
