@@ -27,10 +27,10 @@ _FILL = """
 """
 _COUNT = """
     INSERT INTO towline.counts (queue, kind, slot, tag, ready, delayed, leased, dead)
-    SELECT queue, CASE WHEN grouping(tag) = 1 THEN 0 WHEN tag IS NULL THEN 1 ELSE 2 END, 9, coalesce(tag, ''),
+    SELECT queue, k.kind, 9, CASE k.kind WHEN 2 THEN tag ELSE '' END,
         count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
         count(*) FILTER (WHERE state = 3)
-    FROM towline.tasks GROUP BY GROUPING SETS ((queue, tag), (queue));
+    FROM towline.tasks CROSS JOIN unnest(towline.kinds_of(tag)) AS k (kind) GROUP BY 1, 2, 4;
     UPDATE towline.queues SET has_tags = true
 """
 _READ = """

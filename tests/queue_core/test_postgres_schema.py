@@ -94,7 +94,7 @@ def test_a_lost_table_is_told(url: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("UPDATE towline.counts SET ready = ready + 1 WHERE kind = 0", "counters of queue"),
+        ("UPDATE towline.counts SET ready = ready + 1 WHERE kind = 1", "counters of queue"),
         ("UPDATE towline.counts SET delayed = 1 WHERE kind = 2", "kind 2, tag 'a'"),
         ("DELETE FROM towline.tasks WHERE tag = 'a'", "counters"),
         ("UPDATE towline.names SET task = 77", "does not hold its name"),

@@ -18,11 +18,10 @@ _RECOUNT = """
         FROM towline.counts GROUP BY queue, kind, tag
     ) AS k
     FULL JOIN (
-        SELECT queue, CASE WHEN grouping(tag) = 1 THEN 0 WHEN tag IS NULL THEN 1 ELSE 2 END AS kind,
-            coalesce(tag, '') AS tag,
+        SELECT queue, k.kind, CASE k.kind WHEN 2 THEN tag ELSE '' END AS tag,
             (count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
                 count(*) FILTER (WHERE state = 3))::text AS counted
-        FROM towline.tasks GROUP BY GROUPING SETS ((queue, tag), (queue))
+        FROM towline.tasks CROSS JOIN unnest(towline.kinds_of(tag)) AS k (kind) GROUP BY 1, 2, 3
     ) AS t ON t.queue = k.queue AND t.kind = k.kind AND t.tag = k.tag
     WHERE coalesce(k.counted, '(0,0,0,0)') <> coalesce(t.counted, '(0,0,0,0)')
 """

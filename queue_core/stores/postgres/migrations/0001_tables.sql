@@ -53,8 +53,9 @@ CREATE INDEX tasks_in_order ON tasks (queue, state, eta, id);
 
 CREATE INDEX tasks_by_tag ON tasks (queue, tag, eta, id) WHERE state = 0;
 
--- Counters, one row for each queue (kind 0), its untagged tasks (kind 1), and each tag (kind 2), in as many slots as
--- transactions were under way at a time: each has a slot to itself until it ends. Sums over the slots are the truth.
+-- Counters, one row for each queue's tagged tasks (kind 0), its untagged tasks (kind 1), and each tag (kind 2), in as many
+-- slots as transactions were under way at a time: each has a slot to itself until it ends. Sums over the slots are the
+-- truth; a queue's are those of its tagged and its untagged tasks, so that an untagged task is counted in one row only.
 CREATE TABLE counts (
     queue int4 NOT NULL,
     kind int2 NOT NULL,

@@ -59,7 +59,12 @@ CREATE FUNCTION seize_queue(queue_name text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_advisory_xact_lock('towline.queues'::regclass::oid::int4, hashtext(queue_name))
 $$;
 
--- Add to the counters of a tag and of its queue.
+-- In which kinds of counters a task of this tag is counted.
+CREATE FUNCTION kinds_of(tag text) RETURNS int2[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN tag IS NULL THEN '{1}'::int2[] ELSE '{0,2}'::int2[] END
+$$;
+
+-- Add to the counters of a tag.
 CREATE FUNCTION count_tasks(
     queue int4, slot int2, tag text, now int8, ready int8 DEFAULT 0, delayed int8 DEFAULT 0, leased int8 DEFAULT 0,
     dead int8 DEFAULT 0, added int8 DEFAULT 0, deleted int8 DEFAULT 0, released int8 DEFAULT 0, expired int8 DEFAULT 0,
@@ -68,29 +73,14 @@ CREATE FUNCTION count_tasks(
     INSERT INTO towline.counts AS c (
         queue, kind, slot, tag, ready, delayed, leased, dead, added, deleted, released, expired, died, changed_at
     )
-    VALUES
-        (queue, 0, slot, '', ready, delayed, leased, dead, added, deleted, released, expired, died, now),
-        (
-            queue, CASE WHEN tag IS NULL THEN 1 ELSE 2 END, slot, coalesce(tag, ''), ready, delayed, leased, dead,
-            added, deleted, released, expired, died, now
-        )
+    SELECT queue, k.kind, slot, CASE k.kind WHEN 2 THEN tag ELSE '' END, ready, delayed, leased, dead, added, deleted,
+        released, expired, died, now
+    FROM unnest(towline.kinds_of(tag)) AS k (kind)
     ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
         ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed,
         leased = c.leased + excluded.leased, dead = c.dead + excluded.dead, added = c.added + excluded.added,
         deleted = c.deleted + excluded.deleted, released = c.released + excluded.released,
         expired = c.expired + excluded.expired, died = c.died + excluded.died, changed_at = excluded.changed_at
-$$;
-
--- Begin the counters of untagged tasks and of their queue in a slot, as far as there are none in it yet.
-CREATE FUNCTION count_first(
-    queue int4, slot int2, now int8, ready int8 DEFAULT 0, leased int8 DEFAULT 0, added int8 DEFAULT 0,
-    leases int8 DEFAULT 0, deleted int8 DEFAULT 0
-) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO towline.counts (queue, kind, slot, ready, leased, added, leases, deleted, changed_at)
-    VALUES
-        (queue, 0, slot, ready, leased, added, leases, deleted, now),
-        (queue, 1, slot, ready, leased, added, leases, deleted, now)
-    ON CONFLICT DO NOTHING
 $$;
 
 -- The counters of a queue, or of some of its tags (none: of the untagged), summed over the slots.
@@ -105,7 +95,8 @@ BEGIN
     INTO sums
     FROM unnest(CASE of_kind WHEN 2 THEN tags ELSE ARRAY[''] END) AS w (tag)
     CROSS JOIN LATERAL (
-        SELECT * FROM towline.counts AS each WHERE each.queue = queue_id AND each.kind = of_kind AND each.tag = w.tag
+        SELECT * FROM towline.counts AS each
+        WHERE each.queue = queue_id AND each.kind BETWEEN of_kind AND greatest(of_kind, 1) AND each.tag = w.tag
         OFFSET 0  -- one look for each tag: joined, the planner may read every tag of the queue
     ) AS c;
     RETURN sums;
@@ -143,30 +134,43 @@ CREATE FUNCTION ahead_of(instants int8[], now int8) RETURNS int8[] LANGUAGE sql 
 $$;
 
 -- Forget those tags among the next `most` after `examined` that had no task for a day; where to go on, '' from the start.
--- Either all counters of a tag are locked and go, or none: what another transaction counts meanwhile is a row of its own.
+-- They are looked at without a lock first, as nearly all are in use and a lock is written to its row. Then either all
+-- counters of a tag are locked and go, or none: what another transaction counts meanwhile is a row of its own.
 CREATE FUNCTION forget_tags(queue_id int4, now int8, examined text, most int4) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    few text[] := ARRAY(
-        SELECT DISTINCT c.tag FROM towline.counts AS c
-        WHERE c.queue = queue_id AND c.kind = 2 AND c.tag > examined ORDER BY c.tag LIMIT most
-    );
+    a_day_ago CONSTANT int8 := now - 86400000000;
+    number int4;
+    last_one text;
+    idle text[];
 BEGIN
-    WITH locked AS MATERIALIZED (
-        SELECT c.tag, c.slot, c.ready, c.delayed, c.leased, c.dead, c.changed_at
-        FROM unnest(few) AS f (tag) CROSS JOIN LATERAL (
-            SELECT * FROM towline.counts AS each
-            WHERE each.queue = queue_id AND each.kind = 2 AND each.tag = f.tag FOR UPDATE SKIP LOCKED
-        ) AS c
-    ), idle AS (
-        SELECT l.tag FROM locked AS l GROUP BY l.tag
-        HAVING (sum(l.ready), sum(l.delayed), sum(l.leased), sum(l.dead)) = (0, 0, 0, 0)
-            AND max(l.changed_at) < now - 86400000000
-            AND count(*) = (
-                SELECT count(*) FROM towline.counts AS a WHERE a.queue = queue_id AND a.kind = 2 AND a.tag = l.tag
+    SELECT count(*), max(few.tag), array_agg(few.tag) FILTER (WHERE few.idle) INTO number, last_one, idle
+    FROM (
+        SELECT
+            c.tag,
+            (sum(c.ready), sum(c.delayed), sum(c.leased), sum(c.dead)) = (0, 0, 0, 0)
+            AND max(c.changed_at) < a_day_ago AS idle
+        FROM towline.counts AS c WHERE c.queue = queue_id AND c.kind = 2 AND c.tag > examined
+        GROUP BY c.tag ORDER BY c.tag LIMIT most
+    ) AS few;
+    IF idle IS NOT NULL THEN
+        idle := ARRAY(
+            WITH locked AS MATERIALIZED (
+                SELECT c.tag, c.ready, c.delayed, c.leased, c.dead, c.changed_at
+                FROM unnest(idle) AS i (tag) CROSS JOIN LATERAL (
+                    SELECT * FROM towline.counts AS each
+                    WHERE each.queue = queue_id AND each.kind = 2 AND each.tag = i.tag FOR UPDATE SKIP LOCKED
+                ) AS c
             )
-    )
-    DELETE FROM towline.counts AS c USING idle WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = idle.tag;
-    RETURN CASE WHEN cardinality(few) < most THEN '' ELSE few[most] END;
+            SELECT l.tag FROM locked AS l GROUP BY l.tag
+            HAVING (sum(l.ready), sum(l.delayed), sum(l.leased), sum(l.dead)) = (0, 0, 0, 0)
+                AND max(l.changed_at) < a_day_ago
+                AND count(*) = (
+                    SELECT count(*) FROM towline.counts AS a WHERE a.queue = queue_id AND a.kind = 2 AND a.tag = l.tag
+                )
+        );
+        DELETE FROM towline.counts AS c WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = ANY (idle);
+    END IF;
+    RETURN CASE WHEN number < most THEN '' ELSE last_one END;
 END $$;
 
 -- Forget the oldest finished leases of a queue beyond the number kept; whole transactions only.

@@ -84,10 +84,9 @@ CREATE FUNCTION count_added(queue_id int4, slot int2, now int8, tags text[], eta
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, added, changed_at)
-    SELECT queue_id, CASE WHEN grouping(n.tag) = 1 THEN 0 WHEN n.tag IS NULL THEN 1 ELSE 2 END, slot,
-        coalesce(n.tag, ''), count(*) - count(*) FILTER (WHERE n.eta > now), count(*) FILTER (WHERE n.eta > now),
-        count(*), now
-    FROM unnest(tags, etas) AS n (tag, eta) GROUP BY GROUPING SETS ((n.tag), ()) HAVING count(*) > 0
+    SELECT queue_id, k.kind, slot, CASE k.kind WHEN 2 THEN n.tag ELSE '' END,
+        count(*) - count(*) FILTER (WHERE n.eta > now), count(*) FILTER (WHERE n.eta > now), count(*), now
+    FROM unnest(tags, etas) AS n (tag, eta) CROSS JOIN unnest(towline.kinds_of(n.tag)) AS k (kind) GROUP BY 2, 4
     ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
         ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, added = c.added + excluded.added,
         changed_at = excluded.changed_at;
@@ -101,7 +100,6 @@ CREATE FUNCTION add_run(
 DECLARE
     one text := tags[1];
     total int4 := cardinality(payloads);
-    counted int4;
     is_named bool := names <> '{}' AND (total > 1 OR names[1] IS NOT NULL);
     is_plain bool := etas = '{}' AND (tags = '{}' OR total = 1 OR tags = array_fill(tags[1], ARRAY[cardinality(tags)]));
 BEGIN
@@ -142,22 +140,17 @@ BEGIN
         )
         SELECT array_agg(new.id) INTO ids FROM new;
     END IF;
-    -- Tags first: their rows may be missing, and then the queue's is counted with them. The untagged and their queue at once.
-    IF is_plain AND one IS NULL THEN
+    -- The tag first: its row may be missing, and then all tagged tasks' is counted with it.
+    IF is_plain THEN
         UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
-        WHERE c.queue = queue_id AND c.kind <= 1 AND c.tag = '' AND c.slot = add_run.slot;
-        GET DIAGNOSTICS counted = ROW_COUNT;
-        IF counted < 2 THEN
-            PERFORM towline.count_first(queue_id, slot, now, ready => total, added => total);
-        END IF;
-        RETURN;
-    ELSIF is_plain THEN
-        UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
-        WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = one AND c.slot = add_run.slot;
+        WHERE c.queue = queue_id AND c.kind = CASE WHEN one IS NULL THEN 1 ELSE 2 END AND c.tag = coalesce(one, '')
+            AND c.slot = add_run.slot;
     END IF;
     IF is_plain AND FOUND THEN
-        UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
-        WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = add_run.slot;
+        IF one IS NOT NULL THEN
+            UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
+            WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = add_run.slot;
+        END IF;
     ELSE
         PERFORM towline.count_added(
             queue_id, slot, now,

@@ -34,13 +34,13 @@ CREATE FUNCTION count_worked(queue_id int4, slot int2, now int8, deleted text[],
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, leases, deleted, changed_at)
-    SELECT queue_id, CASE WHEN grouping(w.tag) = 1 THEN 0 WHEN w.tag IS NULL THEN 1 ELSE 2 END, slot,
-        coalesce(w.tag, ''), -sum(w.leased), sum(w.leased) - sum(w.deleted), sum(w.leased), sum(w.deleted), now
+    SELECT queue_id, k.kind, slot, CASE k.kind WHEN 2 THEN w.tag ELSE '' END, -sum(w.leased),
+        sum(w.leased) - sum(w.deleted), sum(w.leased), sum(w.deleted), now
     FROM (
         SELECT d.tag, 1 AS deleted, 0 AS leased FROM unnest(deleted) AS d (tag)
         UNION ALL SELECT l.tag, 0, 1 FROM unnest(leased) AS l (tag)
-    ) AS w
-    GROUP BY GROUPING SETS ((w.tag), ()) HAVING count(*) > 0
+    ) AS w CROSS JOIN unnest(towline.kinds_of(w.tag)) AS k (kind)
+    GROUP BY 2, 4
     ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
         ready = c.ready + excluded.ready, leased = c.leased + excluded.leased, leases = c.leases + excluded.leases,
         deleted = c.deleted + excluded.deleted, changed_at = excluded.changed_at;
@@ -62,9 +62,8 @@ BEGIN
         UPDATE towline.tasks AS t SET state = 0 FROM due WHERE t.id = due.id RETURNING t.tag
     ), counted AS (
         INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, changed_at)
-        SELECT q.id, CASE WHEN grouping(ripe.tag) = 1 THEN 0 WHEN ripe.tag IS NULL THEN 1 ELSE 2 END, slot,
-            coalesce(ripe.tag, ''), count(*), -count(*), now
-        FROM ripe GROUP BY GROUPING SETS ((ripe.tag), ()) HAVING count(*) > 0
+        SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN ripe.tag ELSE '' END, count(*), -count(*), now
+        FROM ripe CROSS JOIN unnest(towline.kinds_of(ripe.tag)) AS k (kind) GROUP BY 2, 4
         ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
             ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, changed_at = excluded.changed_at
     )
@@ -96,11 +95,11 @@ BEGIN
         FROM due HAVING count(*) > 0
     ), counted AS (
         INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, dead, expired, died, changed_at)
-        SELECT q.id, CASE WHEN grouping(due.tag) = 1 THEN 0 WHEN due.tag IS NULL THEN 1 ELSE 2 END, slot,
-            coalesce(due.tag, ''), count(*) FILTER (WHERE due.reason IS NULL), -count(*),
+        SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN due.tag ELSE '' END,
+            count(*) FILTER (WHERE due.reason IS NULL), -count(*),
             count(*) FILTER (WHERE due.reason IS NOT NULL AND NOT q.deletes_exhausted), count(*),
             count(*) FILTER (WHERE due.reason IS NOT NULL), now
-        FROM due GROUP BY GROUPING SETS ((due.tag), ()) HAVING count(*) > 0
+        FROM due CROSS JOIN unnest(towline.kinds_of(due.tag)) AS k (kind) GROUP BY 2, 4
         ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
             ready = c.ready + excluded.ready, leased = c.leased + excluded.leased, dead = c.dead + excluded.dead,
             expired = c.expired + excluded.expired, died = c.died + excluded.died, changed_at = excluded.changed_at

@@ -267,10 +267,12 @@ BEGIN
                 AND c.slot = free_slot;
         END IF;
         IF is_plain AND FOUND THEN
-            UPDATE towline.counts AS c SET
-                ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
-                deleted = c.deleted + gone, changed_at = now
-            WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = free_slot;
+            IF one IS NOT NULL THEN
+                UPDATE towline.counts AS c SET
+                    ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
+                    deleted = c.deleted + gone, changed_at = now
+                WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = free_slot;
+            END IF;
         ELSE
             PERFORM towline.count_worked(queue_id, free_slot, now, gone_tags, picked_tags);
         END IF;

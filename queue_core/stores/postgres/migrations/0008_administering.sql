@@ -162,10 +162,9 @@ BEGIN
             FROM gone WHERE n.queue = q.id AND n.name = gone.name
         ), counted AS (
             INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, leased, dead, changed_at)
-            SELECT q.id, CASE WHEN grouping(gone.tag) = 1 THEN 0 WHEN gone.tag IS NULL THEN 1 ELSE 2 END, slot,
-                coalesce(gone.tag, ''), -count(*) FILTER (WHERE of_state = 0), -count(*) FILTER (WHERE of_state = 1),
+            SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN gone.tag ELSE '' END, -count(*) FILTER (WHERE of_state = 0), -count(*) FILTER (WHERE of_state = 1),
                 -count(*) FILTER (WHERE of_state = 2), -count(*) FILTER (WHERE of_state = 3), now
-            FROM gone GROUP BY GROUPING SETS ((gone.tag), ()) HAVING count(*) > 0
+            FROM gone CROSS JOIN unnest(towline.kinds_of(gone.tag)) AS k (kind) GROUP BY 2, 4
             ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
                 ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed,
                 leased = c.leased + excluded.leased, dead = c.dead + excluded.dead, changed_at = excluded.changed_at

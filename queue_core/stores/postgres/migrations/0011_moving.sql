@@ -32,10 +32,9 @@ BEGIN
         RETURNING t.tag, t.state
     )
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, leased, dead, added, changed_at)
-    SELECT q.id, CASE WHEN grouping(new.tag) = 1 THEN 0 WHEN new.tag IS NULL THEN 1 ELSE 2 END, slot,
-        coalesce(new.tag, ''), count(*) FILTER (WHERE new.state = 0), count(*) FILTER (WHERE new.state = 1),
+    SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN new.tag ELSE '' END, count(*) FILTER (WHERE new.state = 0), count(*) FILTER (WHERE new.state = 1),
         count(*) FILTER (WHERE new.state = 2), count(*) FILTER (WHERE new.state = 3), count(*), now
-    FROM new GROUP BY GROUPING SETS ((new.tag), ()) HAVING count(*) > 0
+    FROM new CROSS JOIN unnest(towline.kinds_of(new.tag)) AS k (kind) GROUP BY 2, 4
     ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
         ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, leased = c.leased + excluded.leased,
         dead = c.dead + excluded.dead, added = c.added + excluded.added, changed_at = excluded.changed_at;

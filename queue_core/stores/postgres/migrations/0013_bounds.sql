@@ -22,9 +22,8 @@ BEGIN
         UPDATE towline.tasks AS t SET state = 0 FROM due WHERE t.id = due.id RETURNING t.tag
     ), counted AS (
         INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, changed_at)
-        SELECT q.id, CASE WHEN grouping(ripe.tag) = 1 THEN 0 WHEN ripe.tag IS NULL THEN 1 ELSE 2 END, slot,
-            coalesce(ripe.tag, ''), count(*), -count(*), now
-        FROM ripe GROUP BY GROUPING SETS ((ripe.tag), ()) HAVING count(*) > 0
+        SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN ripe.tag ELSE '' END, count(*), -count(*), now
+        FROM ripe CROSS JOIN unnest(towline.kinds_of(ripe.tag)) AS k (kind) GROUP BY 2, 4
         ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
             ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, changed_at = excluded.changed_at
     )
@@ -56,11 +55,11 @@ BEGIN
         FROM due HAVING count(*) > 0
     ), counted AS (
         INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, dead, expired, died, changed_at)
-        SELECT q.id, CASE WHEN grouping(due.tag) = 1 THEN 0 WHEN due.tag IS NULL THEN 1 ELSE 2 END, slot,
-            coalesce(due.tag, ''), count(*) FILTER (WHERE due.reason IS NULL), -count(*),
+        SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN due.tag ELSE '' END,
+            count(*) FILTER (WHERE due.reason IS NULL), -count(*),
             count(*) FILTER (WHERE due.reason IS NOT NULL AND NOT q.deletes_exhausted), count(*),
             count(*) FILTER (WHERE due.reason IS NOT NULL), now
-        FROM due GROUP BY GROUPING SETS ((due.tag), ()) HAVING count(*) > 0
+        FROM due CROSS JOIN unnest(towline.kinds_of(due.tag)) AS k (kind) GROUP BY 2, 4
         ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
             ready = c.ready + excluded.ready, leased = c.leased + excluded.leased, dead = c.dead + excluded.dead,
             expired = c.expired + excluded.expired, died = c.died + excluded.died, changed_at = excluded.changed_at

@@ -42,7 +42,7 @@ DECLARE
     free_slot int2;
     gone int4 := 0;
     taken int4 := 0;
-    counted int4;
+    is_counted bool := false;
 BEGIN
     IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
         RETURN NULL;  -- never: in a condition a function is called without a query around it
@@ -56,8 +56,7 @@ BEGIN
         END IF;
     END IF;
     SELECT e.id, e.name_retention_seconds, now + round(coalesce(asked_seconds, e.lease_seconds) * 1000000)::int8,
-        EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 1 AND t.eta <= now)
-            OR EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 2 AND t.eta <= now)
+        EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = ANY ('{1,2}') AND t.eta <= now)
     INTO queue_id, retention_seconds, end_at, is_due
     FROM towline.queues AS e
     WHERE e.name = queue_name AND e.moved_to = '' AND NOT e.paused
@@ -125,38 +124,30 @@ BEGIN
     END IF;
 
     IF gone + taken = 0 THEN
-        NULL;
+        is_counted := true;
     ELSIF got.tag IS NULL AND done_tag IS NULL THEN
         UPDATE towline.counts AS c SET
             ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
             deleted = c.deleted + gone, changed_at = now
-        WHERE c.queue = queue_id AND c.kind <= 1 AND c.tag = '' AND c.slot = free_slot;
-        GET DIAGNOSTICS counted = ROW_COUNT;
-        IF counted < 2 THEN
-            PERFORM towline.count_first(
-                queue_id, free_slot, now, ready => -taken, leased => taken - gone, leases => taken, deleted => gone
-            );
-        END IF;
-    ELSE
-        counted := 0;
-        IF gone + taken = 1 OR got.tag = done_tag THEN
-            UPDATE towline.counts AS c SET
-                ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
-                deleted = c.deleted + gone, changed_at = now
-            WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = coalesce(got.tag, done_tag) AND c.slot = free_slot;
-            GET DIAGNOSTICS counted = ROW_COUNT;
-        END IF;
-        IF counted = 1 THEN
+        WHERE c.queue = queue_id AND c.kind = 1 AND c.tag = '' AND c.slot = free_slot;
+        is_counted := FOUND;
+    ELSIF gone + taken = 1 OR got.tag = done_tag THEN
+        UPDATE towline.counts AS c SET
+            ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
+            deleted = c.deleted + gone, changed_at = now
+        WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = coalesce(got.tag, done_tag) AND c.slot = free_slot;
+        IF FOUND THEN
+            is_counted := true;
             UPDATE towline.counts AS c SET
                 ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
                 deleted = c.deleted + gone, changed_at = now
             WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = free_slot;
-        ELSE
-            PERFORM towline.count_worked(
-                queue_id, free_slot, now, CASE gone WHEN 1 THEN ARRAY[done_tag] END,
-                CASE taken WHEN 1 THEN ARRAY[got.tag] END
-            );
         END IF;
+    END IF;
+    IF NOT is_counted THEN
+        PERFORM towline.count_worked(
+            queue_id, free_slot, now, CASE gone WHEN 1 THEN ARRAY[done_tag] END, CASE taken WHEN 1 THEN ARRAY[got.tag] END
+        );
     END IF;
     got.xid := coalesce(txid_current_if_assigned(), 0);
     RETURN got;
