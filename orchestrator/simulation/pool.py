@@ -92,7 +92,6 @@ class SimulatedPool:
         self.dead = 0
         self.starts = 0
         self.killed = 0
-        self.ended_tasks = 0
         self.worker_seconds = 0.0
         self.peak = 0
         self.waits: list[float] = []
@@ -110,6 +109,7 @@ class SimulatedPool:
         self._ready_again: dict[int, float] = {}
         self._numbers: dict[int, int] = {}
         self._next = 0
+        self._told = 0
         self._arrives_at = self._ready_at[0]
         self._is_contended = any(world.contention)
         self._is_failing = workload.failures is not None or world.failing is not None
@@ -134,18 +134,21 @@ class SimulatedPool:
     @property
     def is_over(self) -> bool:
         """Whether every task has come and gone."""
-        return self.ended_tasks >= self._tasks
+        return len(self.waits) >= self._tasks
 
     def advance(self, until: float, *, wakes: bool) -> None:
         """Let the next thing happen, and all that follows before `until`; with `wakes` only until a turn is wanted."""
         events, ready_at, arrives_at = self._events, self._ready_at, self._arrives_at
+        ready, free = self.ready, self.free
         happens_at = events[0][0] if events else NEVER
         while True:
             if arrives_at <= happens_at:
                 self.now, task = arrives_at, self._next
                 self._next = task + 1
                 self._arrives_at = arrives_at = ready_at[task + 1]
-                self._arrive(task)
+                ready.append(task)
+                if free or len(ready) == 1:  # else it waits behind others
+                    self._arrived()
             else:
                 self.now, _, kind, key = heappop(events)
                 if kind == _END:
@@ -162,13 +165,17 @@ class SimulatedPool:
         elif kind == _RETRY:
             self.retrying -= 1
             self._ready_again[key] = self.now  # type: ignore[index]
-            self._arrive(key)  # type: ignore[arg-type]
+            self._news.arrivals += 1
+            self.ready.append(key)  # type: ignore[arg-type]
+            self._arrived()
         else:
             self._overdue(key)  # type: ignore[arg-type]
 
     def take_news(self) -> News:
         """What happened since this was asked last."""
         news, self._news = self._news, News(0, [], [])
+        news.arrivals += self._next - self._told
+        self._told = self._next
         return news
 
     # -- what is seen ---------------------------------------------------------------------------------------------
@@ -235,9 +242,7 @@ class SimulatedPool:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _arrive(self, task: int) -> None:
-        self.ready.append(task)
-        self._news.arrivals += 1
+    def _arrived(self) -> None:
         if self.free:
             self._lease(self._chosen())
         elif len(self.ready) == 1 and len(self.workers) == self.leaving:
@@ -268,7 +273,6 @@ class SimulatedPool:
             self.retrying += 1
             self._push(now + self._world.retry_seconds(lease.number), _RETRY, lease.task)
         else:
-            self.ended_tasks += 1
             self.waits.append(lease.waited_seconds)
             self.dead += lease.outcome == "died"
         worker.leases -= 1
@@ -288,9 +292,9 @@ class SimulatedPool:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _serve(self, worker: Worker) -> None:
-        """The worker used just now takes what is ready, and waits with the slots that are left."""
-        slots = self._slots
-        while self.ready and worker.leases < slots:
+        """Give a worker with a free slot, that was used just now, what it can take."""
+        ready, slots = self.ready, self._slots
+        while ready and worker.leases < slots:
             self._lease(worker)
         if worker.leases < slots:
             self.free.pop(worker.name, None)
@@ -304,7 +308,7 @@ class SimulatedPool:
     def _lease(self, worker: Worker) -> None:
         task, now = self.ready.popleft(), self.now
         worker.leases += 1
-        if worker.leases >= self._slots:
+        if self.free and worker.leases >= self._slots:
             self.free.pop(worker.name, None)
         number = 1
         if self._is_failing:
@@ -312,11 +316,12 @@ class SimulatedPool:
         since = self._ready_at[task]
         if self._ready_again:
             since = self._ready_again.get(task, since)
-        at_a_time, seconds = len(self.leases) + 1, self._service[task]
+        leases, seconds = self.leases, self._service[task]
+        at_a_time = len(leases) + 1
         if self._is_contended:
             seconds = self._world.held_seconds(seconds, at_a_time=at_a_time)
         self._order = order = self._order + 1
-        self.leases[order] = Lease(worker, task, now, now - since, number, at_a_time)
+        leases[order] = Lease(worker, task, now, now - since, number, at_a_time)
         heappush(self._events, (now + seconds, order, _END, order))
 
     def _outcome(self, task: int, leases: int) -> Outcome:
