@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -15,6 +16,8 @@ Ended: TypeAlias = Lease | str | Deletion
 
 ALL_STATES = frozenset(TaskState)
 NO_SAMPLES = Samples((), 0)
+
+new_task = builder(NewTask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ class QueuesApi(Protocol):
 def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
     """One or many, as a list."""
     if isinstance(tasks, bytes | bytearray | memoryview):
-        return [NewTask(bytes(tasks))]
+        return [new_task(bytes(tasks))]
     return [tasks] if isinstance(tasks, NewTask) else list(tasks)
 
 

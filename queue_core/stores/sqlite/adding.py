@@ -9,7 +9,7 @@ from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.store import Added
 from queue_core.stores.sqlite import names
-from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY, tally
+from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.settling import settle_used_up
@@ -18,7 +18,6 @@ from queue_core.task import NewTask
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?)"
 
-_GAUGES = (READY, DELAYED)
 _QUEUE_OF = attrgetter("queue")
 EXISTS: names.Refusal = "exists"
 
@@ -49,7 +48,7 @@ def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Inst
     rows: list[tuple[Cell, ...]] = []
     long: list[tuple[int, bytes]] = []
     named: dict[str, int] = {}
-    tags: tuple[list[int], list[int]] = ([], [])
+    numbers: list[int] = []
     tag, last_tag = 0, None
     first = task_id = step.next_id
     for new in tasks:
@@ -65,7 +64,9 @@ def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Inst
         if new.tag != last_tag or not rows:
             last_tag = new.tag
             tag = step.tag_id(queue, last_tag)
-        tags[is_delayed].append(tag)
+            numbers = step.counts.of(queue.whole, tag)
+        numbers[DELAYED if is_delayed else READY] += 1
+        numbers[ADDED] += 1
         payload: bytes | None = new.payload
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
@@ -80,10 +81,6 @@ def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Inst
         step.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:
         names.give(step.connection, queue, list(named.items()), now=now)
-    for gauge, of_tasks in zip(_GAUGES, tags, strict=True):
-        if of_tasks:
-            for tag, number in tally(of_tasks):
-                step.counts.change(queue.whole, tag, ((gauge, number), (ADDED, number)))
     return outcomes
 
 

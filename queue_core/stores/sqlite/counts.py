@@ -55,12 +55,17 @@ class Counts:
         self._tags: dict[int, list[int]] = {}
         self._wholes: dict[int, int] = {}
 
-    def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
-        """Add to a tag's counters, and to its queue's: pairs of a counter and a number."""
+    def of(self, whole: int, tag: int) -> list[int]:
+        """What is to be added to a tag's counters, and to its queue's: by counter, to be changed in place."""
         numbers = self._tags.get(tag)
         if numbers is None:
             numbers = self._tags[tag] = [0] * len(COLUMNS)
             self._wholes[tag] = whole
+        return numbers
+
+    def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
+        """Add to a tag's counters, and to its queue's: pairs of a counter and a number."""
+        numbers = self.of(whole, tag)
         for counter, number in changes:
             numbers[counter] += number
 

@@ -135,7 +135,9 @@ def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instan
         take_back(step.connection, queue, named, at=now)
     tag_ids = [row[1] for row in rows]
     for tag_id, number in tally(tag_ids):
-        step.counts.change(queue.whole, tag_id, ((LEASED, -number), (DELETED, number)))
+        numbers = step.counts.of(queue.whole, tag_id)
+        numbers[LEASED] -= number
+        numbers[DELETED] += number
     tags = step.tags_of(tag_ids)
     samples: list[Sample] = [
         (

@@ -131,7 +131,10 @@ def _take(
         step.cursor.execute(_TAKE[form], (end, worker, now, *cells))
     tag_ids = [row[2] for row in rows]
     for tag_id, taken in tally(tag_ids):
-        step.counts.change(queue.whole, tag_id, ((READY, -taken), (LEASED, taken), (LEASES, taken)))
+        numbers = step.counts.of(queue.whole, tag_id)
+        numbers[READY] -= taken
+        numbers[LEASED] += taken
+        numbers[LEASES] += taken
     step.told = True
     tags = step.tags_of(tag_ids)
     name = queue.spec.name
