@@ -1,7 +1,8 @@
 """What the verbs of a turn are to tell once their change is durable: events for the log, wake-ups for waiters. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 
 from queue_core import events
@@ -10,7 +11,7 @@ from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted
-from queue_core.task import NewTask
+from queue_core.task import Lease, NewTask
 
 new_event = builder(QueueEvent)
 
@@ -44,33 +45,22 @@ class Notes:
         """All events as the log wants them: one for each task, or one for all of a kind. Asked once, and late: they
         are made here, so that nobody's answer waits for them."""
         if self._lifecycle == "task":
-            return [event for noted in self._noted for event in noted]
+            return list(chain.from_iterable(self._noted))
         return [event for noted in self._noted for event in _in_batches(noted)]
 
     def note_granted(self, queue: str, granted: Granted) -> None:
         """For a lease call: what it granted, and what it found expired."""
-        self.note_finished(granted.expired)
+        if granted.expired:
+            self.note_finished(granted.expired)
         if self._lifecycle != "off" and granted.leases:
-            self.note(
-                new_event(
-                    events.TASK_LEASED,
-                    self.now,
-                    queue,
-                    lease.name,
-                    lease.tag,
-                    lease.worker,
-                    lease.lease_number,
-                    lease.waited_seconds,
-                )
-                for lease in granted.leases
-            )
+            self._noted.append(_leased_events(queue, granted.leases, at=self.now))
 
     def note_deleted(
         self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
     ) -> list[Added]:
         """For deletions: what their `then` became."""
         if self._lifecycle != "off":
-            self._log_finished(outcome.finished for outcome in outcomes if outcome is not None)
+            self._noted.append(_deleted_events(outcomes, at=self.now))
         added: list[Added] = []
         if any(map(_THEN, deletions)):
             for deletion, outcome in zip(deletions, outcomes, strict=True):
@@ -96,11 +86,7 @@ class Notes:
         for lease in finished:
             if not lease.died:
                 self.wake(lease.queue, lease.tag)
-        self._log_finished(finished)
-
-    def _log_finished(self, finished: Iterable[FinishedLease]) -> None:
-        if self._lifecycle != "off":
-            self.note(event for lease in finished for event in finished_events(lease, at=self.now))
+        self.note(event for lease in finished for event in finished_events(lease, at=self.now))
 
     def wake(self, queue: str, tag: str | None) -> None:
         """Have one waiter woken for a task of this tag."""
@@ -120,6 +106,27 @@ def _in_batches(noted: Iterable[QueueEvent]) -> Iterable[QueueEvent]:
         count = event.count + (before.count if before else 0)
         batch[key] = QueueEvent(event.event, event.at, event.queue, count=count)
     return batch.values()
+
+
+def _leased_events(queue: str, leases: Sequence[Lease], *, at: Instant) -> Iterator[QueueEvent]:
+    """A function, as is the next one: an expression would begin to look at its values at once."""
+    for lease in leases:
+        yield new_event(
+            events.TASK_LEASED,
+            at,
+            queue,
+            lease.name,
+            lease.tag,
+            lease.worker,
+            lease.lease_number,
+            lease.waited_seconds,
+        )
+
+
+def _deleted_events(outcomes: Sequence[Deleted | None], *, at: Instant) -> Iterator[QueueEvent]:
+    for outcome in outcomes:
+        if outcome is not None:
+            yield from finished_events(outcome.finished, at=at)
 
 
 _FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, "expired": events.LEASE_EXPIRED}

@@ -11,7 +11,7 @@ from typing import Literal
 from queue_core import events, limits
 from queue_core.admission import check_new_tasks, check_queue_spec, check_storage, check_storage_limit
 from queue_core.api import ALL_STATES, Observation
-from queue_core.building import missing
+from queue_core.building import builder, missing
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errand import Errand, errand_of
 from queue_core.errors import InvalidCountError, WorkerRetiredError
@@ -38,6 +38,8 @@ SETTLE_CHUNK = 500
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
 KNOWN_SECONDS = 1.0
+
+new_request = builder(LeaseRequest)
 _THEN = attrgetter("then")
 
 
@@ -335,7 +337,7 @@ def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: s
     limits.check_worker(worker)
     if seconds is not None:
         limits.check_lease_seconds(seconds)
-    return LeaseRequest(count, seconds, tags, worker)
+    return new_request(count, seconds, tags, worker)
 
 
 def _check_deletions(deletions: Sequence[Deletion]) -> None:

@@ -56,7 +56,7 @@ class Waiters(Generic[T]):
         return list(self._by_queue)
 
     def __len__(self) -> int:
-        return sum(len(waiting) for waiting in self._by_queue.values())
+        return sum(map(len, self._by_queue.values()))
 
     def __iter__(self) -> Iterator[Waiter[T]]:
         for waiting in self._by_queue.values():

@@ -68,6 +68,7 @@ class LoopTurns:
         self._shared = 1
         self._sync_seconds = 0.0
         self._unsynced: list[_Committed] = []
+        self._unsynced_callers = 0
         self._disk = _Disk(service, self._synced)
         self.failure: StoreError | None = None
 
@@ -113,7 +114,7 @@ class LoopTurns:
             loop.call_soon(self._turn)
         committed = self._commit(entries)
         if committed is not None:
-            self._unsynced.append(committed)
+            self._await_sync(committed)
         is_full = len(self._unsynced) >= MAX_TURNS_PER_SYNC or self._gathered() >= self._expected > 1
         if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
             self._sync()
@@ -123,7 +124,7 @@ class LoopTurns:
 
     def _gathered(self) -> int:
         """Callers who are to share the next sync, as far as they are here."""
-        return len(self._entries) + sum(len(committed.entries) for committed in self._unsynced)
+        return len(self._entries) + self._unsynced_callers
 
     def _sync_unless_more(self) -> None:
         if not self._entries:
@@ -133,7 +134,7 @@ class LoopTurns:
         committed, self._unsynced = self._unsynced, []
         if not committed:
             return
-        before, self._shared = self._shared, sum(len(one.entries) for one in committed)
+        before, self._shared, self._unsynced_callers = self._shared, self._unsynced_callers, 0
         self._expected = min(before, self._shared)
         if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:
             self._disk.submit(committed)
@@ -160,7 +161,11 @@ class LoopTurns:
         """A transaction for one step, after one of its companions broke theirs."""
         committed = self._commit([entry])
         if committed is not None:
-            self._unsynced.append(committed)
+            self._await_sync(committed)
+
+    def _await_sync(self, committed: _Committed) -> None:
+        self._unsynced.append(committed)
+        self._unsynced_callers += len(committed.entries)
 
     def _synced(self, committed: Sequence[_Committed], failure: StoreError | None, seconds: float) -> None:
         self._sync_seconds += (seconds - self._sync_seconds) / 8

@@ -134,8 +134,9 @@ class WaitingLeases:
         self.watchers.discard(watcher)
 
     def after_turn(self) -> None:
-        """Etas may have changed."""
-        self._due_times.after_turn()
+        """Etas may have changed, if that matters to anybody."""
+        if self._waiters or self.watchers:
+            self._due_times.after_turn()
 
     def stop(self) -> None:
         """Answer all who wait, empty, at once; nobody waits from now on."""
