@@ -13,7 +13,7 @@ from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.step import Step
 
 KEPT_SAMPLES = 10_000
-SAMPLES_BETWEEN = 1000
+SAMPLES_BETWEEN = 2000
 TAGGED_BETWEEN = 1000
 TAGS_EXAMINED = 2000
 """More than tags can have come since the last time."""

@@ -177,16 +177,19 @@ END $$;
 CREATE FUNCTION trim_samples(queue_id int4, kept int8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     newest xid8;
+    surplus int8;
 BEGIN
     IF NOT pg_try_advisory_xact_lock('towline.samples'::regclass::oid::int4, queue_id) THEN
         RETURN;
     END IF;
+    SELECT sum(s.size) - kept INTO surplus FROM towline.samples AS s WHERE s.queue = queue_id;
+    -- Added up from the oldest on: a window over all of them would cost five times as much.
     SELECT counted.xid INTO newest
     FROM (
-        SELECT s.xid, sum(s.size) OVER (ORDER BY s.xid DESC, s.id DESC) AS newer
-        FROM towline.samples AS s WHERE s.queue = queue_id ORDER BY s.xid DESC, s.id DESC
+        SELECT s.xid, sum(s.size) OVER (ORDER BY s.xid, s.id ROWS UNBOUNDED PRECEDING) - s.size AS older
+        FROM towline.samples AS s WHERE s.queue = queue_id ORDER BY s.xid, s.id LIMIT greatest(0, surplus + 1)
     ) AS counted
-    WHERE counted.newer >= kept AND counted.xid < pg_current_xact_id() ORDER BY counted.xid DESC LIMIT 1;
+    WHERE counted.older <= surplus AND counted.xid < pg_current_xact_id() ORDER BY counted.xid DESC LIMIT 1;
     -- The transaction that makes the number full is kept whole.
     SELECT max(s.xid) INTO newest FROM towline.samples AS s WHERE s.queue = queue_id AND s.xid < newest;
     IF newest IS NOT NULL THEN
