@@ -85,6 +85,25 @@ def test_a_tag_that_is_forgotten_while_another_transaction_counts_it_is_counted_
     assert (found.ready, found.added_total) == (2, 2)
 
 
+def test_a_tag_in_use_is_looked_at_without_a_lock_which_would_be_written_to_its_row(store: Store, url: str) -> None:
+    rows = "SELECT string_agg(concat_ws(' ', ctid, xmax, tag), ',' ORDER BY tag, slot) FROM towline.counts"
+    add(store, NewTask(tag="used"), NewTask(tag="unused"))
+    delete(store, *lease(store, tags=TagFilter.of("unused")))
+    with psycopg.connect(url) as connection:
+        before = connection.execute(rows).fetchone()
+        forget = "SELECT towline.forget_tags(id, %s, '', 10) FROM towline.queues"
+        connection.execute(forget, (at(DAY - 1),))
+        assert connection.execute(rows).fetchone() == before
+        connection.execute(forget, (at(2 * DAY),))
+    assert tags(store) == ["used"]
+
+
+def test_thousands_of_tags_at_a_time_are_looked_over_in_time(store: Store) -> None:
+    for first in range(0, 4000, 1000):
+        add(store, *[NewTask(tag=f"tag-{number}") for number in range(first, first + 1000)])
+    assert stats(store).ready == 4000
+
+
 def test_samples_are_trimmed_by_whoever_finishes_many(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tidying, "KEPT_SAMPLES", 20)
     monkeypatch.setattr(tidying, "SAMPLES_BETWEEN", 10)
