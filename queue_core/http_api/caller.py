@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
 
+from queue_core.building import builder
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
 from queue_core.http_api.problem_types import STALE_KEY, error_of
 from queue_core.http_api.servers import Server, Servers
@@ -63,6 +64,9 @@ class Called:
     def json(self) -> Json:
         """The answer's JSON. Raises the error that a problem tells of."""
         return _read(self.answer)
+
+
+new_called = builder(Called)
 
 
 class Caller:
@@ -143,7 +147,7 @@ class Caller:
                     )
             if session is not None:
                 self._sessions.append(session)
-            return Called(answer, was_ambiguous)
+            return new_called(answer, was_ambiguous)
         raise StoreUnavailableError(
             f"{masked(self.url)} is started anew again and again: nothing was done; try again later"
         )

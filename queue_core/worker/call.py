@@ -12,6 +12,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.admission import check_new_tasks
+from queue_core.building import builder
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
@@ -23,6 +24,8 @@ MAX_TRACEBACK_CHARACTERS: Final = 20_000
 SHORTEST_REDACTED_CHARACTERS: Final = 4
 LINES_SHOWN: Final = 5
 
+new_deletion = builder(Deletion)
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -33,7 +36,10 @@ class Done:
 
     @property
     def deletion(self) -> Deletion:
-        return Deletion(self.task.lease.token, self.then)
+        return new_deletion(self.task.lease.token, self.then)
+
+
+new_done = builder(Done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Call:
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
         self.handler = handler
-        self.tasks = tuple(HeldTask(lease) for lease in leases)
+        self.tasks = tuple(map(HeldTask, leases))
         self.started_at = started_at
         self.cancel: Callable[[], None] = _nothing
         """Interrupts the handler once all its tasks are lost; only an async one can be."""
@@ -77,17 +83,17 @@ class Call:
     def returned(self, value: object) -> tuple[Done, ...]:
         """What a handler's return value asks for. Raises `TypeError` or an `InvalidRequestError` for nonsense."""
         if self.handler.batch is None:
-            done = [Done(self.tasks[0], self._then(value))]
+            done = [new_done(self.tasks[0], self._then(value))]
         elif value is None:
-            done = [Done(task) for task in self.tasks]
+            done = [new_done(task) for task in self.tasks]
         elif isinstance(value, list | tuple) and len(value) == len(self.tasks):
-            done = [Done(task, self._then(entry)) for task, entry in zip(self.tasks, value, strict=True)]
+            done = [new_done(task, self._then(entry)) for task, entry in zip(self.tasks, value, strict=True)]
         else:
             raise TypeError(
                 f"handler {self.handler.shown_name} of batches must return None or a list with an entry for each of "
                 f"its {len(self.tasks)} tasks, got {_shown(value)}"
             )
-        return tuple(outcome for outcome in done if not outcome.task.lost)
+        return tuple([outcome for outcome in done if not outcome.task.lost])
 
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> Failed:
         """What a handler's exception asks for; logged unless the handler meant it."""
