@@ -96,13 +96,16 @@ class Need:
     can_start: float = 0.0
 
 
+_NOBODY: Final = Need()
+
+
 def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Need:
     """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
 
     A task whose deadline passes before a worker spawned now could be up is lost to new workers. It is planned to be
     leased soon after instead. So an older backlog may ask for fewer workers than one that can just be saved.
     """
-    need = Need()
+    need = _NOBODY
     if not waiting:
         return need
     can_start, planned, last = 0.0, math.inf, waiting[-1].position
@@ -155,10 +158,11 @@ class Burst:
         that is allowed.
         """
         reach = pace.startup_seconds + pace.turn_seconds
-        seen: Sequence[tuple[Monotonic, int]] = (*self.recent, (at, arrivals)) if arrivals else self.recent
-        recent = tuple([look for look in seen[-_MAX_BURST_LOOKS:] if look[0] > at - reach])
+        recent = (*self.recent, (at, arrivals))[-_MAX_BURST_LOOKS:] if arrivals else self.recent
+        while recent and recent[0][0] <= at - reach:
+            recent = recent[1:]
         if pace.is_start_in_time:
-            return Burst(at=at, recent=recent)
+            return Burst(0.0, at, recent)
         half_life_seconds = _BURST_HALF_LIFE_SECONDS * min(_SLOWEST_FORGETTING, max(1.0, lateness))
         workers = self.workers * 0.5 ** (max(0.0, at - self.at) / half_life_seconds)
         total = 0

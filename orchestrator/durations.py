@@ -7,7 +7,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from operator import add, mul
 from typing import Final
 
 from orchestrator.value import value
@@ -18,10 +19,12 @@ _BUCKETS: Final = 56
 EDGES_SECONDS: Final = (0.0, *(_FIRST_SECONDS * _RATIO**k for k in range(_BUCKETS - 1)))
 """Bucket k holds durations from edge k to the next; the last one is open, from 22 days on."""
 _WIDTHS_SECONDS: Final = (*(high - low for low, high in pairwise(EDGES_SECONDS)), math.inf)
+_HALF_WIDTHS_SECONDS: Final = tuple([width / 2 for width in _WIDTHS_SECONDS])
 
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
 _PRIOR_LEASES: Final = 5.0
 _PRIOR_SHAPE: Final = 3
+_PRIOR_ROOT: Final = _PRIOR_LEASES ** (1 / _PRIOR_SHAPE)
 _REMEMBERED: Final = 8
 _NONE: Final = (0.0,) * _BUCKETS
 
@@ -78,15 +81,17 @@ class Durations:
 
 @value
 class Remaining:
-    """The share of leases over by each of some `EDGES_SECONDS`, from number `first` on, and its integral from there on.
+    """How many of so many `leases` are over by each of some `EDGES_SECONDS`, from number `first` on, and its integral
+    from there on.
 
     `weights` are those of the durations seen.
     """
 
     mean_seconds: float
     weights: tuple[float, ...]
+    leases: float
     first: int
-    shares: tuple[float, ...]
+    over: tuple[float, ...]
     integrals: tuple[float, ...]
 
     def begun(
@@ -104,32 +109,30 @@ class Remaining:
         """
         # The two looks into the table are written out: a decision takes a dozen of them.
         begun, mean_seconds, first = beside, self.mean_seconds, self.first
-        shares, integrals = self.shares, self.integrals
+        leases, over, integrals = self.leases, self.over, self.integrals
         for held_seconds, slots in running:
             if begun >= enough:
                 break
             until_seconds = held_seconds + within_seconds
-            above, above_then = bisect_right(EDGES_SECONDS, held_seconds), bisect_right(EDGES_SECONDS, until_seconds)
-            if above <= first or above_then - first >= len(shares):
+            bucket, then_in = bisect_right(EDGES_SECONDS, held_seconds) - 1, bisect_right(EDGES_SECONDS, until_seconds)
+            if bucket < first or then_in - first >= len(over):
                 begun = _whole(self.weights, mean_seconds).begun(((held_seconds, slots),), within_seconds, beside=begun)
                 continue
-            bucket = above - 1
-            beyond, low = held_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
-            now = low + (shares[above - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
-            integral_now = integrals[bucket - first] + (low + now) / 2 * beyond
-            bucket = above_then - 1
-            beyond, low = until_seconds - EDGES_SECONDS[bucket], shares[bucket - first]
-            then = low + (shares[above_then - first] - low) * beyond / _WIDTHS_SECONDS[bucket]
-            integral_then = integrals[bucket - first] + (low + then) / 2 * beyond
-            left = 1.0 - now
-            if left <= 1e-12:
+            at, beyond = bucket - first, held_seconds - EDGES_SECONDS[bucket]
+            low = over[at]
+            now = low + (over[at + 1] - low) * beyond / _WIDTHS_SECONDS[bucket]
+            integral_now = integrals[at] + (low + now) / 2 * beyond
+            bucket = then_in - 1
+            at, beyond = bucket - first, until_seconds - EDGES_SECONDS[bucket]
+            low = over[at]
+            then = low + (over[at + 1] - low) * beyond / _WIDTHS_SECONDS[bucket]
+            left = leases - now
+            if left <= 1e-12 * leases:
                 begun += slots * (within_seconds / mean_seconds)
                 continue
-            turns = (then - now) / left
-            spare_seconds = (integral_then - integral_now - within_seconds * now) / left
-            if spare_seconds > 0.0:
-                turns += spare_seconds / mean_seconds
-            begun += slots * turns
+            spare_seconds = integrals[at] + (low + then) / 2 * beyond - integral_now - within_seconds * now
+            turns = then - now + spare_seconds / mean_seconds if spare_seconds > 0.0 else then - now
+            begun += slots * turns / left
         return begun
 
 
@@ -138,20 +141,21 @@ def _remaining(weights: tuple[float, ...], mean_seconds: float, first: int, last
 
     To the leases seen it adds a heavy-tailed guess (Lomax): what has lasted long lasts longer.
     """
-    total = math.fsum(weights) + _PRIOR_LEASES
+    leases = math.fsum(weights) + _PRIOR_LEASES
     scale = mean_seconds * (_PRIOR_SHAPE - 1.0)
-    weights += _NONE[len(weights) :]
-    below = accumulate(weights[first : last - 1], initial=sum(weights[:first]))
-    shares = [
-        (seen + _PRIOR_LEASES * (1.0 - (longer := scale / (scale + edge)) * longer * longer)) / total
-        for seen, edge in zip(below, EDGES_SECONDS[first:last], strict=False)
+    heavy = scale * _PRIOR_ROOT
+    seen = weights[first : last - 1]
+    seen += _NONE[: last - 1 - first - len(seen)]
+    ended = accumulate(seen, initial=sum(weights[:first]) + _PRIOR_LEASES)
+    over = [
+        known - (longer := heavy / (scale + edge)) * longer * longer
+        for known, edge in zip(ended, EDGES_SECONDS[first:last], strict=False)
     ]
-    areas = [
-        (low + high) / 2 * width for (low, high), width in zip(pairwise(shares), _WIDTHS_SECONDS[first:], strict=False)
-    ]
+    areas = map(mul, map(add, over, islice(over, 1, None)), _HALF_WIDTHS_SECONDS[first:])
+    integrals = tuple(accumulate(areas, initial=0.0))
     if last > _BUCKETS:
-        shares.append(shares[-1])
-    return Remaining(mean_seconds, weights, first, tuple(shares), tuple(accumulate(areas, initial=0.0)))
+        over.append(over[-1])
+    return Remaining(mean_seconds, weights, leases, first, tuple(over), integrals)
 
 
 @lru_cache(maxsize=_REMEMBERED)

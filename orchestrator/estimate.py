@@ -136,8 +136,12 @@ class Outcomes:
         failed, done = self.failed, self.done
         for lease in finished:
             if lease.lease_number == 1:
-                ok = lease.outcome == "deleted"
-                failed, done = _KEEP_OUTCOME * failed + (not ok), _KEEP_OUTCOME * done + ok
+                failed *= _KEEP_OUTCOME
+                done *= _KEEP_OUTCOME
+                if lease.outcome == "deleted":
+                    done += 1.0
+                else:
+                    failed += 1.0
         return Outcomes(failed, done)
 
     @property
@@ -166,7 +170,8 @@ class Estimates:
 
     def usable_slo_seconds(self, spec: PoolSpec) -> float:
         """What the slo leaves to plan with: less the slack kept back, less the turn until the next look."""
-        return max(0.2 * spec.slo, self.slack * spec.slo - spec.turn_seconds)
+        slo_seconds = spec.slo
+        return max(0.2 * slo_seconds, self.slack * slo_seconds - spec.turn_seconds)
 
     def to_json(self) -> dict[str, object]:
         """As plain values, with their version; instants are left out, since they end with the boot."""

@@ -135,7 +135,8 @@ class Fleet:
 
 def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
     """The idle ones among `workers`, the longest idle first."""
-    return sorted([w for w in workers if w.state == "idle"], key=lambda w: (w.since, w.worker))
+    idle = [w for w in workers if w.state == "idle"]
+    return sorted(idle, key=lambda w: (w.since, w.worker)) if len(idle) > 1 else idle
 
 
 def billed_for(worker: Worker, spec: PoolSpec, *, now: Monotonic) -> float:

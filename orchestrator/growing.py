@@ -14,10 +14,11 @@ _DAY_SECONDS: Final = 86_400.0
 _NOISE_TASKS: Final = 0.2  # a rate that has all but decayed keeps nobody warm
 
 
-def grow(scene: Scene) -> Wish:
-    """The most that any rule asks for; `current` when none asks for more."""
+def grow(scene: Scene) -> Wish | None:
+    """The most that any rule asks for; None when none asks for anything."""
     current, sample = scene.current, scene.sample
-    wishes = [_deadline(scene, current)]
+    need = _deadline(scene)
+    wishes = [Wish(current + need.workers, "deadline", _why_deadline(scene, need))] if need.workers else []
     if scene.course is not None:
         wishes.append(_finish(scene, scene.course))
     if not scene.pace.is_start_in_time:
@@ -27,16 +28,15 @@ def grow(scene: Scene) -> Wish:
     low, by = scene.spec.workers.min, scene.facts.conditions.bounds_by
     if low > current:
         wishes.append(Wish(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
-    return max(wishes, key=attrgetter("target")) if len(wishes) > 1 else wishes[0]
+    return max(wishes, key=attrgetter("target")) if wishes else None
 
 
-def _deadline(scene: Scene, current: int) -> Wish:
+def _deadline(scene: Scene) -> Need:
     waiting: Sequence[Waiting] = scene.sample.waiting
     grown = scene.facts.now - scene.sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
-    need = workers_needed(waiting, crew=scene.crew, pace=scene.pace)
-    return Wish(current + need.workers, "deadline", _why_deadline(scene, need) if need.workers else "")
+    return workers_needed(waiting, crew=scene.crew, pace=scene.pace)
 
 
 def _why_deadline(scene: Scene, need: Need) -> str:

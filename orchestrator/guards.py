@@ -157,7 +157,8 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Never above max; never shrink below min. Growth up to min is the policy's wish, which other guards may slow."""
-    low, high = facts.spec.workers.min, facts.spec.workers.max
+    workers = facts.spec.workers
+    low, high = workers.min, workers.max
     if low <= target <= high:
         return None
     least = min(low, facts.current)

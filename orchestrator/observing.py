@@ -22,16 +22,10 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
         return _proven(fleet, sample.at)
     held: dict[str, list[float]] = {}
     for running in sample.running:
-        if running.worker in held:
-            held[running.worker].append(running.held_seconds)
-        else:
-            held[running.worker] = [running.held_seconds]
+        held.setdefault(running.worker, []).append(running.held_seconds)
     done: dict[str, list[float]] = {}
     for finished in sample.finished:
-        if finished.worker in done:
-            done[finished.worker].append(finished.ended_seconds_ago)
-        else:
-            done[finished.worker] = [finished.ended_seconds_ago]
+        done.setdefault(finished.worker, []).append(finished.ended_seconds_ago)
     workers: dict[str, Worker] = {}
     started: list[Started] = []
     for name, before in fleet.workers.items():
@@ -56,8 +50,8 @@ def _seen(worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequ
         elif state != "idle":
             since = sample.at if state == "busy" else started_at
             state = "idle"
-    is_known = leases == worker.leases and since == worker.since and state == worker.state
-    if is_known and not finished and started_at == worker.started_at:
+    is_known = not finished and leases == worker.leases and state == worker.state
+    if is_known and since == worker.since and started_at == worker.started_at:
         return worker
     return Worker(
         worker.worker,

@@ -53,24 +53,13 @@ def decide(
     scene = _scene(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=conditions)
     wish, current = grow(scene), scene.current
     held: Mapping[int, float] = {}
-    if wish.target <= current:
+    if wish is None or wish.target <= current:
         wish, held = shrink(scene)
     if spec.fallback != "hold" and current < spec.fallback and scene.facts.is_stale:
         wish = Wish(spec.fallback, "fallback", f"no look at the queue for {now - sample.at:.0f} s")
     target, limits = guarded(wish.target, scene.facts)
-    decision = Decision(
-        pool=spec.name,
-        at=now,
-        current=current,
-        target=target,
-        rule=wish.rule,
-        why=wish.why,
-        inputs=_inputs(scene),
-        unguarded=wish.target,
-        limits=limits,
-        held=held,
-        notes=_notes(scene, wish),
-    )
+    inputs, notes = _inputs(scene), _notes(scene, wish)
+    decision = Decision(spec.name, now, current, target, wish.rule, wish.why, inputs, wish.target, limits, held, notes)
     return decision, scene.state.grown(current=current, target=target, now=now)
 
 
@@ -101,9 +90,9 @@ def _scene(
         learned,
         crew,
         pace,
-        idle=tuple(idle),
-        busy=len(alive) - len(idle) - len(crew.ready_in_seconds),
-        course=None if conditions.finish_by is None else _course(facts, learned.estimates, crew=crew, pace=pace),
+        tuple(idle),
+        len(alive) - len(idle) - len(crew.ready_in_seconds),
+        None if conditions.finish_by is None else _course(facts, learned.estimates, crew=crew, pace=pace),
     )
 
 
@@ -185,12 +174,13 @@ def _crew(
     busy_slots = sum(up.values())
     running = [held for held, r in zip(held_seconds, sample.running, strict=True) if r.worker in up]
     running += [0.0] * (busy_slots - len(running))  # of very many leases a sample names some
+    newest, oldest = (max(0.0, min(running)), max(running)) if running else (0.0, 0.0)
     service_seconds = estimates.service.mean_seconds(held_seconds)
     is_asked = sample.ready or not pace.is_start_in_time  # else no deadline is looked at
     remaining = estimates.durations.remaining(
         service_seconds,
-        from_seconds=max(0.0, min(running, default=0.0)),
-        until_seconds=max(running, default=0.0) + (pace.longest_seconds(service_seconds) if is_asked else 0.0),
+        from_seconds=newest,
+        until_seconds=oldest + (pace.longest_seconds(service_seconds) if is_asked else 0.0),
     )
     idle_slots = len(up) * slots - busy_slots
     return Crew(idle_slots, tuple(ready_in_seconds), slots, remaining, tuple(grouped(running)))
@@ -203,29 +193,32 @@ def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSp
         shape=estimates.service.shape,
         wait_seconds=pace.usable_slo_seconds,
         eps=spec.eps,
-        limit=spec.workers.max * spec.concurrency,
+        limit=spec.workers.max * crew.slots_per_worker,
     )
-    return math.ceil(slots / spec.concurrency)
+    return math.ceil(slots / crew.slots_per_worker)
 
 
 def _inputs(scene: Scene) -> Inputs:
     facts, state, pace = scene.facts, scene.state, scene.pace
     sample, fleet, estimates = facts.sample, facts.fleet, state.estimates
+    starting = len(scene.crew.ready_in_seconds)
+    draining = len(fleet.leaving) if len(fleet.workers) > facts.current else 0
+    sample_age_seconds = max(0.0, facts.now - sample.at)
     return Inputs(
         sample.ready,
         sample.delayed,
         sample.in_flight,
         sample.dead,
-        busy=scene.busy,
-        idle=len(scene.idle),
-        starting=len(scene.crew.ready_in_seconds),
-        draining=len(fleet.leaving) if len(fleet.workers) > facts.current else 0,
-        service_seconds=scene.crew.service_seconds,
-        startup_seconds=pace.startup_seconds,
-        fast_rate=estimates.arrivals.fast_rate,
-        slow_rate=estimates.arrivals.slow_rate,
-        slack=estimates.slack,
-        slo_seconds=pace.slo_seconds,
-        usable_slo_seconds=pace.usable_slo_seconds,
-        sample_age_seconds=max(0.0, facts.now - sample.at),
+        scene.busy,
+        len(scene.idle),
+        starting,
+        draining,
+        scene.crew.service_seconds,
+        pace.startup_seconds,
+        estimates.arrivals.fast_rate,
+        estimates.arrivals.slow_rate,
+        estimates.slack,
+        pace.slo_seconds,
+        pace.usable_slo_seconds,
+        sample_age_seconds,
     )

@@ -1,5 +1,6 @@
 """Whoever sizes a simulated pool; here the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final, Protocol
 
@@ -130,41 +131,37 @@ class PolicyScaler:
         pool.leave(worker)
 
     def _sample(self, pool: SimulatedPool, news: News, now: Monotonic) -> QueueSample:
-        at = pool.now
-        ready, held = len(pool.ready), pool.leases.values()
-        points = min(POSITIONS, ready)
-        positions = [(ready * point + points - 1) // points for point in range(1, points + 1)]
+        at, ready, held = pool.now, len(pool.ready), pool.leases.values()
+        positions = _positions(ready)
+        waiting = tuple(map(Waiting, positions, pool.waited_seconds(positions)))
+        running = [
+            RunningLease(lease.worker.name, at - lease.began_at, lease.waited_seconds, lease.number, lease.at_a_time)
+            for lease in islice(held, MAX_LEASES_TOLD)
+        ]
+        finished = [
+            FinishedLease(
+                lease.worker.name,
+                lease.ended_at - lease.began_at,
+                lease.waited_seconds,
+                lease.outcome,
+                lease.number,
+                at - lease.ended_at,
+                lease.at_a_time,
+            )
+            for lease in news.finished
+        ]
         return QueueSample(
-            at=now,
-            ready=ready,
-            delayed=pool.delayed,
-            in_flight=len(held),
-            dead=pool.dead,
-            arrivals=news.arrivals,
-            waiting=tuple(map(Waiting, positions, pool.waited_seconds(positions))),
-            running=tuple(
-                [
-                    RunningLease(
-                        lease.worker.name, at - lease.began_at, lease.waited_seconds, lease.number, lease.at_a_time
-                    )
-                    for lease in islice(held, MAX_LEASES_TOLD)
-                ]
-            ),
-            finished=tuple(
-                [
-                    FinishedLease(
-                        lease.worker.name,
-                        lease.ended_at - lease.began_at,
-                        lease.waited_seconds,
-                        lease.outcome,
-                        lease.number,
-                        at - lease.ended_at,
-                        lease.at_a_time,
-                    )
-                    for lease in news.finished
-                ]
-            ),
-            first_seen_seconds_ago=self._first_seen(pool),
+            now,
+            ready,
+            pool.delayed,
+            len(held),
+            pool.dead,
+            False,  # noqa: FBT003  paused; by keywords this takes three times as long
+            news.arrivals,
+            waiting,
+            tuple(running),
+            tuple(finished),
+            self._first_seen(pool),
         )
 
     def _first_seen(self, pool: SimulatedPool) -> dict[str, float]:
@@ -174,3 +171,10 @@ class PolicyScaler:
         up = {name: at for name in self._unseen if (at := pool.workers[name].up_at) is not None}
         self._unseen.difference_update(up)
         return {name: pool.now - at for name, at in up.items()}
+
+
+def _positions(ready: int) -> Sequence[int]:
+    """All positions of a short ready queue, and as many of a longer one as are told, the last among them."""
+    if ready <= POSITIONS:
+        return range(1, ready + 1)
+    return [(ready * point + POSITIONS - 1) // POSITIONS for point in range(1, POSITIONS + 1)]
