@@ -104,8 +104,8 @@ class Knee:
     buckets: Mapping[int, Bucket] = field(default_factory=dict)
     cap: Cap | None = None
     suspected_at: Monotonic = _LONG_AGO
-    is_suspected: bool = False
     quiet_until: Monotonic = _LONG_AGO
+    is_suspected: bool = False
 
     def after(
         self,
@@ -123,7 +123,7 @@ class Knee:
         """
         ended = [lease for lease in finished if lease.at_a_time > 0]
         buckets = _learned(self.buckets, ended, at)
-        known = Knee(buckets, self.cap, self.suspected_at, quiet_until=self.quiet_until)
+        known = Knee(buckets, self.cap, self.suspected_at, self.quiet_until)
         if self.cap is not None:
             return _probed(known, self.cap, ended, at)
         if not is_waited_for or at < self.quiet_until:
