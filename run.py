@@ -51,11 +51,11 @@ CHECKS = (
     ("ruff format", ["-m", "ruff", "format", "--check", "."]),
     ("mypy", ["-m", "mypy"]),
     ("import-linter", ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]),
-    ("pytest", ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "2", "--dist", "worksteal"]),
+    ("pytest", ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "3", "--dist", "worksteal"]),
 )
 
 ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
-"""What failed beside another test is run once more by itself: two at a time on two cores, a deadline may pass."""
+"""What failed beside another test is run once more by itself: three at a time on two cores, a deadline may pass."""
 TESTS_FAILED = 1
 
 
