@@ -41,9 +41,14 @@ register('count', once(function(keys, args) return redis.call('HINCRBY', keys[1]
 register('fill', once(function(keys, args) return redis.call('HSET', keys[1], args[3], string.rep('x', 100000)) end))
 register('empty', once(function(keys) return redis.call('DEL', keys[1]) end), { 'allow-oom' })
 register('read', function(keys) return redis.call('HGET', keys[1], 'count') end, { 'no-writes' })
+local function seconds()
+  local now = redis.call('TIME')
+  return now[1] + now[2] / 1000000
+end
+
 register('spin', function(keys, args)
-  local ends_at = redis.call('TIME')[1] + tonumber(args[1])
-  while tonumber(redis.call('TIME')[1]) < ends_at do end
+  local ends_at = seconds() + args[1]
+  while seconds() < ends_at do end
   return 1
 end, { 'no-writes' })
 register('break', once(function(keys) return redis.call('LPUSH', keys[1], 1) end))
