@@ -28,6 +28,7 @@ from orchestrator.cli.arrivals import LogFilter, read_files
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.config import PoolSpec
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
+from orchestrator.demo.crew import ProcessCrew
 from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.simulation.results import quantile
 from orchestrator.simulation.run import simulate
@@ -104,7 +105,7 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
     """Feed a real fleet, and watch it until it has been idle for a while; the epoch second at which that was over."""
     due = due_seconds(recorded_shape(), tasks=round(seconds * rate), feed_seconds=seconds)
     sleeps = ServiceTimes(service).drawn(len(due), rng)
-    fleet = FleetProcess(folder)
+    fleet = FleetProcess(folder, crew=ProcessCrew())
     try:
         queues = _connected(fleet, folder)
         queue = queues.queue(QUEUE)
