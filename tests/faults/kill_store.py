@@ -169,7 +169,7 @@ class _Round:
         while not until.is_over and all(child.process.is_alive() for child in self.callers):
             kind = min(due, key=lambda one: due[one])
             time.sleep(max(0.0, min(due[kind] - time.monotonic(), until.left_seconds)))
-            if until.is_over:
+            if until.left_seconds <= 0.0:
                 return
             due[kind] = self._soon(kind)
             if kind == "caller":

@@ -197,7 +197,7 @@ def _stop(process: subprocess.Popen[bytes], tally: Tally) -> None:
     try:
         code = process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        tally.found([Violation("I18", f"{process.args} was not over {STOP_SECONDS} s after SIGTERM")], "two servers")
+        tally.found([Violation("I18", f"{process.args!r} was not over {STOP_SECONDS} s after SIGTERM")], "two servers")
         return
     if code:
-        tally.found([Violation("I18", f"{process.args} ended with {code} after SIGTERM")], "two servers")
+        tally.found([Violation("I18", f"{process.args!r} ended with {code} after SIGTERM")], "two servers")

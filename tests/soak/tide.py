@@ -16,7 +16,7 @@ from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.source import ReleasedTask
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
-from orchestrator.suspects import Fate, HeldTask
+from orchestrator.suspects import Fate, HeldTask, Suspect
 from queue_core import logs
 
 POOLS: Final = ("ebb", "flood", "neap", "spring")
@@ -45,7 +45,13 @@ class Tide:
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
         return [""] * len(fates)
 
+    def recall(self, suspects: Sequence[Suspect]) -> None:
+        pass
+
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+        return ()
+
+    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
         return ()
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
