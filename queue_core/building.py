@@ -1,7 +1,7 @@
 """Builds frozen values by the hundred: quickly, and not before they are looked at."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, fields, make_dataclass
+from dataclasses import MISSING, fields
 from typing import ParamSpec, TypeVar, cast, overload
 
 P = ParamSpec("P")
@@ -16,7 +16,7 @@ def builder(cls: Callable[P, T]) -> Callable[P, T]:
     again.
     """
     named = fields(cls)  # type: ignore[arg-type]
-    twin = make_dataclass("Twin", [(each.name, each.type) for each in named], slots=True, init=False)
+    twin = type("Twin", (), {"__slots__": tuple([each.name for each in named])})
     names: dict[str, object] = {"new": object.__new__, "twin": twin, "cls": cls}
     parameters: list[str] = []
     for each in named:
