@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from orchestrator.simulation.pool import NEVER, SimulatedPool
+from orchestrator.simulation.parts import NEVER
+from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.workload import Workload
 
 Removal = Literal["idle", "drain", "kill"]

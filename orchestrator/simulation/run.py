@@ -5,7 +5,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from orchestrator.simulation.pool import NEVER, SimulatedPool
+from orchestrator.simulation.parts import NEVER
+from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.results import Result, result_of
 from orchestrator.simulation.scaler import Scaler
 from orchestrator.simulation.workload import Workload, World

@@ -13,7 +13,8 @@ from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan
 from orchestrator.policy import PolicyState, decide
 from orchestrator.simulation.hours import Hours
-from orchestrator.simulation.pool import News, SimulatedPool
+from orchestrator.simulation.parts import News
+from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.workload import MONDAY
 
 POSITIONS: Final = 8

@@ -2,7 +2,8 @@
 
 from random import Random
 
-from orchestrator.simulation.pool import NEVER, SimulatedPool
+from orchestrator.simulation.parts import NEVER
+from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload, World
 
 EXACT = World(startup_samples=(2.0,), retry_min_seconds=10.0)
