@@ -3,19 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from operator import attrgetter
 
 from queue_core import events
-from queue_core.building import builder
+from queue_core.building import builder, missing
 from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted
 from queue_core.task import Lease, NewTask
+from queue_core.verb_values import handed_over
 
 new_event = builder(QueueEvent)
-
-_THEN = attrgetter("then")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +55,17 @@ class Notes:
 
     def note_deleted(
         self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
-    ) -> list[Added]:
-        """For deletions: what their `then` became."""
+    ) -> tuple[list[Added], list[str]]:
+        """For deletions; what their `then` became, and the tokens that were not current."""
         if self._lifecycle != "off":
             self._noted.append(_deleted_events(outcomes, at=self.now))
         added: list[Added] = []
-        if any(map(_THEN, deletions)):
+        if handed_over(deletions):
             for deletion, outcome in zip(deletions, outcomes, strict=True):
                 if outcome is not None and deletion.then:
                     added.extend(outcome.then)
                     self.note_added(queue, deletion.then, outcome.then)
-        return added
+        return added, [deletions[at].token for at in missing(outcomes)]
 
     def note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         """For an add, whose outcomes are in the order of its tasks."""

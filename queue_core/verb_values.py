@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease
 from queue_core.task import Lease, NewTask, TagFilter, Task
+
+_THEN = attrgetter("then")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,11 @@ class Deletion:
 
     token: str
     then: tuple[NewTask, ...] = ()
+
+
+def handed_over(deletions: Sequence[Deletion]) -> list[tuple[NewTask, ...]]:
+    """What is to be added in place of what is deleted, of those that hand anything over; hardly ever any do."""
+    return list(filter(None, map(_THEN, deletions)))
 
 
 @dataclass(frozen=True, slots=True)

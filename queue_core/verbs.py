@@ -5,13 +5,12 @@ Nothing leaves from here: a `Turn` only collects. Whoever opened it publishes on
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Literal
 
 from queue_core import events, limits
 from queue_core.admission import check_new_tasks, check_queue_spec, check_storage, check_storage_limit
 from queue_core.api import ALL_STATES, Observation
-from queue_core.building import builder, missing
+from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errand import Errand, errand_of
 from queue_core.errors import InvalidCountError, WorkerRetiredError
@@ -21,7 +20,6 @@ from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import (
     Added,
     ClientCall,
-    Deleted,
     Deletion,
     Granted,
     LeaseRequest,
@@ -32,6 +30,7 @@ from queue_core.store import (
     Transaction,
 )
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verb_values import handed_over
 
 PURGE_CHUNK = 1000
 SETTLE_CHUNK = 500
@@ -40,7 +39,6 @@ MAX_LIVE_PER_OBSERVATION = 2000
 KNOWN_SECONDS = 1.0
 
 new_request = builder(LeaseRequest)
-_THEN = attrgetter("then")
 
 
 class StorageGuard:
@@ -140,11 +138,11 @@ class Turn(Notes):
             _, gone = self.delete(queue, deletions)
             return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker), gone
         outcomes, granted = self.transaction.exchange(queue, deletions, request, now=self.now)
-        self.note_deleted(queue, deletions, outcomes)
+        _, lost = self.note_deleted(queue, deletions, outcomes)
         self.note_granted(queue, granted)
         if granted.refused:
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
-        return granted, _lost(deletions, outcomes)
+        return granted, lost
 
     def _lease_alone(self, queue: str, errand: Errand, request: LeaseRequest) -> Granted:
         """The one task that the worker is there for; once it had that, it is done."""
@@ -196,7 +194,7 @@ class Turn(Notes):
         """What the deletions' `then` became, and the tokens that were not current."""
         _check_deletions(deletions)
         outcomes = self.transaction.delete(queue, deletions, now=self.now)
-        return self.note_deleted(queue, deletions, outcomes), _lost(deletions, outcomes)
+        return self.note_deleted(queue, deletions, outcomes)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -342,13 +340,9 @@ def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: s
 
 def _check_deletions(deletions: Sequence[Deletion]) -> None:
     limits.check_token_count(len(deletions))
-    for then in filter(None, map(_THEN, deletions)):
+    for then in handed_over(deletions):
         limits.check_add_count(len(then))
         check_new_tasks(then)
-
-
-def _lost(deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]) -> list[str]:
-    return [deletions[at].token for at in missing(outcomes)]
 
 
 def _check_page(limit: int) -> None:

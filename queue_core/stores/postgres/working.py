@@ -17,6 +17,7 @@ from queue_core.stores.postgres.adding import etas_of, given, outcome_of
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.step import Step, refuse
 from queue_core.task import Lease, TagFilter, parse_token
+from queue_core.verb_values import handed_over
 
 _EXCHANGE = Statement(
     "towline_exchange",
@@ -102,7 +103,7 @@ def exchange(
 ) -> tuple[list[Deleted | None], Granted]:
     """See `Transaction.exchange`."""
     fences = fences_of([deletion.token for deletion in deletions])
-    if not any(deletion.then for deletion in deletions):
+    if not handed_over(deletions):
         return _exchange(step, queue, fences, request, now=now)
     if request.seconds is not None:
         check_lease_time(queues.find(step, queue), request.seconds)
@@ -130,7 +131,7 @@ def lease_delayed(
 def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
     """See `Transaction.delete`."""
     fences = fences_of([deletion.token for deletion in deletions])
-    if any(deletion.then for deletion in deletions):
+    if handed_over(deletions):
         return _hand_over(step, queue, fences, deletions, now=now)
     return _exchange(step, queue, fences, LeaseRequest(0, None, TagFilter(), ""), now=now)[0]
 

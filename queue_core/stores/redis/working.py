@@ -20,6 +20,7 @@ from queue_core.stores.redis.packing import (
 )
 from queue_core.stores.redis.tokens import numbers_of, pack_tokens
 from queue_core.task import Lease
+from queue_core.verb_values import handed_over
 
 _UNSETTLED, _REFUSED = 2, 4
 _REQUEST = Struct(">QqdHB")
@@ -47,7 +48,7 @@ def exchange(
     tokens = pack_tokens([deletion.token for deletion in deletions])
     number = pack(">H", len(deletions))
     head, worker, *tags = _request(request, now)
-    if any(deletion.then for deletion in deletions):
+    if handed_over(deletions):
         cells = [pack(">H", len(tags)), head, worker, *tags]
         data = _delete_and_add(calls, "exchange_and_add", queue, deletions, [number, tokens], cells, now=now)
     else:
@@ -70,7 +71,7 @@ def delete(calls: Calls, queue: str, deletions: Sequence[Deletion], *, now: Inst
     """See `Transaction.delete`."""
     tokens = pack_tokens([deletion.token for deletion in deletions])
     head = _HEAD.pack(now, len(deletions))
-    if any(deletion.then for deletion in deletions):
+    if handed_over(deletions):
         data = _delete_and_add(calls, "delete_and_add", queue, deletions, [head, tokens], [], now=now)
     else:
         data = calls.change("delete", queue, head, tokens)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import cast
 
 from queue_core import semantics
@@ -19,14 +18,13 @@ from queue_core.stores.sqlite.rows import among, by_ids, end, load, remove_ids, 
 from queue_core.stores.sqlite.samples import Sample, finished_of
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import Task, TaskState, parse_token
+from queue_core.verb_values import handed_over
 
 _LEASED = int(TaskState.LEASED)
 
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 _SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL"
 _HELD = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
-
-_THEN = attrgetter("then")
 
 new_deleted = builder(Deleted)
 
@@ -107,10 +105,10 @@ def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant
     """See `Transaction.delete`."""
     queue = step.open_queue(name)
     fences = fences_of([deletion.token for deletion in deletions])
-    handed_over = list(filter(None, map(_THEN, deletions)))
-    for then in handed_over:
+    handing = handed_over(deletions)
+    for then in handing:
         check_adds(step, name, then, now=now)
-    if not handed_over:
+    if not handing:
         return _delete(step, queue, fences, now=now)
     # One by one: a `then` may need the name of a task that a later deletion of the same call removes.
     outcomes: list[Deleted | None] = []
