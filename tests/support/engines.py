@@ -3,6 +3,7 @@
 Never a service of the system: what runs on the machine already is neither used nor disturbed.
 """
 
+import atexit
 import os
 import pwd
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from tests.support.engine_process import Engine, EngineUnavailableError, Launch
@@ -183,10 +185,29 @@ def free_port() -> int:
 
 
 def _init_database(programs: Path, data: Path, user: pwd.struct_passwd | None) -> None:
-    """The files of a new cluster, without the syncs that only a machine's crash would need."""
+    """The files of a new cluster: a copy of those that this process made first, which takes a tenth of the time."""
+    copied = subprocess.run(
+        ["cp", "-a", str(_first_cluster(programs, user)), str(data)], capture_output=True, text=True, check=False
+    )
+    if copied.returncode:
+        raise EngineUnavailableError(f"postgresql: no copy of a cluster: {copied.stderr.strip()[-300:]}")
+
+
+@lru_cache(maxsize=1)
+def _first_cluster(programs: Path, user: pwd.struct_passwd | None) -> Path:
+    """The files of a cluster that never runs, removed with this process.
+
+    Made without the syncs that only a machine's crash would need. Raises `EngineUnavailableError`.
+    """
+    kept = ExitStack()
+    atexit.register(kept.close)
+    home = kept.enter_context(memory_home("towline-"))
+    data = home / "data"
+    if user is not None:
+        os.chown(home, user.pw_uid, user.pw_gid)
     made = subprocess.run(
         [str(programs / "initdb"), "-D", str(data), "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
-        cwd=data.parent,
+        cwd=home,
         capture_output=True,
         text=True,
         check=False,
@@ -196,6 +217,7 @@ def _init_database(programs: Path, data: Path, user: pwd.struct_passwd | None) -
     )
     if made.returncode:
         raise EngineUnavailableError(f"postgresql: initdb failed: {made.stderr.strip()[-300:]}")
+    return data
 
 
 def _program(name: str, *, package: str) -> str:
