@@ -1,7 +1,8 @@
 """What the whole session shares."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,14 +11,24 @@ import pytest
 from tests.support.commands import Commands
 from tests.support.docker_engine import DockerEngine, EngineUnavailableError
 from tests.support.docker_engine import docker_engine as private_docker
-from tests.support.shared_engines import SharedEngines
+from tests.support.shared_engines import SharedEngines, engines_of_process
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are made and none goes: looking for garbage among them, now or later, is a seventh of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
-def shared_engines() -> Iterator[SharedEngines]:
+def shared_engines() -> SharedEngines:
     """PostgreSQL and Redis, each started when a test first asks for it."""
-    with SharedEngines() as shared:
-        yield shared
+    return engines_of_process()
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,8 @@
 """Programs of many seeds over one store, each in a store of its own; what differs is shrunk."""
 
-import atexit
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
@@ -16,7 +14,7 @@ from tests.differential.programs import a_program
 from tests.differential.report import Found
 from tests.differential.shrinking import shrunk
 from tests.differential.steps import Program
-from tests.support.shared_engines import SharedEngines
+from tests.support.shared_engines import engines_of_process
 
 StoreName: TypeAlias = Literal["memory", "sqlite", "postgresql", "redis"]
 STORES: tuple[StoreName, ...] = ("memory", "sqlite", "postgresql", "redis")
@@ -60,14 +58,6 @@ def _differs(store: StoreName, program: Program) -> bool:
         return compare(program, opened)[1] is not None
 
 
-@lru_cache(maxsize=1)
-def _engines() -> SharedEngines:
-    """Engines of this process's own, ended with it."""
-    shared = SharedEngines()
-    atexit.register(shared.__exit__, None, None, None)
-    return shared
-
-
 @contextmanager
 def fresh(store: StoreName) -> Iterator[Store]:
     """An empty store; whoever takes it closes it."""
@@ -75,7 +65,7 @@ def fresh(store: StoreName) -> Iterator[Store]:
         yield open_store("memory:")
         return
     if store in ("postgresql", "redis"):
-        yield open_store(_engines().new_url(store))
+        yield open_store(engines_of_process().new_store_url(store))
         return
     with TemporaryDirectory(prefix="towline-differential-") as folder:
         yield open_store(f"sqlite:///{Path(folder) / 'queue.db'}")

@@ -5,12 +5,12 @@ from contextlib import closing
 from queue_core.store import LeaseRequest
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, QueueSpec
-from tests.support.stores import new_url
+from tests.support.stores import new_store_url
 
 
 def test_the_largest_batch_goes_there_and_comes_back_byte_for_byte() -> None:
     payloads = [number.to_bytes(2, "big") * 2_000 for number in range(1_000)]
-    with closing(open_store(new_url("postgresql"))) as store:
+    with closing(open_store(new_store_url("postgresql"))) as store:
         now = store.clock.now()
         with store.begin() as transaction:
             transaction.put_queue(QueueSpec("work"), now=now)

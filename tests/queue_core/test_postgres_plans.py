@@ -11,7 +11,7 @@ from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Tr
 from queue_core.stores import open_store
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter, Task, TaskState
-from tests.support.stores import new_url
+from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue, at
 
 FEW_ROWS = 260  # what a verb over ten tasks may read of a table, at any size
@@ -44,7 +44,7 @@ Connection = psycopg.Connection[tuple[object, ...]]
 @pytest.fixture(scope="module", params=["empty", "30,000 tasks", "30,000 tasks, analyzed"])
 def filled(request: pytest.FixtureRequest) -> Iterator[tuple[Store, str]]:
     """A store whose tables the planner has never looked at, but in the last case."""
-    url = new_url("postgresql")
+    url = new_store_url("postgresql")
     with closing(open_store(url)) as store, psycopg.connect(url, autocommit=True) as connection:
         a_queue(store)
         connection.execute("ALTER TABLE towline.tasks SET (autovacuum_enabled = off)")

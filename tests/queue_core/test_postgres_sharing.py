@@ -17,7 +17,7 @@ from queue_core.store import LeaseRequest, Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores import new_url
+from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
 
 THREADS = 6
@@ -25,7 +25,7 @@ THREADS = 6
 
 @pytest.fixture
 def url() -> str:
-    return new_url("postgresql")
+    return new_store_url("postgresql")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from queue_core.store import Deletion, LeaseRequest, Release, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import listening
 from queue_core.task import ANY, NewTask, TagFilter
-from tests.support.stores import new_url
+from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue
 
 LONG = 20.0
@@ -27,7 +27,7 @@ def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def url() -> str:
-    return new_url("postgresql")
+    return new_store_url("postgresql")
 
 
 @pytest.fixture

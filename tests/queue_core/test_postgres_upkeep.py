@@ -13,7 +13,7 @@ from queue_core.stores.postgres import tidying, upkeep
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import NewTask, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores import new_url
+from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue, add, at, delete, lease, samples, stats
 
 DAY = 86_400.0
@@ -21,7 +21,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def url() -> str:
-    return new_url("postgresql")
+    return new_store_url("postgresql")
 
 
 @pytest.fixture

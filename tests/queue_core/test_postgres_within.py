@@ -15,7 +15,7 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import NewTask
 from tests.support.servers import a_server
-from tests.support.stores import new_url
+from tests.support.stores import new_store_url, new_url
 from tests.support.task_builders import QUEUE, a_queue
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -23,7 +23,7 @@ Connection = psycopg.Connection[tuple[object, ...]]
 
 @pytest.fixture
 def url() -> str:
-    return new_url("postgresql")
+    return new_store_url("postgresql")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from queue_core.stores.memory import MemoryStore
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 from tests.support.redis_stores import a_redis_store, with_every_call_sent_twice
-from tests.support.stores import new_url
+from tests.support.stores import new_store_url
 from tests.support.task_builders import MICROSECOND
 
 QUEUES = ("one", "two")
@@ -328,8 +328,8 @@ class StoreModel(RuleBasedStateMachine):
 
 OPENED: dict[str, Callable[[Path], Store]] = {
     "sqlite": lambda folder: SqliteStore(folder / "queue.db", durability="relaxed"),
-    "postgresql": lambda _: open_store(new_url("postgresql"), durability="relaxed"),
-    "redis": lambda _: open_store(new_url("redis"), durability="relaxed"),
+    "postgresql": lambda _: open_store(new_store_url("postgresql"), durability="relaxed"),
+    "redis": lambda _: open_store(new_store_url("redis"), durability="relaxed"),
     "redis, every call sent twice": lambda _: with_every_call_sent_twice(a_redis_store()),
 }
 

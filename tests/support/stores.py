@@ -1,9 +1,7 @@
 """Stores by name, for tests that every store must pass."""
 
-import atexit
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from queue_core.stores import open_store
 from queue_core.stores.sqlite.driver import stdlib_driver
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.engines import EngineUnavailableError
-from tests.support.shared_engines import EngineName, SharedEngines
+from tests.support.shared_engines import EngineName, engines_of_process
 
 STORES = ("memory", "sqlite", "sqlite-stdlib", "postgresql", "redis")
 
@@ -36,20 +34,21 @@ def _open(name: str, folder: Path) -> Store:
     if name == "sqlite-stdlib":
         return SqliteStore(folder / "queue.db", driver=stdlib_driver())
     if name in ("postgresql", "redis"):
-        return open_store(new_url(name))
+        return open_store(new_store_url(name))
     pytest.skip(f"no store is called {name}")
 
 
 def new_url(name: EngineName) -> str:
     """An empty database of an engine that all tests of this process share; skips, by name, where it is absent."""
     try:
-        return _engines().new_url(name)
+        return engines_of_process().new_url(name)
     except EngineUnavailableError as error:
         pytest.skip(str(error))
 
 
-@lru_cache(maxsize=1)
-def _engines() -> SharedEngines:
-    shared = SharedEngines()
-    atexit.register(shared.__exit__, None, None, None)
-    return shared
+def new_store_url(name: EngineName) -> str:
+    """The same with the schema made: quicker, for tests of what a store does and not of how it is made."""
+    try:
+        return engines_of_process().new_store_url(name)
+    except EngineUnavailableError as error:
+        pytest.skip(str(error))
