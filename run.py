@@ -13,10 +13,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -51,9 +52,12 @@ CHECKS = (
     ("ruff format", ["-m", "ruff", "format", "--check", "."]),
     ("mypy", ["-m", "mypy"]),
     ("import-linter", ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]),
-    ("pytest", ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "3", "--dist", "worksteal"]),
 )
+"""Of the text alone: they run beside the tests, which wait as much as they work, and give way to them."""
+NICENESS = 10
+LOOK_SECONDS = 0.5
 
+TESTS = ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "3", "--dist", "worksteal"]
 ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
 """What failed beside another test is run once more by itself: three at a time on two cores, a deadline may pass."""
 TESTS_FAILED = 1
@@ -168,16 +172,20 @@ def fingerprint_of(*names: str) -> str:
 
 def run_tests(options: list[str]) -> int:
     install_services()
-    checks = CHECKS if not options else [("pytest", ["-m", "pytest", *options])]
-    results = []
-    for name, arguments in checks:
-        say(name)
+    results: list[tuple[str, int, float]] = []
+    with ExitStack() as stack:
+        checks = [] if options else [Check(name, arguments, stack) for name, arguments in CHECKS]
+        say("pytest")
         started = time.monotonic()
-        code = run([str(PYTHON), *arguments])
-        if name == "pytest" and not options and code == TESTS_FAILED:
+        code = run([str(PYTHON), *(["-m", "pytest", *options] if options else TESTS)], beside=checks)
+        if not options and code == TESTS_FAILED:
             say("pytest: what failed, alone")
-            code = run([str(PYTHON), *ALONE])
-        results.append((name, code, time.monotonic() - started))
+            code = run([str(PYTHON), *ALONE], beside=checks)
+        seconds = time.monotonic() - started
+        for check in checks:
+            check.finish()
+            results.append((check.name, check.code, check.seconds))
+        results.append(("pytest", code, seconds))
     absent = [program for program in SERVICES if not is_installed(program)]
     if absent and can_apt():
         results.append(("services", 1, 0.0))  # they could be had here, so what they are for is not skipped in silence
@@ -188,6 +196,41 @@ def run_tests(options: list[str]) -> int:
         package, purpose = SERVICES[program]
         print(f"absent  {program} (Debian: {package}): skipped {purpose}")
     return max((1 for _, code, _ in results if code), default=0)
+
+
+class Check:
+    """A program that runs beside the tests and is heard when it has ended: all it says then comes in one piece."""
+
+    def __init__(self, name: str, arguments: list[str], stack: ExitStack) -> None:
+        self.name = name
+        self.seconds = 0.0
+        self.code = -1
+        self._said = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "said"
+        self._started = time.monotonic()
+        command = ["nice", "-n", str(NICENESS), str(PYTHON), *arguments]
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(command, stdout=said, stderr=said, env=environment_of({}))
+        stack.callback(self._end)
+
+    def look(self) -> None:
+        """Tell what it said if it has ended since the last look."""
+        if self.code >= 0 or self._process.poll() is None:
+            return
+        self.code = abs(self._process.returncode)
+        self.seconds = time.monotonic() - self._started
+        print(file=sys.stderr)  # the tests may be in the middle of a line
+        say(f"{self.name}: {'FAILED' if self.code else 'ok'}")
+        print(self._said.read_text(errors="replace"), end="", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Return when it has ended and was heard."""
+        self._process.wait()
+        self.look()
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
 
 
 def is_installed(program: str) -> bool:
@@ -260,19 +303,37 @@ def must(command: list[str], *, environment: dict[str, str] | None = None) -> No
         raise SetupError(f"`{shlex.join(command)}` failed with exit code {code}; what it said is above")
 
 
-def run(command: list[str], *, quiet: bool = False, environment: dict[str, str] | None = None) -> int:
-    """Run to the end; an interrupt goes to the child too, which is given the time to clean up."""
+def run(
+    command: list[str],
+    *,
+    quiet: bool = False,
+    environment: dict[str, str] | None = None,
+    beside: Sequence[Check] = (),
+) -> int:
+    """Run to the end, telling meanwhile what those `beside` it say when they end.
+
+    An interrupt goes to the child too, which is given the time to clean up.
+    """
     output = subprocess.DEVNULL if quiet else None
-    changed = {**os.environ, **(environment or {}), "PYTHONDONTWRITEBYTECODE": ""}  # else each worker compiles for 2 s
-    kept = {name: value for name, value in changed.items() if value}
-    with subprocess.Popen(command, stdout=output, stderr=output, env=kept) as process:
+    with subprocess.Popen(command, stdout=output, stderr=output, env=environment_of(environment or {})) as process:
         try:
+            while any(check.code < 0 for check in beside) and process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_SECONDS)
+                for check in beside:
+                    check.look()
             return process.wait()
         except KeyboardInterrupt:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             process.wait()
             raise
+
+
+def environment_of(changes: dict[str, str]) -> dict[str, str]:
+    """Ours with the changes; what is empty is left out."""
+    changed = {**os.environ, **changes, "PYTHONDONTWRITEBYTECODE": ""}  # else each worker compiles for 2 s
+    return {name: value for name, value in changed.items() if value}
 
 
 def say(text: str) -> None:
