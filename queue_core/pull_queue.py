@@ -7,11 +7,12 @@ from typing import Literal, TypeVar
 
 from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.clock import Instant
+from queue_core.errand import errand_of
 from queue_core.errors import LeaseLostError
 from queue_core.limits import check_wait_seconds
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
-from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Storage, Subscription
+from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Storage, Subscription, Unit
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Turn
 
@@ -71,15 +72,16 @@ class PullQueue:
         def exchange(turn: Turn) -> tuple[Granted, list[str]]:
             return turn.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
 
-        granted, lost = self._service.run(exchange)
+        unit: Unit = "verb" if errand_of(worker) is None else "transaction"
+        granted, lost = self._service.run(exchange, unit=unit)
         while granted.unsettled and not granted.leases:
-            granted = self._service.run(lease)
+            granted = self._service.run(lease, unit=unit)
         if not granted.leases and wait_seconds > 0:
-            granted = self._wait_for(lease, tags=tags, wait_seconds=wait_seconds)
+            granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
         if self._service.is_late(granted.leases):
             with suppress(LeaseLostError):
                 self.release(granted.leases, charge="uncounted")
-            granted = self._service.run(lease)
+            granted = self._service.run(lease, unit=unit)
         return list(granted.leases), tuple(lost)
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
@@ -171,7 +173,10 @@ class PullQueue:
         self._service.close()
 
     def _run(self, step: Step[T], connection: object | None) -> T:
-        return self._service.run(step) if connection is None else self._service.within(connection, step)
+        """A step of one verb."""
+        if connection is None:
+            return self._service.run(step, unit="verb")
+        return self._service.within(connection, step)
 
     def _in_chunks(self, step: Step[int]) -> int:
         total = 0
@@ -179,14 +184,14 @@ class PullQueue:
             total += count
         return total
 
-    def _wait_for(self, lease: Step[Granted], *, tags: TagFilter, wait_seconds: float) -> Granted:
+    def _wait_for(self, lease: Step[Granted], unit: Unit, *, tags: TagFilter, wait_seconds: float) -> Granted:
         clock = self._service.clock
         deadline = clock.monotonic() + wait_seconds
         subscription = self._service.store.signals.subscribe(self._name, tags)
         self._began_to_wait(subscription)
         try:
             while True:
-                granted = self._service.run(lease)
+                granted = self._service.run(lease, unit=unit)
                 left = deadline - clock.monotonic()
                 if granted.leases or left <= 0 or self._is_over:
                     return granted

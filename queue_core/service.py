@@ -13,7 +13,7 @@ from queue_core.clock import Clock, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog, QueueEvent
 from queue_core.notes import Wake
-from queue_core.store import Store, Ticket, Transaction
+from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
 from queue_core.verbs import StorageGuard, Turn
 
@@ -128,12 +128,16 @@ class QueueService:
         if wakes:
             self._wake(wakes)
 
-    def run(self, step: Step[T]) -> T:
+    def run(self, step: Step[T], *, unit: Unit = "transaction") -> T:
         """One step, durable and told when this returns; its error is raised.
+
+        Args:
+            unit: `verb` for a step that changes something with one verb only; see `Store.begin`.
 
         Raises `OutcomeUnknownError` too when the change was made, and the disk failed to confirm it.
         """
-        turn, outcome, ticket = self._insist(lambda: self._one(step)) if self.store.is_remote else self._one(step)
+        remote = self.store.is_remote
+        turn, outcome, ticket = self._insist(lambda: self._one(step, unit)) if remote else self._one(step, unit)
         try:
             self.store.sync(ticket)
         except StoreUnavailableError as error:
@@ -145,9 +149,9 @@ class QueueService:
             raise outcome
         return outcome
 
-    def _one(self, step: Step[T]) -> tuple[Turn, T | QueueError, Ticket]:
+    def _one(self, step: Step[T], unit: Unit) -> tuple[Turn, T | QueueError, Ticket]:
         """`_commit` for a single step."""
-        with self.store.begin() as transaction:
+        with self.store.begin(unit) as transaction:
             turn = self._turn(transaction, self._log.lifecycle)
             outcome: T | QueueError
             try:

@@ -8,7 +8,7 @@ it writes anything.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NewType, Protocol
+from typing import Literal, NewType, Protocol, TypeAlias
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -263,6 +263,9 @@ class Subscription(Protocol):
         """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
 
 
+Unit: TypeAlias = Literal["transaction", "verb"]
+
+
 class Store(Protocol):
     """One opened store; usable from several threads."""
 
@@ -288,11 +291,15 @@ class Store(Protocol):
         failed before it took effect is worth another try."""
 
     @property
-    def unit(self) -> Literal["transaction", "verb"]:
+    def unit(self) -> Unit:
         """What an exception rolls back. `verb`: each verb is committed as it returns, those before a failure stand."""
 
-    def begin(self) -> AbstractContextManager[Transaction]:
+    def begin(self, unit: Unit = "transaction") -> AbstractContextManager[Transaction]:
         """A write transaction: leaving the block commits it, an exception rolls all of it back (but see `unit`).
+
+        Args:
+            unit: `verb`, the first verb that changes something may be committed as it returns, which saves a round trip
+                to a remote store: for a block that calls one.
 
         Raises `StoreUnavailableError`, `StoreFullError`, `StoreReadOnlyError`; `OutcomeUnknownError` when the answer to
         the commit was lost and can't be found out. One at a time per process, unless `is_remote`.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError
-from queue_core.store import Check, Ticket
+from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.local_signals import LocalSignals
 from queue_core.stores.memory_transaction import MemoryTransaction
 
@@ -18,7 +18,7 @@ class MemoryStore(MemoryTransaction):
     url = "memory:"
     durability: Literal["strict", "relaxed"] = "relaxed"
     is_remote = False
-    unit: Literal["transaction", "verb"] = "verb"
+    unit: Unit = "verb"
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class MemoryStore(MemoryTransaction):
         self._lock = RLock()
 
     @contextmanager
-    def begin(self) -> Iterator["MemoryStore"]:
+    def begin(self, unit: Unit = "transaction") -> Iterator["MemoryStore"]:  # noqa: ARG002 - the protocol's
         """See `Store.begin`. Verbs raise before they write, so there is nothing to roll back."""
         with self._lock:
             yield self

@@ -13,7 +13,7 @@ from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
-from queue_core.store import Ticket
+from queue_core.store import Ticket, Unit
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from queue_core.verbs import Turn
@@ -35,7 +35,7 @@ class SlowDisk(MemoryStore):
         self.sync_failure: QueueError | None = None
 
     @contextmanager
-    def begin(self) -> Iterator["SlowDisk"]:
+    def begin(self, unit: Unit = "transaction") -> Iterator["SlowDisk"]:
         if self.commit_failure is not None:
             raise self.commit_failure
         self.transactions += 1

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from queue_core.errors import QueueError
+from queue_core.store import Unit
 from queue_core.stores.memory import MemoryStore
 
 
@@ -13,10 +14,10 @@ class FailingStore(MemoryStore):
     failure: QueueError | None = None
 
     @contextmanager
-    def begin(self) -> Iterator[MemoryStore]:
+    def begin(self, unit: Unit = "transaction") -> Iterator[MemoryStore]:
         """A write transaction, or the failure."""
         self._fail()
-        with super().begin() as transaction:
+        with super().begin(unit) as transaction:
             yield transaction
 
     @contextmanager

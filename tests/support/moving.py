@@ -15,7 +15,7 @@ from queue_core.moving.importing import Import, Imported, check_file
 from queue_core.moving.migrating import Moved, QueueMove
 from queue_core.moving.reading import ExportReader, opened_for_reading
 from queue_core.service import QueueService
-from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Store, Transaction
+from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Store, Transaction, Unit
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, Task, TaskState
 
@@ -170,13 +170,13 @@ class CutOff:
         return getattr(self._store, name)
 
     @contextmanager
-    def begin(self) -> Iterator[object]:
+    def begin(self, unit: Unit = "transaction") -> Iterator[object]:
         """A transaction that may be the last."""
         if self._store.unit == "verb":
             with self._store.begin() as transaction:
                 yield _CutOffVerbs(transaction, self.note)
             return
-        with self._store.begin() as transaction:
+        with self._store.begin(unit) as transaction:
             yield transaction
             self.note("before")
         self.note("after")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Check, Signals, Ticket, Transaction
+from queue_core.store import Check, Signals, Ticket, Transaction, Unit
 from queue_core.stores.memory import MemoryStore
 
 STALL_SECONDS = 30.0
@@ -55,7 +55,7 @@ class RemoteMemory:
         return self.memory.signals
 
     @contextmanager
-    def begin(self) -> Iterator[Transaction]:
+    def begin(self, unit: Unit = "transaction") -> Iterator[Transaction]:
         """See `Store.begin`."""
         self._arrive()
         self.transactions += 1

@@ -8,18 +8,19 @@ from queue_core.clock import Instant
 from queue_core.store import Added
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
+from queue_core.stores.postgres.marking import MARK, AnswerLostError
 from queue_core.stores.postgres.step import Step, refuse
 from queue_core.task import NewTask
 
 _ADD = Statement(
     "towline_add",
-    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6)",
-    (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts),
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $7, $8)",
+    (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts, *MARK),
 )
 _ADD_BOUNDED = Statement(
     "towline_add_bounded",
-    "SELECT * FROM towline.add_bounded($1, $2, $3, $4, $5, $6, $7)",
-    (*_ADD.packs, pack.int4s),
+    "SELECT * FROM towline.add_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    (*_ADD.packs[:-2], pack.int4s, *MARK),
 )
 EXISTS, TOMBSTONED = 1, 2
 
@@ -49,16 +50,20 @@ def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> li
     if not tasks or queues.count(queues[0]) == len(queues):
         queues = queues[:1] or [queue]
     bounds = given([new.max_leases for new in tasks])
-    ((refusal, note, xid, ids, refusals),) = step.rows(
-        _ADD_BOUNDED if bounds else _ADD,
-        queues,
-        now,
-        [new.payload for new in tasks],
-        given([new.tag for new in tasks]),
-        given(etas),
-        given([new.name for new in tasks]),
-        *([bounds] if bounds else []),
-    )
+    try:
+        ((refusal, note, xid, ids, refusals),) = step.verb(
+            _ADD_BOUNDED if bounds else _ADD,
+            queues,
+            now,
+            [new.payload for new in tasks],
+            given([new.tag for new in tasks]),
+            given(etas),
+            given([new.name for new in tasks]),
+            *([bounds] if bounds else []),
+        )
+    except AnswerLostError as lost:
+        refusal, note, xid = 0, "", lost.xid
+        ids, refusals = lost.ids, [max(0, -task_id) for task_id in lost.ids]
     if refusal:
         refuse(refusal, note)
     step.note_number(xid)

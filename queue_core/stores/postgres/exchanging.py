@@ -6,13 +6,14 @@ from queue_core.store import Deleted, Granted, LeaseRequest
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Statement
+from queue_core.stores.postgres.marking import MARK
 from queue_core.stores.postgres.step import Step
 from queue_core.task import Lease
 
 _EXCHANGE_ONE = Statement(
     "towline_exchange_one",
-    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8)",
-    (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text),
+    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARK),
 )
 _ANY, _TAG, _UNTAGGED = 0, 1, 2
 _NOTHING = Granted(())
@@ -48,9 +49,11 @@ def exchange_one(
     Args:
         fence: id and instant of the grant of what is done; Nones: nothing is.
         wanted: of `filter_of`.
+
+    Raises `AnswerLostError`.
     """
     done_id, done_grant = fence
-    ((xid, task_id, *lease, done_leases, ready_at, name, tag, worker),) = step.rows(
+    ((xid, task_id, *lease, done_leases, ready_at, name, tag, worker),) = step.verb(
         _EXCHANGE_ONE,
         queue,
         now,

@@ -6,9 +6,10 @@ The driver's own pool costs 9 us to borrow from, this one 4 us with its checks, 
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Condition, Lock
 from types import TracebackType
+from typing import TypeVar
 
 import psycopg
 from psycopg import pq
@@ -32,6 +33,8 @@ PATIENCE_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 CALL_SECONDS = 10.0
 """How long a connection is lent; it is ended then. Longer than a call waits for a lock."""
+
+T = TypeVar("T")
 
 
 class Lending:
@@ -118,6 +121,7 @@ class Link:
                 continue
             self.watch.add(pgconn, seconds=seconds)
             if not self.clock.is_stale or self._is_answering(wire):
+                wire.is_lent = True
                 return wire
         try:
             wire = self.connect()
@@ -125,10 +129,17 @@ class Link:
             self._note_closed()
             raise
         self.watch.add(wire.connection.pgconn, seconds=seconds)
+        wire.is_lent = True
         return wire
 
     def give_back(self, wire: Wire) -> None:
-        """Keep the connection for the next, without its transaction. One that is lost takes the idle ones with it."""
+        """Keep the connection for the next, without its transaction. One that is lost takes the idle ones with it.
+
+        One that was given back already is left alone.
+        """
+        if not wire.is_lent:
+            return
+        wire.is_lent = False
         pgconn = wire.connection.pgconn
         if pgconn.transaction_status != pq.TransactionStatus.IDLE:
             with contextlib.suppress(psycopg.Error):
@@ -239,23 +250,46 @@ class Link:
 
         Raises `OutcomeUnknownError` when the server can't be asked in time, or can't tell.
         """
+
+        def ask(wire: Wire, waited_seconds: float) -> Outcome | None:
+            outcome = ask_outcome(wire.connection, self.address.schema, xid, life)
+            if outcome == "unknown":
+                raise self._unknown("the server has crashed or was replaced meanwhile")
+            if outcome != "open":
+                return outcome
+            if waited_seconds > PATIENCE_SECONDS:
+                end_backend(wire.connection, xid)
+            return None
+
+        return self.find_out(ask)
+
+    def find_out(self, ask: Callable[[Wire, float], T | None]) -> T:
+        """Ask for what became of a call, for some seconds.
+
+        Args:
+            ask: given a connection, and how many seconds were waited; None: the server can't tell yet.
+
+        Raises `OutcomeUnknownError` when it does not tell in time.
+        """
         clock = self.clock
         started_at = clock.monotonic()
         while True:
             waited_seconds = clock.monotonic() - started_at
+            why = "it is still at work"
             try:
                 with self.lend(seconds=OUTCOME_SECONDS) as wire:
-                    outcome = ask_outcome(wire.connection, self.address.schema, xid, life)
-                    if outcome == "open" and waited_seconds > PATIENCE_SECONDS:
-                        end_backend(wire.connection, xid)
-                why = "it is still at work" if outcome == "open" else "the server has crashed or was replaced meanwhile"
+                    found = ask(wire, waited_seconds)
+                if found is not None:
+                    return found
+            except OutcomeUnknownError:
+                raise
             except StoreError as error:
-                outcome, why = "open", str(error)
-            if outcome in ("committed", "aborted"):
-                return outcome
-            if outcome == "unknown" or waited_seconds > OUTCOME_SECONDS or self._is_closed:
-                raise OutcomeUnknownError(
-                    f"{self.url}: the answer to a commit was lost and its outcome is not known ({why}): "
-                    "look before repeating"
-                )
+                why = str(error)
+            if waited_seconds > OUTCOME_SECONDS or self._is_closed:
+                raise self._unknown(why)
             time.sleep(PAUSE_SECONDS)
+
+    def _unknown(self, why: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"{self.url}: the answer to a commit was lost and its outcome is not known ({why}): look before repeating"
+        )

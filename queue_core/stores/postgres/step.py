@@ -7,6 +7,7 @@ from queue_core.admission import check_lease_time, check_not_moved
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.stores.postgres.calling import Call, Caller, Row, Statement
+from queue_core.stores.postgres.marking import UNMARKED, Marking
 from queue_core.task import QueueSpec
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
@@ -17,13 +18,15 @@ _NUMBER = Statement("towline_number", "SELECT txid_current_if_assigned()")
 class Step:
     """Calls statements in a transaction that begins with the first of them."""
 
-    __slots__ = ("_begin", "_caller", "finished", "is_numbered", "now", "ripe", "tagged", "turnover", "xid")
+    __slots__ = ("_begin", "_caller", "_marking", "finished", "is_numbered", "now", "ripe", "tagged", "turnover", "xid")
 
-    def __init__(self, caller: Caller, begin: Sequence[Call]) -> None:
+    def __init__(self, caller: Caller, begin: Sequence[Call], marking: Marking | None = None) -> None:
         """Args:
         begin: what opens the transaction, in the same round trip as its first statement; none: it is open.
+        marking: commits a verb as it is made, if that is the step's first.
         """
         self._caller = caller
+        self._marking = marking
         self._begin: Sequence[Call] | None = begin or None
         self.xid: int | None = None
         self.is_numbered = True
@@ -35,8 +38,22 @@ class Step:
 
     @property
     def is_open(self) -> bool:
-        """Whether a statement was sent."""
+        """Whether a transaction was begun, and is to be ended."""
         return self._begin is None
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether a verb has changed something and was committed by itself."""
+        return self.xid is not None and not self.is_open
+
+    def verb(self, statement: Statement, *values: object) -> list[Row]:
+        """Run a statement that is all of a verb, tells the transaction's number itself, and takes a mark at its end.
+
+        Raises `AnswerLostError` too.
+        """
+        if self._marking is None or self.is_open or self.is_committed:
+            return self.rows(statement, *values, *UNMARKED)
+        return self._marking.rows(statement, values)
 
     def rows(self, statement: Statement, *values: object) -> list[Row]:
         """Run a statement that only reads, or tells the transaction's number itself (see `note_number`)."""

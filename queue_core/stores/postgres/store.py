@@ -1,25 +1,27 @@
 """The PostgreSQL store: several transactions at a time, on connections of a pool; a commit that answered is durable."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import Lock
 from types import TracebackType
-from typing import Literal
+from typing import Final, Literal
 from weakref import WeakKeyDictionary
 
 import psycopg
+import structlog
 from psycopg import pq
 
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
-from queue_core.store import Check, Ticket
-from queue_core.stores.postgres import schema
+from queue_core.store import Check, Ticket, Unit
+from queue_core.stores.postgres import events, schema
 from queue_core.stores.postgres.address import parse_address
 from queue_core.stores.postgres.calling import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, Caller
 from queue_core.stores.postgres.check import check
 from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.marking import Marking
 from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.stores.postgres.step import Step
 from queue_core.stores.postgres.telling import TellingTransaction
@@ -28,19 +30,24 @@ from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.stores.postgres.upkeep import Upkeep
 from queue_core.stores.postgres.wire import Connection, Wire
 
+_BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
+_BEGIN_RELAXED: Final[Sequence[Call]] = (*_BEGIN, (RELAX, ()))
 _ISOLATION = "SELECT current_setting('transaction_isolation')"
+
+log = structlog.get_logger()
 
 
 class Writing:
     """A write transaction as a context; a class, as entering a generator costs more."""
 
-    __slots__ = ("_step", "_store", "_wire")
+    __slots__ = ("_step", "_store", "_unit", "_wire")
 
-    def __init__(self, store: "PostgresStore") -> None:
+    def __init__(self, store: "PostgresStore", unit: Unit) -> None:
         self._store = store
+        self._unit = unit
 
     def __enter__(self) -> PostgresTransaction:
-        self._wire, self._step = self._store.enter()
+        self._wire, self._step = self._store.enter(self._unit)
         return PostgresTransaction(self._step)
 
     def __exit__(
@@ -56,7 +63,7 @@ class PostgresStore:
     """See `Store`."""
 
     is_remote = True
-    unit: Literal["transaction", "verb"] = "transaction"
+    unit: Unit = "transaction"
 
     def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
         """Open the store at a `postgresql://` URL, making its schema when there is none; see `parse_address`."""
@@ -113,20 +120,24 @@ class PostgresStore:
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
-    def begin(self) -> Writing:
+    def begin(self, unit: Unit = "transaction") -> Writing:
         """See `Store.begin`."""
-        return Writing(self)
+        return Writing(self, unit)
 
-    def enter(self) -> tuple[Wire, Step]:
+    def enter(self, unit: Unit) -> tuple[Wire, Step]:
         """A connection, and a transaction on it that begins with its first statement."""
         wire = self._link.take()
-        begin: list[Call] = [(BEGIN, ())]
+        caller = self._caller(wire)
         if wire.is_pooled and self._durability == "relaxed":
-            begin.append((RELAX, ()))
-        return wire, Step(self._caller(wire), begin)
+            return wire, Step(caller, _BEGIN_RELAXED)
+        return wire, Step(caller, _BEGIN, Marking(self._link, wire, caller) if unit == "verb" else None)
 
     def commit(self, wire: Wire, step: Step) -> None:
         """Commit, or find out what became of it."""
+        if step.is_committed:
+            self._tidy_apart(wire, step)
+            self._tell(step)
+            return
         if not step.is_open:
             self._link.give_back(wire)
             return
@@ -152,6 +163,21 @@ class PostgresStore:
             raise
         else:
             self._link.give_back(wire)
+        self._tell(step)
+
+    def _tidy_apart(self, wire: Wire, step: Step) -> None:
+        """After a verb that was committed as it was made: what fails here is done another time, and fails nobody."""
+        try:
+            self._tidying.tidy(step)
+            if step.is_open:
+                self._caller(wire).call(COMMIT, ())
+        except psycopg.Error as error:
+            log.warning(events.TIDYING_FAILED, store=self.url, error=str(self._link.translate(error)))
+        finally:
+            self._link.give_back(wire)
+
+    def _tell(self, step: Step) -> None:
+        """Of a commit."""
         with self._lock:
             self._commits += 1
         for (queue, tag), number in step.take_ripe().items():

@@ -28,6 +28,7 @@ _FORGET = Statement(
     "SELECT towline.forget_tags(id, $2, $3, $4) FROM towline.queues WHERE name = $1",
     (pack.text, pack.int8, pack.text, pack.int4),
 )
+_FORGET_MARKS = Statement("towline_forget_marks", "SELECT towline.forget_marks()")
 
 
 class Tidying:
@@ -43,6 +44,7 @@ class Tidying:
         """The last act of a transaction before its commit, if it is due."""
         for queue in self._due(self._finished, step.finished, SAMPLES_BETWEEN):
             step.rows(_TRIM, queue, KEPT_SAMPLES)
+            step.rows(_FORGET_MARKS)
         for queue in self._due(self._tagged, step.tagged, TAGGED_BETWEEN):
             rows = step.rows(_FORGET, queue, step.now, self._examined.get(queue, ""), TAGS_EXAMINED)
             if rows:

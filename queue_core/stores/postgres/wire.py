@@ -1,8 +1,9 @@
 """One connection to PostgreSQL: opened, checked for what the store relies on, and set up."""
 
+import secrets
 import select
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias
 
 import psycopg
@@ -53,6 +54,8 @@ class Wire:
             prepared statements, LISTEN, session locks) is not to be relied on.
         number: counts the connections of a link.
         idle_since: monotonic seconds at which it was given back.
+        is_lent: whether it is in use, and to be given back.
+        mark: names the connection in the schema's `marks`, `calls` the last of its calls there.
     """
 
     connection: Connection
@@ -60,6 +63,9 @@ class Wire:
     is_pooled: bool
     number: int = 0
     idle_since: float = 0.0
+    is_lent: bool = False
+    mark: int = field(default_factory=lambda: secrets.randbits(63))
+    calls: int = 0
     _poll: "select.poll | None" = None
 
     def has_spoken(self) -> bool:

@@ -15,15 +15,17 @@ from queue_core.stores.postgres import exchanging, queues, told
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.adding import etas_of, given, outcome_of
 from queue_core.stores.postgres.calling import Row, Statement
+from queue_core.stores.postgres.marking import MARK, AnswerLostError
 from queue_core.stores.postgres.step import Step, refuse
 from queue_core.task import Lease, TagFilter, parse_token
 from queue_core.verb_values import handed_over
 
 _EXCHANGE = Statement(
     "towline_exchange",
-    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-    (pack.text, pack.int8, pack.int8s, pack.int8s, pack.int4, pack.float8, pack.int2, pack.texts, pack.text),
+    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    (pack.text, pack.int8, pack.int8s, pack.int8s, pack.int4, pack.float8, pack.int2, pack.texts, pack.text, *MARK),
 )
+_RETELL = "SELECT * FROM towline.retell(%s, %s, %s::text::xid8)"
 _RENEW = Statement(
     "towline_renew",
     f"SELECT {told.COLUMNS} FROM towline.renew($1, $2, $3, $4, $5)",  # noqa: S608
@@ -141,25 +143,29 @@ def _exchange(
 ) -> tuple[list[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
     wanted = exchanging.filter_of(request) if ids is None or len(ids) == 1 else None
-    if wanted is not None:
-        fence = (ids[0], grants[0]) if ids and grants else (None, None)
-        swapped = exchanging.exchange_one(step, queue, fence, request, wanted, now=now)
-        if swapped is not None:
-            return [] if fences is None else [swapped[0]], swapped[1]
-    if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
-        grants = grants[:1]  # leased together, named in order: the server finds them with less work
-    rows = step.rows(
-        _EXCHANGE,
-        queue,
-        now,
-        ids,
-        grants,
-        request.count,
-        request.seconds,
-        _FILTERS[request.tags.kind],
-        request.tags.tags,
-        request.worker,
-    )
+    try:
+        if wanted is not None:
+            fence = (ids[0], grants[0]) if ids and grants else (None, None)
+            swapped = exchanging.exchange_one(step, queue, fence, request, wanted, now=now)
+            if swapped is not None:
+                return [] if fences is None else [swapped[0]], swapped[1]
+        if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
+            grants = grants[:1]  # leased together, named in order: the server finds them with less work
+        rows = step.verb(
+            _EXCHANGE,
+            queue,
+            now,
+            ids,
+            grants,
+            request.count,
+            request.seconds,
+            _FILTERS[request.tags.kind],
+            request.tags.tags,
+            request.worker,
+        )
+    except AnswerLostError as lost:
+        step.note_number(lost.xid)
+        rows = lost.retold(_RETELL, queue, now)
     refusal, note, flags, xid, numbers, texts, settled = rows.pop()[9:]
     step.note_number(xid)
     if refusal:

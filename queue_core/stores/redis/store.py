@@ -8,7 +8,7 @@ from typing import Literal
 
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreVersionError
-from queue_core.store import Check, Ticket
+from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.check import check
 from queue_core.stores.redis.keys import LAYOUT, key_of
@@ -64,11 +64,11 @@ class RedisStore:
         return True
 
     @property
-    def unit(self) -> Literal["transaction", "verb"]:
+    def unit(self) -> Unit:
         """See `Store.unit`."""
         return "verb"
 
-    def begin(self) -> AbstractContextManager[SpreadTransaction]:
+    def begin(self, unit: Unit = "transaction") -> AbstractContextManager[SpreadTransaction]:  # noqa: ARG002 - the protocol's
         """See `Store.begin`. Each verb is a step of its own: what was done before a failure stands."""
         return self._transaction
 

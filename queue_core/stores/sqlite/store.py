@@ -13,7 +13,7 @@ from typing import Literal
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreFullError, StoreUnavailableError
-from queue_core.store import Check, Ticket
+from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, OpenSyncer, SyncAhead
@@ -119,7 +119,7 @@ class SqliteStore:
         return False
 
     @property
-    def unit(self) -> Literal["transaction", "verb"]:
+    def unit(self) -> Unit:
         """See `Store.unit`."""
         return "transaction"
 
@@ -135,7 +135,7 @@ class SqliteStore:
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
-    def begin(self) -> "Writing":
+    def begin(self, unit: Unit = "transaction") -> "Writing":  # noqa: ARG002 - the protocol's
         """See `Store.begin`."""
         return Writing(self)
 

@@ -159,9 +159,10 @@ BEGIN
     END IF;
 END $$;
 
--- Add tasks. `queues` has one name for all of them, or one for each.
+-- Add tasks. `queues` has one name for all of them, or one for each. wire, call: see 0018; NULL, it is not marked.
 CREATE FUNCTION add(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[],
+    wire int8 DEFAULT NULL, call int8 DEFAULT NULL,
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -203,6 +204,9 @@ BEGIN
             outcomes := run.outcomes;
         END IF;
         xid := txid_current_if_assigned();
+        IF call IS NOT NULL AND xid IS NOT NULL THEN
+            PERFORM towline.mark(wire, call, towline.added_ids(ids, outcomes));
+        END IF;
         RETURN;
     END IF;
     WHILE first <= total LOOP
@@ -219,4 +223,7 @@ BEGIN
         first := last + 1;
     END LOOP;
     xid := txid_current_if_assigned();
+    IF call IS NOT NULL AND xid IS NOT NULL THEN
+        PERFORM towline.mark(wire, call, towline.added_ids(ids, outcomes));
+    END IF;
 END $$;

@@ -69,10 +69,10 @@ BEGIN
 END $$;
 
 -- Delete what is done (`ids` NULL: nothing; one of `grants` stands for all, if the ids rise), then settle and lease up to `wanted` tasks (0: lease nothing).
--- filter: 0 any, 1 these tags, 2 untagged, 3 the tag of the oldest.
+-- filter: 0 any, 1 these tags, 2 untagged, 3 the tag of the oldest. wire, call: see 0018; NULL, it is not marked.
 CREATE FUNCTION exchange(
     queue_name text, now int8, ids int8[], grants int8[], wanted int4, asked_seconds float8, filter int2, tags text[],
-    worker_name text
+    worker_name text, wire int8 DEFAULT NULL, call int8 DEFAULT NULL
 ) RETURNS SETOF towline.worked LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
@@ -276,6 +276,9 @@ BEGIN
         ELSE
             PERFORM towline.count_worked(queue_id, free_slot, now, gone_tags, picked_tags);
         END IF;
+    END IF;
+    IF call IS NOT NULL AND txid_current_if_assigned() IS NOT NULL THEN
+        PERFORM towline.mark(wire, call);
     END IF;
     RETURN NEXT ROW(
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, flags, txid_current_if_assigned(), numbers, texts,

@@ -215,10 +215,12 @@ $$;
 -- `add`, of tasks some of which have a bound of their own.
 CREATE FUNCTION add_bounded(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[], bounds int4[],
+    wire int8 DEFAULT NULL, call int8 DEFAULT NULL,
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT a.* INTO refusal, note, xid, ids, outcomes FROM towline.add(queues, now, payloads, tags, etas, names) AS a;
+    SELECT a.* INTO refusal, note, xid, ids, outcomes
+    FROM towline.add(queues, now, payloads, tags, etas, names, wire, call) AS a;
     PERFORM towline.bound_tasks(ids, bounds);
 END $$;
 

@@ -21,10 +21,10 @@ CREATE TYPE exchanged AS (
     done_worker text
 );
 
--- done_id NULL: nothing is done. filter: 0 any, 1 this tag, 2 untagged.
+-- done_id NULL: nothing is done. filter: 0 any, 1 this tag, 2 untagged. wire, call: see 0018; NULL, it is not marked.
 CREATE FUNCTION exchange_one(
     queue_name text, now int8, done_id int8, done_grant int8, asked_seconds float8, filter int2, wanted_tag text,
-    worker_name text
+    worker_name text, wire int8, call int8
 ) RETURNS exchanged LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
@@ -150,9 +150,12 @@ BEGIN
         );
     END IF;
     got.xid := coalesce(txid_current_if_assigned(), 0);
+    IF call IS NOT NULL AND got.xid <> 0 THEN
+        PERFORM towline.mark(wire, call);
+    END IF;
     RETURN got;
 END $$;
 
 -- Planned as the others are, as far as there is a choice: see 0012. Each setting costs every call 3 us.
-ALTER FUNCTION exchange_one(text, int8, int8, int8, float8, int2, text, text)
+ALTER FUNCTION exchange_one(text, int8, int8, int8, float8, int2, text, text, int8, int8)
     SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off;

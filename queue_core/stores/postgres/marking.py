@@ -1,0 +1,82 @@
+"""A verb that is committed as it is made: one round trip. If its answer is lost, its mark tells what became of it.
+
+Once a mark is asked for, its connection is closed for good: a call on it that is under way still has failed, or will.
+"""
+
+from typing import NoReturn
+
+import psycopg
+from psycopg import pq
+
+from queue_core.errors import StoreUnavailableError
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres.calling import Caller, Row, Statement
+from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.wire import Wire
+
+_CLOSE = "SELECT xid::text, ids FROM {}.close_marks(%s, %s)"
+
+MARK = (pack.int8, pack.int8)
+"""How the last two parameters of a statement that can be marked are packed: connection and call; None, unmarked."""
+UNMARKED = (None, None)
+
+
+class AnswerLostError(Exception):
+    """The call took effect, and its answer was lost."""
+
+    def __init__(self, link: Link, xid: int, ids: list[int] | None) -> None:
+        """Args:
+        xid: the transaction's number.
+        ids: of the tasks that an add added; less than 0, a refusal.
+        """
+        super().__init__(xid)
+        self._link = link
+        self.xid = xid
+        self.ids = ids or []
+
+    def retold(self, query: str, *values: object) -> list[Row]:
+        """What the answer was, by a query that is given the values and the transaction's number.
+
+        Raises `OutcomeUnknownError` where that can't be had.
+        """
+        text = query.replace("towline.", f"{self._link.address.schema}.").encode()
+        return self._link.find_out(lambda wire, _: wire.connection.execute(text, (*values, str(self.xid))).fetchall())
+
+
+class Marking:
+    """The calls of one step that need no transaction around them, on a connection that is lent."""
+
+    __slots__ = ("_caller", "_link", "_wire")
+
+    def __init__(self, link: Link, wire: Wire, caller: Caller) -> None:
+        self._link = link
+        self._wire = wire
+        self._caller = caller
+
+    def rows(self, statement: Statement, values: tuple[object, ...]) -> list[Row]:
+        """Run a statement and commit it; it is given the mark after its values.
+
+        Raises the driver's errors and `StoreUnavailableError`, when nothing took effect; `AnswerLostError`;
+        `OutcomeUnknownError` when the server can't be asked in time.
+        """
+        wire = self._wire
+        wire.calls += 1
+        try:
+            return self._caller.call(statement, (*values, wire.mark, wire.calls))
+        except psycopg.Error as error:
+            if wire.connection.pgconn.status == pq.ConnStatus.OK:
+                raise
+            self._find_out(error)
+
+    def _find_out(self, error: psycopg.Error) -> NoReturn:
+        link, wire = self._link, self._wire
+        link.give_back(wire)  # whoever finds out needs another, and there may be no more
+        query = _CLOSE.format(link.address.schema).encode()
+
+        def ask(other: Wire, _waited_seconds: float) -> Row | None:
+            return other.connection.execute(query, (wire.mark, wire.calls)).fetchone()
+
+        xid, ids = link.find_out(ask)
+        if xid is None:
+            raise StoreUnavailableError(f"{link.url}: the connection was lost; nothing was changed") from error
+        raise AnswerLostError(link, int(xid), ids) from error
