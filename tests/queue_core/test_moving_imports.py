@@ -1,7 +1,9 @@
 """An export that is imported: all of it, once, however often it is broken off; what is there already is left alone."""
 
 import io
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -30,13 +32,29 @@ from tests.support.moving import (
 MAX_WRITES = 80
 
 
-def a_file(tmp_path: Path, *, tasks: int = 40, suffix: str = "jsonl", **settings: object) -> tuple[Path, MemoryStore]:
-    """An export, and the store it is of."""
-    store = MemoryStore()
-    fill(store, tasks=tasks, longest=9000, **settings)
+def a_file(tmp_path: Path, *, tasks: int = 40, suffix: str = "jsonl") -> tuple[Path, MemoryStore]:
+    """An export, and the store it is of, which others look at too."""
+    return a_file_of(tmp_path, (QUEUE, tasks), suffix=suffix)
+
+
+def a_file_of(tmp_path: Path, *queues: tuple[str, int], suffix: str = "jsonl") -> tuple[Path, MemoryStore]:
+    """The same with several queues, each of so many tasks."""
+    raw, store = an_export(queues, suffix)
     path = tmp_path / f"x.{suffix}"
-    exported(store, path)
+    path.write_bytes(raw)
     return path, store
+
+
+@lru_cache
+def an_export(queues: tuple[tuple[str, int], ...], suffix: str) -> tuple[bytes, MemoryStore]:
+    """Made once: hundreds of tasks take longer to export than to import."""
+    store = MemoryStore()
+    for queue, tasks in queues:
+        fill(store, queue=queue, tasks=tasks, longest=9000)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"x.{suffix}"
+        exported(store, path)
+        return path.read_bytes(), store
 
 
 def whole(store: Store, path: Path) -> object:
@@ -60,11 +78,8 @@ def test_an_imported_queue_is_as_it_was_exported(tmp_path: Path, new: Store, suf
 
 
 def test_several_queues_with_thousands_of_tasks_are_imported(tmp_path: Path, new: Store) -> None:
-    old = MemoryStore()
-    fill(old, queue="b-second", tasks=1300, longest=9000)
-    fill(old, queue="a-first", tasks=700, longest=9000)
-    exported(old, tmp_path / "x.jsonl")
-    assert imported(new, tmp_path / "x.jsonl").tasks == 2018
+    path, old = a_file_of(tmp_path, ("b-second", 1300), ("a-first", 700))
+    assert imported(new, path).tasks == 2018
     for queue in ("a-first", "b-second"):
         assert tasks_of(new, queue=queue) == tasks_of(old, queue=queue)
         assert moved_to(new, queue=queue) == ""
@@ -105,11 +120,7 @@ def test_an_import_whose_progress_is_forgotten_is_refused_and_does_nothing(tmp_p
 
 
 def test_a_file_is_imported_again_once_all_its_queues_were_dropped(tmp_path: Path, new: Store) -> None:
-    old = MemoryStore()
-    fill(old, queue="a-first", tasks=9, longest=9000)
-    fill(old, queue="b-second", tasks=10, longest=9000)
-    path = tmp_path / "x.jsonl"
-    exported(old, path)
+    path, old = a_file_of(tmp_path, ("a-first", 9), ("b-second", 10))
     imported(new, path)
     with new.begin() as transaction:
         transaction.delete_queue("a-first")
@@ -125,11 +136,7 @@ def test_a_file_is_imported_again_once_all_its_queues_were_dropped(tmp_path: Pat
 def test_an_import_that_is_broken_off_at_any_write_goes_on_and_doubles_nothing(
     tmp_path: Path, new: Store, when: str
 ) -> None:
-    old = MemoryStore()
-    fill(old, queue="a-first", tasks=600, longest=9000)
-    fill(old, queue="b-second", tasks=10, longest=9000)
-    path = tmp_path / "x.jsonl"
-    exported(old, path)
+    path, old = a_file_of(tmp_path, ("a-first", 600), ("b-second", 10))
     for at in range(1, MAX_WRITES):
         try:
             imported(cut_off(new, at=at, when=when), path)
