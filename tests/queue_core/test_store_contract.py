@@ -61,6 +61,13 @@ def test_a_token_holds_until_its_lease_ends(store: Store, verb: str, off: float,
     assert (outcome is not None) == current
 
 
+def test_a_name_whose_time_was_over_is_taken_again_once_the_clock_is_set_back_a_little(store: Store) -> None:
+    add(store, NewTask(name="once"))
+    delete(store, *lease(store))
+    add(store, *[NewTask(name=f"other-{number}") for number in range(10)], now=at(101))
+    assert add(store, NewTask(name="once"), now=at(99))[0].status == "tombstoned"
+
+
 @pytest.mark.parametrize(("off", "status"), [(BEFORE, "tombstoned"), (0, "added"), (AFTER, "added")])
 def test_a_deleted_tasks_name_stays_taken_for_its_retention(store: Store, off: float, status: str) -> None:
     add(store, NewTask(name="once"))

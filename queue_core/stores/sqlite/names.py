@@ -9,6 +9,8 @@ from queue_core.stores.sqlite.driver import Connection
 from queue_core.stores.sqlite.step import QueueRow
 
 PRUNED_PER_ADD = 2
+GRACE_SECONDS = 60.0
+"""A name is kept so much longer than it is taken, as a clock may be set back a little."""
 
 Refusal = Literal["exists", "tombstoned"]
 
@@ -30,7 +32,7 @@ def give(connection: Connection, queue: QueueRow, names: Sequence[tuple[str, int
     connection.executemany("REPLACE INTO names VALUES (?, ?, ?, NULL)", [(queue.id, *name) for name in names])
     connection.execute(
         "DELETE FROM names WHERE (queue, name) IN (SELECT queue, name FROM names WHERE until <= ? LIMIT ?)",
-        (now, PRUNED_PER_ADD * len(names)),
+        (after(now, -GRACE_SECONDS), PRUNED_PER_ADD * len(names)),
     )
 
 

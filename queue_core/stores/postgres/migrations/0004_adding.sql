@@ -69,11 +69,11 @@ BEGIN
     END IF;
 END $$;
 
--- Forget some names whose time is over: twice as many as were given.
+-- Forget some names whose time has been over for a minute, as a clock may be set back a little: twice as many as were given.
 CREATE FUNCTION forget_names(now int8, given int4) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM towline.names AS n USING (
-        SELECT f.queue, f.name FROM towline.names AS f WHERE f.until <= now
+        SELECT f.queue, f.name FROM towline.names AS f WHERE f.until <= now - 60000000
         ORDER BY f.until LIMIT 2 * given FOR UPDATE SKIP LOCKED
     ) AS free
     WHERE n.queue = free.queue AND n.name = free.name;
