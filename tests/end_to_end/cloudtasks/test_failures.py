@@ -9,7 +9,7 @@ from google.auth.exceptions import GoogleAuthError
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
-from queue_core.task import ANY, NewTask
+from queue_core.task import ANY
 from tests.support.cloud_tasks import MINUTE, PARENT, Wire, a_client, a_cloud_tasks_server
 from tests.support.eventually import eventually
 from tests.support.remote_memory import RemoteMemory
@@ -68,7 +68,7 @@ def test_a_store_that_is_away_is_unavailable_and_serves_when_it_is_back(wire: Wi
 def test_a_lease_that_its_caller_did_not_wait_for_is_given_back() -> None:
     store = RemoteMemory()
     with a_cloud_tasks_server(store) as server, a_client(server, "grpc") as client:
-        QueueService(store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")]))
+        client.create_task(parent=PARENT, task=TASK)  # it is connected: the lease arrives before its caller gives up
         store.stall()
         with pytest.raises((exceptions.DeadlineExceeded, exceptions.RetryError)):
             client.lease_tasks(request=LEASE, timeout=0.3)
