@@ -175,6 +175,7 @@ DECLARE
     first int4 := 1;
     last int4;
     run record;
+    is_marked bool;
 BEGIN
     free_slot := CASE
         WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN 0
@@ -205,7 +206,7 @@ BEGIN
         END IF;
         xid := txid_current_if_assigned();
         IF call IS NOT NULL AND xid IS NOT NULL THEN
-            PERFORM towline.mark(wire, call, towline.added_ids(ids, outcomes));
+            is_marked := towline.mark(wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END);
         END IF;
         RETURN;
     END IF;
@@ -224,6 +225,6 @@ BEGIN
     END LOOP;
     xid := txid_current_if_assigned();
     IF call IS NOT NULL AND xid IS NOT NULL THEN
-        PERFORM towline.mark(wire, call, towline.added_ids(ids, outcomes));
+        is_marked := towline.mark(wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END);
     END IF;
 END $$;

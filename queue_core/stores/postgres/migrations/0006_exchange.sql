@@ -101,6 +101,7 @@ DECLARE
     is_plain bool := true;
     gone int4 := 0;
     taken int4 := 0;
+    is_marked bool;
 BEGIN
     IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
         RETURN;  -- never: in a condition a function is called without a query around it
@@ -278,7 +279,7 @@ BEGIN
         END IF;
     END IF;
     IF call IS NOT NULL AND txid_current_if_assigned() IS NOT NULL THEN
-        PERFORM towline.mark(wire, call);
+        is_marked := towline.mark(wire, call);
     END IF;
     RETURN NEXT ROW(
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, flags, txid_current_if_assigned(), numbers, texts,

@@ -43,6 +43,7 @@ DECLARE
     gone int4 := 0;
     taken int4 := 0;
     is_counted bool := false;
+    is_marked bool;
 BEGIN
     IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
         RETURN NULL;  -- never: in a condition a function is called without a query around it
@@ -151,7 +152,7 @@ BEGIN
     END IF;
     got.xid := coalesce(txid_current_if_assigned(), 0);
     IF call IS NOT NULL AND got.xid <> 0 THEN
-        PERFORM towline.mark(wire, call);
+        is_marked := towline.mark(wire, call);
     END IF;
     RETURN got;
 END $$;

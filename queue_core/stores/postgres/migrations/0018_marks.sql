@@ -15,20 +15,15 @@ CREATE TABLE marks (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- What `mark` keeps of an `add`: the new ids, and for a task that its name refused the outcome, less than 0.
-CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE plpgsql AS $$
-BEGIN
-    IF outcomes IS NULL THEN
-        RETURN ids;
-    END IF;
-    RETURN (
-        SELECT array_agg(coalesce(o.id, -o.outcome) ORDER BY o.place)
-        FROM unnest(ids, outcomes) WITH ORDINALITY AS o (id, outcome, place)
-    );
-END $$;
+-- What `mark` keeps of an `add` some of whose names were refused: the new ids, and in place of a refused one's the
+-- outcome, less than 0.
+CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE sql AS $$
+    SELECT array_agg(coalesce(o.id, -o.outcome) ORDER BY o.place)
+    FROM unnest(ids, outcomes) WITH ORDINALITY AS o (id, outcome, place)
+$$;
 
--- ids: see `added_ids`; NULL, the call was no `add`.
-CREATE FUNCTION mark(wire int8, call int8, ids int8[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
+-- ids: see `added_ids`; NULL, the call was no `add`. True: assigned to a variable it is called without a query around it.
+CREATE FUNCTION mark(wire int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE towline.marks AS m
     SET call = mark.call, xid = pg_current_xact_id(), marked_at = now(), ids = mark.ids
@@ -37,6 +32,7 @@ BEGIN
         -- The connection's first call; or it was closed, and then this fails, and the call with it.
         INSERT INTO towline.marks VALUES (mark.wire, mark.call, pg_current_xact_id(), now(), false, mark.ids);
     END IF;
+    RETURN true;
 END $$;
 
 -- What became of a connection's last call, which can't take effect any more once this is told: `xid` NULL, nothing did.
