@@ -69,7 +69,8 @@ BEGIN
     END IF;
 END $$;
 
--- Forget some names whose time has been over for a minute, as a clock may be set back a little: twice as many as were given.
+-- Forget some names whose time has been over for a minute, as a clock may be set back a little: twice as many as were
+-- given.
 CREATE FUNCTION forget_names(now int8, given int4) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM towline.names AS n USING (
@@ -206,7 +207,9 @@ BEGIN
         END IF;
         xid := txid_current_if_assigned();
         IF call IS NOT NULL AND xid IS NOT NULL THEN
-            is_marked := towline.mark(wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END);
+            is_marked := towline.mark(
+                wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
+            );
         END IF;
         RETURN;
     END IF;
@@ -225,6 +228,8 @@ BEGIN
     END LOOP;
     xid := txid_current_if_assigned();
     IF call IS NOT NULL AND xid IS NOT NULL THEN
-        is_marked := towline.mark(wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END);
+        is_marked := towline.mark(
+            wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
+        );
     END IF;
 END $$;

@@ -1,6 +1,6 @@
 -- A call that is committed as it is made, and whose answer is lost, is found again by its mark: the connection's own
--- number, which its client chose, and the number of the call on it. Written by the call itself, so no crash, no failover
--- and no proxy can tell one without the other.
+-- number, which its client chose, and the number of the call on it. Written by the call itself: no crash, no failover and
+-- no proxy can tell one without the other.
 CREATE TABLE marks (
     wire int8 PRIMARY KEY,
     call int8 NOT NULL,
@@ -22,7 +22,8 @@ CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE s
     FROM unnest(ids, outcomes) WITH ORDINALITY AS o (id, outcome, place)
 $$;
 
--- ids: see `added_ids`; NULL, the call was no `add`. True: assigned to a variable it is called without a query around it.
+-- ids: see `added_ids`; NULL, the call was no `add`. Always true: a function whose answer is assigned is called without a
+-- query around it.
 CREATE FUNCTION mark(wire int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE towline.marks AS m
