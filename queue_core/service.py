@@ -72,19 +72,24 @@ class QueueService:
         self._sleep = sleep
         self._storage = StorageGuard()
 
-    def commit(self, steps: Sequence[Step[T]]) -> Batch[T]:
+    def commit(self, steps: Sequence[Step[T]], *, unit: Unit = "transaction") -> Batch[T]:
         """Run the steps in one transaction. A step's `QueueError` is its outcome and leaves the others alone.
+
+        Args:
+            unit: `verb` for a single step that changes something with one verb only; see `Store.begin`.
 
         A remote store that can't be reached is tried again for a few seconds, where nothing took effect: so a step must
         bear to be run twice. Raises `StoreError` when the store failed: then no step took effect, or, for an
         `OutcomeUnknownError`, all of them may have.
         """
-        return self._commit(steps) if not self.store.is_remote else self._insist(lambda: self._commit(steps))
+        if not self.store.is_remote:
+            return self._commit(steps, unit)
+        return self._insist(lambda: self._commit(steps, unit))
 
-    def _commit(self, steps: Sequence[Step[T]]) -> Batch[T]:
+    def _commit(self, steps: Sequence[Step[T]], unit: Unit) -> Batch[T]:
         outcomes: list[T | QueueError] = []
         by_verb = self.store.unit == "verb"
-        with self.store.begin() as transaction:
+        with self.store.begin(unit) as transaction:
             turn = self._turn(transaction, self._log.lifecycle)
             for step in steps:
                 try:

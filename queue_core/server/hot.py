@@ -26,7 +26,7 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
 from queue_core.server.repeats import Repeats
 from queue_core.server.turns import Done, Turns
 from queue_core.server.waiting import WaitingLeases
-from queue_core.store import Added, ClientCall
+from queue_core.store import Added, ClientCall, Unit
 from queue_core.task import Lease, NewTask
 
 JSON = b"application/json"
@@ -130,7 +130,8 @@ class HotVerbs:
 
         def start(call: ClientCall | None, done: Done) -> None:
             step = KeptAdd(queue, tasks, call) if call is not None else lambda turn: turn.add(queue, tasks)
-            self._turns.submit(step, done, size_bytes=len(request.body))
+            unit: Unit = "verb" if call is None else "transaction"
+            self._turns.submit(step, done, size_bytes=len(request.body), unit=unit)
 
         def done(outcome: object) -> None:
             if isinstance(outcome, list):
@@ -203,7 +204,10 @@ class HotVerbs:
             else:
                 request.reply(json_reply({"added": [added_json(one) for one in added]}))
 
-        self._turns.submit(lambda turn: turn.delete(request.queue, deletions), delete, size_bytes=len(request.body))
+        size_bytes = len(request.body)
+        self._turns.submit(
+            lambda turn: turn.delete(request.queue, deletions), delete, size_bytes=size_bytes, unit="verb"
+        )
 
 
 def _answer(request: Request, outcome: LeaseAnswer | Exception) -> None:

@@ -14,6 +14,7 @@ from queue_core.errors import QueueError, StoreError
 from queue_core.server import events
 from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Late, run_step, sync, tell
 from queue_core.service import Batch, QueueService, Step
+from queue_core.store import Unit
 
 T = TypeVar("T")
 
@@ -77,8 +78,16 @@ class LoopTurns:
         """Whether a change is on its way to the disk, seen by readers but not durable yet."""
         return bool(self._unsynced) or self._disk.is_busy
 
-    def submit(self, step: Step[object], done: Done, *, late: Late | None = None, size_bytes: int = 0) -> None:  # noqa: ARG002 - the protocol's
-        """See `Turns.submit`; nothing comes late here, and nothing waits for long."""
+    def submit(
+        self,
+        step: Step[object],
+        done: Done,
+        *,
+        late: Late | None = None,  # noqa: ARG002 - the protocol's
+        size_bytes: int = 0,  # noqa: ARG002
+        unit: Unit = "transaction",  # noqa: ARG002
+    ) -> None:
+        """See `Turns.submit`; nothing comes late here, and nothing waits for long. No store here minds the unit."""
         self._entries.append(new_entry(step, done))
         if not self._is_scheduled:
             self._is_scheduled = True

@@ -16,6 +16,7 @@ from queue_core.server import events
 from queue_core.server.hands import Hands
 from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Late, run_step, sync, tell
 from queue_core.service import Batch, QueueService, Step
+from queue_core.store import Unit
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class _Entry:
     done: Done
     late: Late | None
     size_bytes: int
+    unit: Unit
     asked_at: float
     is_told: bool = False
 
@@ -87,14 +89,22 @@ class RemoteTurns:
         self._watch: asyncio.TimerHandle | None = None
         self.failure: StoreError | None = None
 
-    def submit(self, step: Step[object], done: Done, *, late: Late | None = None, size_bytes: int = 0) -> None:
+    def submit(
+        self,
+        step: Step[object],
+        done: Done,
+        *,
+        late: Late | None = None,
+        size_bytes: int = 0,
+        unit: Unit = "transaction",
+    ) -> None:
         """See `Turns.submit`."""
         loop = asyncio.get_running_loop()
         refusal = self._refusal(size_bytes)
         if refusal is not None:
             loop.call_soon(tell, done, refusal)
             return
-        self._queued.append(_Entry(step, done, late, size_bytes, self._clock.monotonic()))
+        self._queued.append(_Entry(step, done, late, size_bytes, unit, self._clock.monotonic()))
         self._held_bytes += size_bytes
         self._schedule()
         if self._watch is None:
@@ -140,7 +150,8 @@ class RemoteTurns:
     def _turn(self, entries: Sequence[_Entry]) -> list[_Landed]:
         """In a thread: one transaction, durable when this returns; or one each, where a step broke."""
         try:
-            batch = self._service.commit([entry.step for entry in entries])
+            unit = entries[0].unit if len(entries) == 1 else "transaction"
+            batch = self._service.commit([entry.step for entry in entries], unit=unit)
             failure = sync(self._service, batch)
         except StoreError as error:
             return [_Landed(entries, error)]

@@ -9,6 +9,7 @@ import structlog
 from queue_core.errors import OutcomeUnknownError, StoreError
 from queue_core.server import events
 from queue_core.service import Batch, QueueService, Step
+from queue_core.store import Unit
 
 T = TypeVar("T")
 
@@ -36,12 +37,21 @@ class Turns(Protocol):
     def is_syncing(self) -> bool:
         """Whether a change is on its way to the disk, seen by readers but not durable yet."""
 
-    def submit(self, step: Step[object], done: Done, *, late: Late | None = None, size_bytes: int = 0) -> None:
+    def submit(
+        self,
+        step: Step[object],
+        done: Done,
+        *,
+        late: Late | None = None,
+        size_bytes: int = 0,
+        unit: Unit = "transaction",
+    ) -> None:
         """Run `step` in one of the next turns; its effect is durable when `done` is told.
 
         Args:
             late: told instead of `done`, which was told of an `OutcomeUnknownError`, when the store answered after all.
             size_bytes: about what the step holds in memory: payloads, most of all.
+            unit: `verb` for a step that changes something with one verb only; see `Store.begin`.
         """
 
     async def run(self, step: Step[T]) -> T:
