@@ -25,6 +25,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _engines_end_with_the_tests() -> Iterator[None]:
+    """Not with the process: xdist kills one that takes more than 10 s to end, and gigabytes stay in memory."""
+    yield
+    engines_of_process().close()
+
+
 @pytest.fixture(scope="session")
 def shared_engines() -> SharedEngines:
     """PostgreSQL and Redis, each started when a test first asks for it."""

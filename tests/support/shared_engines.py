@@ -34,6 +34,10 @@ class SharedEngines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End them and remove their data; nothing when that was done."""
         self._stack.close()
 
     def postgresql(self) -> Engine:
@@ -86,7 +90,7 @@ class SharedEngines:
 def engines_of_process() -> SharedEngines:
     """The one pair of this process, ended with it."""
     shared = SharedEngines()
-    atexit.register(shared.__exit__, None, None, None)
+    atexit.register(shared.close)
     return shared
 
 
