@@ -129,6 +129,7 @@ class Engine:
 
     def kill(self) -> None:
         """SIGKILL it and all its processes at once, and return when they are gone; its data stays as it lies."""
+        self.process.send_signal(signal.SIGSTOP)  # else it may start one more that nobody knows of
         family = self.family()
         for member in family:
             with contextlib.suppress(psutil.NoSuchProcess):
