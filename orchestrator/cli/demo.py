@@ -16,7 +16,8 @@ from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.private_engine import NoEngineError
 from orchestrator.demo.runner import Demo, View
-from orchestrator.demo.script import MAX_SECONDS, MIN_SECONDS, SLO_SECONDS, script_of
+from orchestrator.demo.script import MAX_SECONDS, MIN_SECONDS, SLO_SECONDS, script_of, slo_for
+from orchestrator.demo.trial import start_seconds
 from orchestrator.demo.view import LineView, LiveView, summary_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -59,14 +60,14 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
         folder = _prepared(folder)
     modules = find_modules()
     with ExitStack() as stack:
-        clock, runtime, crew, slo = SystemClock(), "process", None, SLO_SECONDS
+        clock, runtime, crew = SystemClock(), "process", None
         found = _containers(stack, image, clock=clock) if docker else None
         folder = folder or _prepared(None)
         if found is not None:
             modules = moved(modules, library_folder(), to=LIBRARY)
             run = secrets.token_hex(8)
             runtime, crew = found.runtime(folder, run=run), ContainerCrew(found.engine, run)
-            slo = found.slo_seconds
+        slo = _slo(clock) if found is None else found.slo_seconds
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
         click.echo(f"{len(script.modules):,} modules, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}", err=True)
         view = _view(stack, as_json=as_json)
@@ -75,6 +76,16 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
         outcome = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, crew=crew).run()
     click.echo(outcome.to_json() if as_json else summary_of(outcome))
     return exits.OK if outcome.is_good else exits.NEGATIVE
+
+
+def _slo(clock: Clock) -> float:
+    """What workers of this machine can keep; the first try alone may have had modules to compile."""
+    slo = slo_for(start_seconds(clock))
+    if slo > SLO_SECONDS:
+        taken_seconds = start_seconds(clock)
+        slo = slo_for(taken_seconds)
+        click.echo(f"-- a worker is ready in {taken_seconds:.1f} s; slo {slo:.0f} s", err=True)
+    return slo
 
 
 def _containers(stack: ExitStack, image: str | None, *, clock: Clock) -> Containers:

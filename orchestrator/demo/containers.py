@@ -18,6 +18,8 @@ from orchestrator.clock import Clock
 from orchestrator.demo.crew import RUN_LABEL, volumes_of
 from orchestrator.demo.image import NoImageError, ensure_image, towline_image
 from orchestrator.demo.private_engine import NoEngineError, private_engine, sweep, why_none
+from orchestrator.demo.script import slo_for
+from orchestrator.demo.trial import TRIAL
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker.engine import DockerEngine
 
@@ -26,11 +28,7 @@ LIBRARY: Final = "/towline-library"
 """Where a container finds the modules it reads."""
 MEMORY: Final = "256MiB"
 MIN_SLO_SECONDS: Final = 15.0
-MAX_SLO_SECONDS: Final = 60.0
-STARTS_PER_SLO: Final = 8.0
-"""Many start at a time, and each then takes a multiple of what one takes alone."""
 _SHOWN_CHARS: Final = 300
-_TRIAL: Final = "import queue_core.worker.process, orchestrator.demo.tasks"
 _WORK_SECONDS: Final = 600
 """How long an engine may take to pull an image, or to take one in."""
 
@@ -88,9 +86,9 @@ def containers(image: str | None, *, clock: Clock, tell: Tell) -> Iterator[Conta
         name = _made(client, tell=tell, clock=clock) if image is None else _had(client, image, tell=tell)
         user = _user(client)
         start_seconds = _tried(client, name, user=user, clock=clock)
-        slo_seconds = min(MAX_SLO_SECONDS, max(MIN_SLO_SECONDS, STARTS_PER_SLO * start_seconds))
+        slo_seconds = slo_for(start_seconds, least=MIN_SLO_SECONDS)
         tell(f"a container of {name} is ready in {start_seconds:.1f} s; slo {slo_seconds:.0f} s")
-        yield Containers(url, name, user, round(slo_seconds))
+        yield Containers(url, name, user, slo_seconds)
 
 
 def _found() -> str | None:
@@ -146,7 +144,7 @@ def _tried(client: docker.APIClient, image: str, *, user: str, clock: Clock) -> 
     began_at = clock.monotonic()
     try:
         limits = client.create_host_config(network_mode="none", read_only=True)
-        made = client.create_container(image, ["python3", "-c", _TRIAL], user=user, entrypoint=[], host_config=limits)
+        made = client.create_container(image, ["python3", "-c", TRIAL], user=user, entrypoint=[], host_config=limits)
         try:
             client.start(made["Id"])
             code = client.wait(made["Id"])["StatusCode"]

@@ -20,6 +20,9 @@ MEAN_WORKERS: Final = 3.5
 WORK_SECONDS: Final = 0.012
 """What a task takes besides its rest, about."""
 SLO_SECONDS: Final = 5.0
+MAX_SLO_SECONDS: Final = 60.0
+STARTS_PER_SLO: Final = 8.0
+"""Many start at a time, and each then takes a multiple of what one takes alone."""
 MAX_WORKERS_PER_POOL: Final = 6
 
 
@@ -38,6 +41,15 @@ class Script:
     def tasks(self) -> int:
         """Tasks of the whole run: two stages for each module, and the index."""
         return 2 * len(self.modules) + 1
+
+
+def slo_for(start_seconds: float, *, least: float = SLO_SECONDS) -> float:
+    """Whole seconds that pools can keep here, without workers that are kept for the time a start takes.
+
+    Args:
+        start_seconds: of one worker alone.
+    """
+    return round(min(MAX_SLO_SECONDS, max(least, STARTS_PER_SLO * start_seconds)))
 
 
 def script_of(

@@ -11,7 +11,8 @@ from orchestrator.demo.arrivals import due_seconds, recorded_shape
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import Record, quantile, twice
-from orchestrator.demo.script import MIN_SECONDS, script_of, settings_text
+from orchestrator.demo.script import MIN_SECONDS, script_of, settings_text, slo_for
+from orchestrator.demo.trial import TRIAL
 from orchestrator.project import parse
 from queue_core.clock import Instant
 from tests.support.commands import ROOT, Commands, program_environment
@@ -139,6 +140,18 @@ def test_figures_are_counted_as_they_are_named() -> None:
     assert quantile([1.0, 2.0, 3.0], 0.5) == 2.0
     assert quantile([], 0.5) == 0.0
     assert quantile([7.0], 0.95) == 7.0
+
+
+@pytest.mark.parametrize(("start", "least", "slo"), [(0.4, 5, 5), (1, 5, 8), (1, 15, 15), (2.6, 15, 21), (30, 5, 60)])
+def test_what_is_promised_follows_what_a_start_takes(start: float, least: float, slo: float) -> None:
+    assert slo_for(start, least=least) == slo
+
+
+def test_what_a_start_is_measured_by_can_be_loaded_from_any_folder(tmp_path: Path) -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", TRIAL], cwd=tmp_path, env=program_environment(), capture_output=True, check=False
+    )
+    assert loaded.returncode == 0, loaded.stderr.decode()
 
 
 def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path: Path) -> None:
