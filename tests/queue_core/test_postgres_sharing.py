@@ -49,7 +49,15 @@ def is_waiting(url: str) -> bool:
     return bool(row and row[0])
 
 
-def test_a_name_is_given_once_however_many_give_it_at_once(store: Store, other: Store) -> None:
+def deadlocks(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        row = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_name_is_given_once_however_many_give_it_at_once(store: Store, other: Store, url: str) -> None:
     names = [f"name-{number}" for number in range(60)]
 
     def add_all(seed: int) -> list[str]:
@@ -66,6 +74,7 @@ def test_a_name_is_given_once_however_many_give_it_at_once(store: Store, other: 
     with ThreadPoolExecutor(THREADS) as pool:
         added = [name for each in pool.map(add_all, range(THREADS)) for name in each]
     assert sorted(added) == sorted(names)
+    assert deadlocks(url) == 0
 
 
 @pytest.mark.parametrize("tags", [ANY, TagFilter.of("a", "b"), TagFilter.oldest()])

@@ -19,7 +19,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- What follows is as it was, but for that.
+-- What follows is as it was, but for that, and for names that others give meanwhile.
 
 CREATE OR REPLACE FUNCTION take_name(queue_id int4, now int8, given text, OUT id int8, OUT outcome int2)
 LANGUAGE plpgsql AS $$
@@ -64,56 +64,51 @@ BEGIN
     END LOOP;
 END $$;
 
--- An id for each new task, in order; NULL where its name is taken. Names are locked in their order.
+-- An id for each new task, in order; NULL where its name is taken. Names are locked in their order, known ones first.
+-- Where others gave some of them meanwhile, all locks are let go and it begins anew, so that two who give the same names
+-- never wait for each other.
 CREATE OR REPLACE FUNCTION take_names(queue_id int4, now int8, given text[], OUT ids int8[], OUT outcomes int2[])
 LANGUAGE plpgsql AS $$
 DECLARE
     is_known bool[];
     missing int8;
-    place int4;
-    late record;
 BEGIN
-    SELECT array_agg(CASE j.outcome WHEN 0 THEN nextval('towline.task_ids') END), array_agg(j.outcome),
-        array_agg(j.is_known), count(*) FILTER (WHERE j.outcome = 0 AND NOT j.is_known AND j.name IS NOT NULL)
-    INTO ids, outcomes, is_known, missing
-    FROM (
-        SELECT g.name, k.name IS NOT NULL AS is_known, CASE
-                WHEN k.task IS NOT NULL THEN 1 WHEN k.until > now THEN 2
-                WHEN g.name IS NOT NULL AND row_number() OVER (PARTITION BY g.name ORDER BY g.place) > 1 THEN 1
-                ELSE 0
-            END AS outcome
-        FROM (
-            SELECT * FROM unnest(given) WITH ORDINALITY AS o (name, place) ORDER BY o.name
-        ) AS g LEFT JOIN LATERAL (
-            SELECT * FROM towline.names AS n WHERE n.queue = queue_id AND n.name = g.name FOR UPDATE
-        ) AS k ON true
-        ORDER BY g.place
-    ) AS j;
-    UPDATE towline.names AS n SET task = f.id, until = NULL
-    FROM unnest(given, ids, is_known) AS f (name, id, is_known)
-    WHERE f.is_known AND f.id IS NOT NULL AND n.queue = queue_id AND n.name = f.name;
-    IF missing > 0 THEN
-        WITH new AS (
-            INSERT INTO towline.names AS n (queue, name, task)
-            SELECT queue_id, f.name, f.id FROM unnest(given, ids, is_known) AS f (name, id, is_known)
-            WHERE NOT f.is_known AND f.id IS NOT NULL AND f.name IS NOT NULL ORDER BY f.name
-            ON CONFLICT DO NOTHING RETURNING n.task
-        )
-        SELECT missing - count(*) INTO missing FROM new;
-    END IF;
-    IF missing > 0 THEN  -- others gave these names meanwhile
-        FOR place IN
-            SELECT f.place FROM unnest(given, ids) WITH ORDINALITY AS f (name, id, place)
-            WHERE f.id IS NOT NULL AND f.name IS NOT NULL AND NOT EXISTS (
-                SELECT FROM towline.names AS n WHERE n.queue = queue_id AND n.name = f.name AND n.task = f.id
-            )
-            ORDER BY f.name
-        LOOP
-            late := towline.take_name(queue_id, now, given[place]);
-            ids[place] := late.id;
-            outcomes[place] := late.outcome;
-        END LOOP;
-    END IF;
+    LOOP
+        BEGIN
+            SELECT array_agg(CASE j.outcome WHEN 0 THEN nextval('towline.task_ids') END), array_agg(j.outcome),
+                array_agg(j.is_known), count(*) FILTER (WHERE j.outcome = 0 AND NOT j.is_known AND j.name IS NOT NULL)
+            INTO ids, outcomes, is_known, missing
+            FROM (
+                SELECT g.name, k.name IS NOT NULL AS is_known, CASE
+                        WHEN k.task IS NOT NULL THEN 1 WHEN k.until > now THEN 2
+                        WHEN g.name IS NOT NULL AND row_number() OVER (PARTITION BY g.name ORDER BY g.place) > 1 THEN 1
+                        ELSE 0
+                    END AS outcome
+                FROM (
+                    SELECT * FROM unnest(given) WITH ORDINALITY AS o (name, place) ORDER BY o.name
+                ) AS g LEFT JOIN LATERAL (
+                    SELECT * FROM towline.names AS n WHERE n.queue = queue_id AND n.name = g.name FOR UPDATE
+                ) AS k ON true
+                ORDER BY g.place
+            ) AS j;
+            UPDATE towline.names AS n SET task = f.id, until = NULL
+            FROM unnest(given, ids, is_known) AS f (name, id, is_known)
+            WHERE f.is_known AND f.id IS NOT NULL AND n.queue = queue_id AND n.name = f.name;
+            IF missing > 0 THEN
+                WITH new AS (
+                    INSERT INTO towline.names AS n (queue, name, task)
+                    SELECT queue_id, f.name, f.id FROM unnest(given, ids, is_known) AS f (name, id, is_known)
+                    WHERE NOT f.is_known AND f.id IS NOT NULL AND f.name IS NOT NULL ORDER BY f.name
+                    ON CONFLICT DO NOTHING RETURNING n.task
+                )
+                SELECT missing - count(*) INTO missing FROM new;
+            END IF;
+            EXIT WHEN missing = 0;
+            RAISE 'given meanwhile' USING ERRCODE = 'TL001';
+        EXCEPTION WHEN SQLSTATE 'TL001' THEN
+            NULL;
+        END;
+    END LOOP;
     IF 1 = ANY (outcomes) THEN
         SELECT t.ids, t.outcomes INTO ids, outcomes
         FROM towline.take_used_up_names(queue_id, now, given, ids, outcomes) AS t;
