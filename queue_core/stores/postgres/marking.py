@@ -12,9 +12,10 @@ from queue_core.errors import StoreUnavailableError
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Caller, Row, Statement
 from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.schema import spelled
 from queue_core.stores.postgres.wire import Wire
 
-_CLOSE = "SELECT xid::text, ids FROM {}.close_marks(%s, %s)"
+_CLOSE = "SELECT xid::text, ids FROM towline.close_marks(%s, %s)"
 
 MARK = (pack.int8, pack.int8)
 """How the last two parameters of a statement that can be marked are packed: connection and call; None, unmarked."""
@@ -39,7 +40,7 @@ class AnswerLostError(Exception):
 
         Raises `OutcomeUnknownError` where that can't be had.
         """
-        text = query.replace("towline.", f"{self._link.address.schema}.").encode()
+        text = spelled(query, self._link.address.schema).encode()
         return self._link.find_out(lambda wire, _: wire.connection.execute(text, (*values, str(self.xid))).fetchall())
 
 
@@ -71,7 +72,7 @@ class Marking:
     def _find_out(self, error: psycopg.Error) -> NoReturn:
         link, wire = self._link, self._wire
         link.give_back(wire)  # whoever finds out needs another, and there may be no more
-        query = _CLOSE.format(link.address.schema).encode()
+        query = spelled(_CLOSE, link.address.schema).encode()
 
         def ask(other: Wire, _waited_seconds: float) -> Row | None:
             return other.connection.execute(query, (wire.mark, wire.calls)).fetchone()
