@@ -73,10 +73,13 @@ def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
         for number in range(100):
             pipeline.set(f"key:{number}", "x" * 50)
         pipeline.execute()
-        engine.kill()
-        engine.start(wait=False)
-        with capture_logs() as logged:
-            assert count(strict) == 2
+        for calls in range(2, 12):
+            engine.kill()
+            engine.start(wait=False)
+            with capture_logs() as logged:
+                assert count(strict) == calls
+            if logged:  # else we were late, and it had loaded all
+                break
         assert logged[0]["event"] == events.LINK_LOST
         assert "async_loading:0" not in (engine.home / "server.log").read_text()
         assert client.dbsize() >= 100
