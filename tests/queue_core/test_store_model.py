@@ -334,7 +334,7 @@ OPENED: dict[str, Callable[[Path], Store]] = {
 }
 
 
-EXAMPLES = {"sqlite": 100, "postgresql": 60, "redis": 80, "redis, every call sent twice": 40}
+EXAMPLES = {"sqlite": 150, "postgresql": 90, "redis": 120, "redis, every call sent twice": 50}
 """More where they are quick."""
 
 
