@@ -42,8 +42,10 @@ class Tidying:
 
     def tidy(self, step: Step) -> None:
         """The last act of a transaction before its commit, if it is due."""
-        for queue in self._due(self._finished, step.finished, SAMPLES_BETWEEN):
+        finished = self._due(self._finished, step.finished, SAMPLES_BETWEEN)
+        for queue in finished:
             step.rows(_TRIM, queue, KEPT_SAMPLES)
+        if finished:
             step.rows(_FORGET_MARKS)
         for queue in self._due(self._tagged, step.tagged, TAGGED_BETWEEN):
             rows = step.rows(_FORGET, queue, step.now, self._examined.get(queue, ""), TAGS_EXAMINED)

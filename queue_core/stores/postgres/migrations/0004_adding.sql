@@ -205,27 +205,22 @@ BEGIN
             ids := run.ids;
             outcomes := run.outcomes;
         END IF;
-        xid := txid_current_if_assigned();
-        IF call IS NOT NULL AND xid IS NOT NULL THEN
-            is_marked := towline.mark(
-                wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
+    ELSE
+        WHILE first <= total LOOP
+            last := first;
+            WHILE last < total AND queues[last + 1] = queues[first] LOOP
+                last := last + 1;
+            END LOOP;
+            SELECT e.id, e.has_tags INTO queue_id, has_tags FROM towline.queues AS e WHERE e.name = queues[first];
+            run := towline.add_run(
+                queue_id, has_tags, free_slot, now, payloads[first:last], tags[first:last], etas[first:last],
+                names[first:last]
             );
-        END IF;
-        RETURN;
-    END IF;
-    WHILE first <= total LOOP
-        last := first;
-        WHILE last < total AND queues[last + 1] = queues[first] LOOP
-            last := last + 1;
+            ids := ids || run.ids;
+            outcomes := outcomes || coalesce(run.outcomes, array_fill(0::int2, ARRAY[last - first + 1]));
+            first := last + 1;
         END LOOP;
-        SELECT e.id, e.has_tags INTO queue_id, has_tags FROM towline.queues AS e WHERE e.name = queues[first];
-        run := towline.add_run(
-            queue_id, has_tags, free_slot, now, payloads[first:last], tags[first:last], etas[first:last], names[first:last]
-        );
-        ids := ids || run.ids;
-        outcomes := outcomes || coalesce(run.outcomes, array_fill(0::int2, ARRAY[last - first + 1]));
-        first := last + 1;
-    END LOOP;
+    END IF;
     xid := txid_current_if_assigned();
     IF call IS NOT NULL AND xid IS NOT NULL THEN
         is_marked := towline.mark(
