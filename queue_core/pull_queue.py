@@ -7,13 +7,13 @@ from typing import Literal, TypeVar
 
 from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.clock import Instant
-from queue_core.errand import errand_of
 from queue_core.errors import LeaseLostError
 from queue_core.limits import check_wait_seconds
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Storage, Subscription, Unit
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verb_values import unit_of_lease
 from queue_core.verbs import Turn
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class PullQueue:
         def exchange(turn: Turn) -> tuple[Granted, list[str]]:
             return turn.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
 
-        unit: Unit = "verb" if errand_of(worker) is None else "transaction"
+        unit = unit_of_lease(worker)
         granted, lost = self._service.run(exchange, unit=unit)
         while granted.unsettled and not granted.leases:
             granted = self._service.run(lease, unit=unit)

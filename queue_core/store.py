@@ -8,7 +8,7 @@ it writes anything.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NewType, Protocol, TypeAlias
+from typing import Literal, NewType, Protocol
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -27,6 +27,7 @@ from queue_core.verb_values import (
     Renewal,
     Renewed,
     Storage,
+    Unit,
 )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Subscription",
     "Ticket",
     "Transaction",
+    "Unit",
 ]
 
 Ticket = NewType("Ticket", int)
@@ -261,9 +263,6 @@ class Subscription(Protocol):
 
     def close(self) -> None:
         """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
-
-
-Unit: TypeAlias = Literal["transaction", "verb"]
 
 
 class Store(Protocol):

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from queue_core.clock import Instant
+from queue_core.errand import errand_of
 from queue_core.stats import FinishedLease
 from queue_core.task import Lease, NewTask, TagFilter, Task
 
 _THEN = attrgetter("then")
+
+Unit: TypeAlias = Literal["transaction", "verb"]
+"""What is committed together: see `Store.begin`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,11 @@ class Deletion:
 def handed_over(deletions: Sequence[Deletion]) -> list[tuple[NewTask, ...]]:
     """What is to be added in place of what is deleted, of those that hand anything over; hardly ever any do."""
     return list(filter(None, map(_THEN, deletions)))
+
+
+def unit_of_lease(worker: str) -> Unit:
+    """How a lease or an exchange for a worker is committed: one that is on an errand takes several verbs."""
+    return "verb" if errand_of(worker) is None else "transaction"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from queue_core.errand import errand_of
 from queue_core.errors import QueueError, UnknownQueueError
 from queue_core.notes import Wake
 from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
@@ -22,6 +21,7 @@ from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
 from queue_core.store import Granted, Release, Unit
 from queue_core.task import Lease, TagFilter
+from queue_core.verb_values import unit_of_lease
 from queue_core.verbs import Turn
 from queue_core.waiters import Waiter, Waiters
 
@@ -252,7 +252,7 @@ class WaitingLeases:
     def _submit(self, call: LeaseCall, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         late = partial(self._decide, call)
         done = late if then is None else partial(self._decide_then, then, call)
-        unit: Unit = "verb" if call.grant is None and errand_of(call.worker) is None else "transaction"
+        unit: Unit = unit_of_lease(call.worker) if call.grant is None else "transaction"
         self._turns.submit(step, done, late=late, size_bytes=call.size_bytes, unit=unit)
 
     def _decide_then(self, then: Callable[[], None], call: LeaseCall, outcome: object) -> None:
