@@ -41,18 +41,39 @@ _READ = """
 Connection = psycopg.Connection[tuple[object, ...]]
 
 
-@pytest.fixture(scope="module", params=["empty", "30,000 tasks", "30,000 tasks, analyzed"])
+_TAGS = {"40,000 of one tag": "tag-3", "40,000 untagged": None}
+FILLS = [
+    "empty",
+    "30,000 tasks",
+    "30,000 tasks, analyzed",
+    "40,000 of one tag",
+    "40,000 untagged",
+    "40,000 untagged, analyzed when few had a tag",
+    "40,000 of one tag, analyzed when few were untagged",
+]
+
+
+@pytest.fixture(scope="module", params=FILLS)
 def filled(request: pytest.FixtureRequest) -> Iterator[tuple[Store, str]]:
-    """A store whose tables the planner has never looked at, but in the last case."""
+    """A store whose tables the planner has never looked at, or at another time, but in one case."""
     url = new_store_url("postgresql")
+    fill, _, analyzed = request.param.partition(", analyzed")
     with closing(open_store(url)) as store, psycopg.connect(url, autocommit=True) as connection:
         a_queue(store)
         connection.execute("ALTER TABLE towline.tasks SET (autovacuum_enabled = off)")
-        if request.param != "empty":
-            late = at(86_400)
-            connection.execute(_FILL.format(start=START, late=late).encode(), (30_000,))
+        if " when few " in analyzed:
+            with store.begin() as transaction:
+                tag = "tag-3" if "tag" in analyzed else None
+                transaction.add(QUEUE, [NewTask(tag=tag)] * 20, now=START)
+            connection.execute("ANALYZE")
+        if fill in _TAGS:
+            for number in range(80):
+                with store.begin() as transaction:
+                    transaction.add(QUEUE, [NewTask(tag=_TAGS[fill])] * 500, now=at(number / 100))
+        elif fill != "empty":
+            connection.execute(_FILL.format(start=START, late=at(86_400)).encode(), (30_000,))
             connection.execute(_COUNT.encode())
-        if request.param.endswith("analyzed"):
+        if analyzed and "when" not in analyzed:
             connection.execute("ANALYZE")
         yield store, url
 
@@ -89,6 +110,7 @@ VERBS: dict[str, Verb] = {
     "settle": lambda to: to.settle(QUEUE, limit=10, now=at(86_400)),
     "delete by name": lambda to: to.delete_by_name(QUEUE, ["_3", "_4", "name"], now=at(9)),
     "purge": lambda to: to.purge(QUEUE, TagFilter.of("tag-3"), limit=10, now=at(9)),
+    "purge untagged": lambda to: to.purge(QUEUE, UNTAGGED, limit=10, now=at(9)),
     "redrive": lambda to: to.redrive(QUEUE, None, ANY, limit=10, now=at(9)),
     "stats": lambda to: to.stats(QUEUE, ANY, now=at(9)),
     "stats of a tag": lambda to: to.stats(QUEUE, TagFilter.of("tag-3"), now=at(9)),
@@ -122,6 +144,7 @@ def test_waiting_times_cost_the_head_of_the_queue(filled: tuple[PostgresStore, s
         with store.within(connection) as transaction:
             transaction.waiting(QUEUE, TagFilter.of("tag-3", "tag-4"), now=at(9))
             transaction.waiting(QUEUE, ANY, now=at(9))
+            transaction.waiting(QUEUE, UNTAGGED, now=at(9))
         for table, scans, rows in connection.execute(_READ).fetchall():
             assert scans == 0, table
             assert rows <= 5000, table

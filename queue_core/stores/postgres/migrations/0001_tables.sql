@@ -51,7 +51,10 @@ ALTER TABLE tasks ALTER COLUMN payload SET STORAGE EXTERNAL;
 
 CREATE INDEX tasks_in_order ON tasks (queue, state, eta, id);
 
-CREATE INDEX tasks_by_tag ON tasks (queue, tag, eta, id) WHERE state = 0;
+-- Statements that go by tag, and no others, say `state + 0 = 0` too, and order by the tag where they want the untagged: so
+-- that this index is the only one in their order, whatever the planner believes of the tasks. It knows nothing of a table
+-- that was filled a moment ago, and would rather sort the whole queue.
+CREATE INDEX tasks_by_tag ON tasks (queue, tag, eta, id) WHERE state + 0 = 0;
 
 -- Counters, one row for each queue's tagged tasks (kind 0), its untagged tasks (kind 1), and each tag (kind 2), in as many
 -- slots as transactions were under way at a time: each has a slot to itself until it ends. Sums over the slots are the

@@ -18,7 +18,7 @@ BEGIN
             SELECT head.eta, head.id
             FROM unnest(wanted_tags) AS w (tag) CROSS JOIN LATERAL (
                 SELECT t.eta, t.id FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state = 0 AND (t.eta, t.id) > (last_eta, last_id)
+                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0 AND (t.eta, t.id) > (last_eta, last_id)
                     AND (t.eta, t.id) < (end_eta, end_id)
                 ORDER BY t.eta, t.id LIMIT missing
             ) AS head
@@ -26,7 +26,7 @@ BEGIN
         ) AS first;
         EXIT WHEN candidates IS NULL;
         SELECT array_agg(l.ctid), array_agg(l.tag) INTO locked, locked_tags FROM (
-            SELECT t.ctid, t.tag FROM towline.tasks AS t WHERE t.id = ANY (candidates) AND t.state + 0 = 0
+            SELECT t.ctid, t.tag FROM towline.tasks AS t WHERE t.id = ANY (candidates) AND t.state - 0 = 0
             FOR UPDATE SKIP LOCKED
         ) AS l;
         places := places || locked;
@@ -213,19 +213,19 @@ BEGIN
             -- No task had a tag yet; one that came a moment ago is left to the next call, as it would be miscounted.
             SELECT array_agg(p.ctid) INTO picked FROM (
                 SELECT t.ctid FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id) AND t.tag IS NULL
+                WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
                 ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
             ) AS p;
         WHEN 1 THEN
             SELECT array_agg(p.ctid) INTO picked FROM (
                 SELECT t.ctid FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag = tags[1] AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                WHERE t.queue = queue_id AND t.tag = tags[1] AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
                 ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
             ) AS p;
         WHEN 2 THEN
             SELECT array_agg(p.ctid) INTO picked FROM (
                 SELECT t.ctid FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag IS NULL AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
                 ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
             ) AS p;
         WHEN 4 THEN

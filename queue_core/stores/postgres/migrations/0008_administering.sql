@@ -106,7 +106,8 @@ BEGIN
     ELSIF tags = '{}' THEN
         IF of_state = 0 THEN
             RETURN QUERY SELECT * FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag IS NULL AND t.state = 0 ORDER BY t.eta, t.id LIMIT most FOR UPDATE;
+                WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0
+                ORDER BY t.tag, t.eta, t.id LIMIT most FOR UPDATE;
         ELSE
             RETURN QUERY SELECT * FROM towline.tasks AS t
                 WHERE t.queue = queue_id AND t.state = of_state AND t.tag IS NULL
@@ -115,7 +116,8 @@ BEGIN
     ELSIF of_state = 0 THEN
         RETURN QUERY SELECT l.* FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
                 SELECT * FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state = 0 ORDER BY t.eta, t.id LIMIT most FOR UPDATE
+                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0
+                ORDER BY t.eta, t.id LIMIT most FOR UPDATE
             ) AS l LIMIT most;
     ELSE
         RETURN QUERY SELECT * FROM towline.tasks AS t

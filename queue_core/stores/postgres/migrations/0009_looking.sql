@@ -57,11 +57,13 @@ BEGIN
             WHERE t.queue = queue_id AND t.state = 0 ORDER BY t.eta, t.id LIMIT most;
     ELSIF tags = '{}' THEN
         RETURN QUERY SELECT t.eta, t.id, t.tag FROM towline.tasks AS t
-            WHERE t.queue = queue_id AND t.tag IS NULL AND t.state = 0 ORDER BY t.eta, t.id LIMIT most;
+            WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0
+            ORDER BY t.tag, t.eta, t.id LIMIT most;
     ELSE
         RETURN QUERY SELECT h.eta, h.id, w.tag FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
                 SELECT t.eta, t.id FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state = 0 ORDER BY t.eta, t.id LIMIT most
+                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0
+                ORDER BY t.eta, t.id LIMIT most
             ) AS h
             ORDER BY h.eta, h.id LIMIT most;
     END IF;
@@ -165,13 +167,13 @@ BEGIN
         );
     ELSIF tags = '{}' THEN
         RETURN (
-            SELECT t.eta FROM towline.tasks AS t WHERE t.queue = queue_id AND t.tag IS NULL AND t.state = 0
-            ORDER BY t.eta DESC, t.id DESC LIMIT 1
+            SELECT t.eta FROM towline.tasks AS t WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0
+            ORDER BY t.tag DESC, t.eta DESC, t.id DESC LIMIT 1
         );
     END IF;
     RETURN (
         SELECT max(l.eta) FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
-            SELECT t.eta FROM towline.tasks AS t WHERE t.queue = queue_id AND t.tag = w.tag AND t.state = 0
+            SELECT t.eta FROM towline.tasks AS t WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0
             ORDER BY t.eta DESC, t.id DESC LIMIT 1
         ) AS l
     );

@@ -98,11 +98,11 @@ BEGIN
         ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
     ELSIF filter = 1 THEN
         SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = queue_id AND t.tag = wanted_tag AND t.state = 0 AND t.eta <= last_eta
+        WHERE t.queue = queue_id AND t.tag = wanted_tag AND t.state + 0 = 0 AND t.eta <= last_eta
         ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
     ELSE
         SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = queue_id AND t.tag IS NULL AND t.state = 0 AND t.eta <= last_eta
+        WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND t.eta <= last_eta
         ORDER BY t.tag, t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
     END IF;
     IF FOUND THEN
