@@ -44,14 +44,14 @@ class TellingTransaction(PostgresTransaction):
         self._tell(_finished(finished))
         return finished
 
-    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         outcomes = super().delete(queue, deletions, now=now)
         self._tell(_handed_on(queue, deletions, outcomes))
         return outcomes
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
-    ) -> tuple[list[Deleted | None], Granted]:
+    ) -> tuple[Sequence[Deleted | None], Granted]:
         outcomes, granted = super().exchange(queue, deletions, request, now=now)
         self._tell([*_handed_on(queue, deletions, outcomes), *_finished(granted.expired)])
         return outcomes, granted

@@ -74,12 +74,12 @@ class PostgresTransaction:
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
         return working.release(self._step, queue, releases, now=now)
 
-    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         return working.delete(self._step, queue, deletions, now=now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
-    ) -> tuple[list[Deleted | None], Granted]:
+    ) -> tuple[Sequence[Deleted | None], Granted]:
         return working.exchange(self._step, queue, deletions, request, now=now)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Sequence
-from operator import lt
+from collections.abc import Iterator, Sequence
+from operator import itemgetter, lt
 
 from queue_core.admission import check_lease_time
-from queue_core.building import builder
+from queue_core.building import LazyList, builder, missing
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
@@ -77,6 +77,8 @@ _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
 _UNSETTLED, _REFUSED = 1, 2
 
+_order = itemgetter(2, 0)
+
 new_deleted = builder(Deleted)
 new_lease = builder(Lease)
 
@@ -102,7 +104,7 @@ def lease(step: Step, queue: str, request: LeaseRequest, *, now: Instant) -> Gra
 
 def exchange(
     step: Step, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
-) -> tuple[list[Deleted | None], Granted]:
+) -> tuple[Sequence[Deleted | None], Granted]:
     """See `Transaction.exchange`."""
     fences = fences_of([deletion.token for deletion in deletions])
     if not handed_over(deletions):
@@ -130,7 +132,7 @@ def lease_delayed(
     return leases[0] if leases else None
 
 
-def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
     """See `Transaction.delete`."""
     fences = fences_of([deletion.token for deletion in deletions])
     if handed_over(deletions):
@@ -140,7 +142,7 @@ def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instan
 
 def _exchange(
     step: Step, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
-) -> tuple[list[Deleted | None], Granted]:
+) -> tuple[Sequence[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
     wanted = exchanging.filter_of(request) if ids is None or len(ids) == 1 else None
     try:
@@ -180,10 +182,6 @@ def _exchange(
     return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
 
 
-def _order(row: Row) -> tuple[int, int]:
-    return row[2], row[0]
-
-
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
     return tuple(
         [
@@ -213,16 +211,29 @@ def _deleted(
     texts: Sequence[Sequence[str | None]] | None,
     *,
     now: Instant,
-) -> list[Deleted | None]:
+) -> Sequence[Deleted | None]:
     """What became of each deletion, by the samples of those that took effect."""
     if not numbers or not texts:
         return [None] * len(fences[0])
     step.note_finished(queue, len(numbers))
-    gone = {
-        (sample[0], sample[3]): new_deleted(told.finished_of(queue, sample, words, "deleted", now))
-        for sample, words in zip(numbers, texts, strict=True)
-    }
-    return [gone.pop(fence, None) for fence in zip(*fences, strict=True)]
+    asked, held = list(zip(*fences, strict=True)), [(sample[0], sample[3]) for sample in numbers]
+    if asked == held:
+        return LazyList(len(held), lambda: list(_ended(queue, numbers, texts, now=now)))
+    places = {fence: place for place, fence in enumerate(held)}
+    found = [places.pop(fence, None) for fence in asked]
+
+    def outcomes() -> list[Deleted | None]:
+        ended = list(_ended(queue, numbers, texts, now=now))
+        return [None if place is None else ended[place] for place in found]
+
+    return LazyList(len(found), outcomes, missing=missing(found))
+
+
+def _ended(
+    queue: str, numbers: Sequence[Sequence[int]], texts: Sequence[Sequence[str | None]], *, now: Instant
+) -> Iterator[Deleted]:
+    for sample, words in zip(numbers, texts, strict=True):
+        yield new_deleted(told.finished_of(queue, sample, words, "deleted", now))
 
 
 def _expired(step: Step, queue: str, settled: str) -> tuple[FinishedLease, ...]:
