@@ -147,7 +147,7 @@ BEGIN
         IF cardinality(grants) = 1 THEN
             WITH gone AS (
                 DELETE FROM towline.tasks AS t
-                WHERE t.id = ANY (ids) AND t.leased_at = grants[1] AND t.queue + 0 = queue_id AND t.state + 0 = 2
+                WHERE t.id = ANY (ids) AND t.leased_at = grants[1] AND t.queue + 0 = queue_id AND t.state - 0 = 2
                     AND t.eta + 0 > now
                 RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at, t.name, t.tag,
                     t.worker
@@ -160,7 +160,7 @@ BEGIN
         ELSE
             WITH gone AS (
                 DELETE FROM towline.tasks AS t USING unnest(ids, grants) AS f (id, leased_at)
-                WHERE t.id = f.id AND t.leased_at = f.leased_at AND t.queue + 0 = queue_id AND t.state + 0 = 2
+                WHERE t.id = f.id AND t.leased_at = f.leased_at AND t.queue + 0 = queue_id AND t.state - 0 = 2
                     AND t.eta + 0 > now
                 RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at, t.name, t.tag,
                     t.worker

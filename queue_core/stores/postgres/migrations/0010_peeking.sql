@@ -52,7 +52,7 @@ BEGIN
             ORDER BY t.id LIMIT most;
     ELSE
         RETURN QUERY SELECT t.* FROM towline.tasks AS t
-            WHERE t.id > after AND t.queue + 0 = q.id AND t.state + 0 = ANY (stored)
+            WHERE t.id > after AND t.queue + 0 = q.id AND t.state - 0 = ANY (stored)
                 AND towline.settled_state(t.*, q, now) = ANY (states)
                 AND (tags IS NULL OR t.tag = ANY (tags) OR (tags = '{}' AND t.tag IS NULL))
             ORDER BY t.id LIMIT most;

@@ -73,7 +73,7 @@ BEGIN
 
     IF done_id IS NOT NULL THEN
         DELETE FROM towline.tasks AS t
-        WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue + 0 = queue_id AND t.state + 0 = 2 AND t.eta + 0 > now
+        WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue + 0 = queue_id AND t.state - 0 = 2 AND t.eta + 0 > now
         RETURNING t.leases, t.ready_at, t.name, t.tag, t.worker
         INTO done_leases, done_ready_at, done_name, done_tag, done_worker;
         IF FOUND THEN
