@@ -18,11 +18,12 @@ new_event = builder(QueueEvent)
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """`count` tasks of a tag became leasable."""
+    """`count` tasks of a tag became leasable; `served` of them went to somebody who waited, in the same turn."""
 
     queue: str
     tag: str | None
     count: int = 1
+    served: int = 0
 
 
 class Notes:
@@ -31,6 +32,7 @@ class Notes:
     def __init__(self, *, now: Instant, lifecycle: Lifecycle) -> None:
         self.now = now
         self.wakes: dict[tuple[str, str | None], int] = {}
+        self._served: dict[tuple[str, str | None], int] = {}
         self._lifecycle = lifecycle
         self._noted: list[Iterable[QueueEvent]] = []
 
@@ -93,7 +95,13 @@ class Notes:
 
     def all_wakes(self) -> list[Wake]:
         """The wake-ups by queue and tag."""
-        return [Wake(queue, tag, count) for (queue, tag), count in self.wakes.items()]
+        served = self._served
+        return [Wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
+
+    def note_served(self, wake: Wake, number: int) -> None:
+        """So many of these tasks went to those who waited."""
+        key = (wake.queue, wake.tag)
+        self._served[key] = self._served.get(key, 0) + number
 
 
 def _in_batches(noted: Iterable[QueueEvent]) -> Iterable[QueueEvent]:

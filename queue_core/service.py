@@ -5,8 +5,9 @@ Nothing leaves before its sync: `commit` changes, `sync` makes durable, `publish
 
 import random as random_source
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 from queue_core.clock import Clock, seconds_between
@@ -30,6 +31,9 @@ R = TypeVar("R")
 
 Step = Callable[[Turn], T]
 """Calls verbs of the turn it is given, and returns what the caller is to be answered."""
+
+Following = Callable[[Turn], Iterator[Step[T]]]
+"""Which steps follow on those of a turn, by what they did: looked at when the first is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,13 @@ class QueueService:
         self._sleep = sleep
         self._storage = StorageGuard()
 
-    def commit(self, steps: Sequence[Step[T]], *, unit: Unit = "transaction") -> Batch[T]:
+    def commit(
+        self, steps: Sequence[Step[T]], *, unit: Unit = "transaction", follow: Following[T] | None = None
+    ) -> Batch[T]:
         """Run the steps in one transaction. A step's `QueueError` is its outcome and leaves the others alone.
 
         Args:
+            follow: asked after the steps for more of them, by what those did; each is run before the next is asked for.
             unit: `verb` for a single step that changes something with one verb only; see `Store.begin`.
 
         A remote store that can't be reached is tried again for a few seconds, where nothing took effect: so a step must
@@ -83,15 +90,15 @@ class QueueService:
         `OutcomeUnknownError`, all of them may have.
         """
         if not self.store.is_remote:
-            return self._commit(steps, unit)
-        return self._insist(lambda: self._commit(steps, unit))
+            return self._commit(steps, unit, follow)
+        return self._insist(lambda: self._commit(steps, unit, follow))
 
-    def _commit(self, steps: Sequence[Step[T]], unit: Unit) -> Batch[T]:
+    def _commit(self, steps: Sequence[Step[T]], unit: Unit, follow: Following[T] | None) -> Batch[T]:
         outcomes: list[T | QueueError] = []
         by_verb = self.store.unit == "verb"
         with self.store.begin(unit) as transaction:
             turn = self._turn(transaction, self._log.lifecycle)
-            for step in steps:
+            for step in steps if follow is None else chain(steps, follow(turn)):
                 try:
                     outcomes.append(step(turn))
                 except StoreError as error:

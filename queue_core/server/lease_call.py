@@ -55,6 +55,22 @@ class LeaseCall:
     news: int = 0
     """What was known of the queue when it was last looked at for this call."""
 
+    def exchange(self, turn: Turn) -> LeaseAnswer:
+        """Delete what is done, and lease."""
+        if self.grant is not None:
+            return new_answer(self.grant(turn))
+        granted, lost = turn.exchange(
+            self.queue, self.deletions, count=self.count, seconds=self.seconds, tags=self.tags, worker=self.worker
+        )
+        self.lost = tuple(lost)
+        return new_answer(granted, self.lost)
+
+    def lease(self, turn: Turn) -> Granted:
+        """Lease what there is now; nothing is deleted again."""
+        if self.grant is not None:
+            return self.grant(turn)
+        return turn.lease(self.queue, count=self.count, seconds=self.seconds, tags=self.tags, worker=self.worker)
+
     def stop_timer(self) -> None:
         """The time is of no matter any more."""
         if self.timer is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,9 +12,10 @@ import structlog
 from queue_core.building import builder
 from queue_core.errors import QueueError, StoreError
 from queue_core.server import events
-from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Late, run_step, sync, tell
+from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Follower, Late, run_step, sync, tell
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
+from queue_core.verbs import Turn
 
 T = TypeVar("T")
 
@@ -43,10 +44,11 @@ new_entry = builder(_Entry)
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """A transaction on its way to the disk."""
+    """A transaction on its way to the disk: for so many callers, and for others who go with it."""
 
     entries: Sequence[_Entry]
     batch: Batch[object]
+    callers: int
 
 
 class LoopTurns:
@@ -60,6 +62,7 @@ class LoopTurns:
         """
         self._service = service
         self._after_turn = after_turn
+        self._follow: Follow = _nobody
         self._entries: list[_Entry] = []
         self._is_scheduled = False
         self._rounds = 0
@@ -92,6 +95,10 @@ class LoopTurns:
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
+
+    def follow_with(self, follow: Follow) -> None:
+        """See `Turns.follow_with`."""
+        self._follow = follow
 
     async def run(self, step: Step[T]) -> T:
         """See `Turns.run`."""
@@ -153,11 +160,22 @@ class LoopTurns:
         self._synced(committed, failure, self._service.clock.monotonic() - began_at)
 
     def _commit(self, entries: Sequence[_Entry]) -> _Committed | None:
+        followers: list[Follower] = []
+
+        def follow(turn: Turn) -> Iterator[Step[object]]:
+            for follower in self._follow(turn):
+                followers.append(follower)
+                yield follower.step
+
         try:
-            return _Committed(entries, self._service.commit([entry.step for entry in entries]))
+            batch = self._service.commit([entry.step for entry in entries], follow=follow)
+            everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
+            return _Committed(everybody, batch, len(entries))
         except StoreError as error:
+            _send_back(followers)
             self._fail(entries, error)
         except Exception as error:
+            _send_back(followers)
             if len(entries) > 1:  # one broken step must not take the others with it
                 for entry in entries:
                     self._commit_alone(entry)
@@ -174,7 +192,7 @@ class LoopTurns:
 
     def _await_sync(self, committed: _Committed) -> None:
         self._unsynced.append(committed)
-        self._unsynced_callers += len(committed.entries)
+        self._unsynced_callers += committed.callers
 
     def _synced(self, committed: Sequence[_Committed], failure: StoreError | None, seconds: float) -> None:
         self._sync_seconds += (seconds - self._sync_seconds) / 8
@@ -198,6 +216,15 @@ class LoopTurns:
         self.failure = error
         for entry in entries:
             tell(entry.done, error)
+
+
+def _nobody(_turn: Turn) -> tuple[()]:
+    return ()
+
+
+def _send_back(followers: Sequence[Follower]) -> None:
+    for follower in followers:
+        follower.back()
 
 
 class _Disk:

@@ -14,7 +14,7 @@ import structlog
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.server import events
 from queue_core.server.hands import Hands
-from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Late, run_step, sync, tell
+from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
 
@@ -109,6 +109,9 @@ class RemoteTurns:
         self._schedule()
         if self._watch is None:
             self._watch = loop.call_later(WATCH_SECONDS, self._look_after)
+
+    def follow_with(self, follow: Follow) -> None:
+        """See `Turns.follow_with`: these run beside the loop."""
 
     async def run(self, step: Step[T]) -> T:
         """See `Turns.run`."""

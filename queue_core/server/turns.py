@@ -1,7 +1,8 @@
 """Group commit: steps of many callers share a transaction, and nobody is answered before it is durable."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
@@ -10,6 +11,7 @@ from queue_core.errors import OutcomeUnknownError, StoreError
 from queue_core.server import events
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
+from queue_core.verbs import Turn
 
 T = TypeVar("T")
 
@@ -19,6 +21,19 @@ Late = Callable[[object], None]
 """Told of the outcome of a step whose caller could not wait for it any longer, and was told of an error instead."""
 
 MAX_STEPS_PER_TURN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A step that goes with a turn for what that has done. `back` is told instead of `done` if nothing took effect."""
+
+    step: Step[object]
+    done: Done
+    back: Callable[[], None]
+
+
+Follow = Callable[[Turn], Iterable[Follower]]
+"""Asked in the loop at the end of a turn, inside its transaction; a step is run before the next is asked for."""
 
 log = structlog.get_logger()
 
@@ -53,6 +68,9 @@ class Turns(Protocol):
             size_bytes: about what the step holds in memory: payloads, most of all.
             unit: `verb` for a step that changes something with one verb only; see `Store.begin`.
         """
+
+    def follow_with(self, follow: Follow) -> None:
+        """Have it asked who goes with a turn, if turns run in the loop."""
 
     async def run(self, step: Step[T]) -> T:
         """Run `step` in one of the next turns; raises its error."""

@@ -5,21 +5,22 @@ counts what was heard of a queue, and who missed some has the queue looked at ag
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from queue_core.errors import QueueError, UnknownQueueError
 from queue_core.notes import Wake
 from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
-from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall, new_answer
+from queue_core.server.following import following
+from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall
 from queue_core.server.listening import Listener
 from queue_core.server.outbox import Outbox
 from queue_core.server.roster import Roster
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Follower, Turns
 from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
-from queue_core.store import Granted, Release, Unit
+from queue_core.store import Release, Unit
 from queue_core.task import Lease, TagFilter
 from queue_core.verb_values import unit_of_lease
 from queue_core.verbs import Turn
@@ -58,6 +59,7 @@ class WaitingLeases:
             failed=self._refuse_all,
         )
         self._news: dict[str, int] = {}
+        turns.follow_with(self.follow)
         self._looking: dict[str, bool] = {}
         """Queues that are looked at, or were a moment ago; and whether something was heard of them meanwhile."""
 
@@ -100,12 +102,29 @@ class WaitingLeases:
         for wake in wakes:
             self._note_news(wake.queue)
             self.watchers.note_task(wake.queue, wake.tag)
-            taken = self._waiters.take(wake.queue, wake.tag, wake.count)
+            taken = self._take(wake.queue, wake.tag, wake.count - wake.served)
             self._try_again(taken)
-            left = wake.count - len(taken)
+            left = wake.count - wake.served - len(taken)
             if left:
                 ourselves = self._listener.is_listening(wake.queue)  # our own ear may be the first that is told
                 self._outbox.publish(wake.queue, wake.tag, left + ourselves)
+
+    def follow(self, turn: Turn) -> Iterator[Follower]:
+        """See `following`."""
+        if not self._waiters:
+            return iter(())
+        return following(turn, self._take, lease=self._lease_again, done=self._decide, back=self._wait_on)
+
+    def _take(self, queue: str, tag: str | None, count: int) -> list[Waiter[LeaseCall]]:
+        """Waiters who would take such a task, most recently active first. Who has hung up stays where it is."""
+        taken: list[Waiter[LeaseCall]] = []
+        gone: list[Waiter[LeaseCall]] = []
+        while len(taken) < count and (fitting := self._waiters.take(queue, tag, count - len(taken))):
+            for waiter in fitting:
+                (gone if waiter.handle.is_gone() else taken).append(waiter)
+        for waiter in gone:
+            self._waiters.add(waiter)
+        return taken
 
     def retry_worker(self, worker: str) -> None:
         """The worker was retired: its waiting calls try again, and are told so."""
@@ -157,18 +176,7 @@ class WaitingLeases:
 
     def _exchange(self, call: LeaseCall, turn: Turn) -> LeaseAnswer:
         call.news = self._news.get(call.queue, 0)
-        if call.grant is not None:
-            return new_answer(call.grant(turn))
-        granted, lost = turn.exchange(
-            call.queue,
-            call.deletions,
-            count=call.count,
-            seconds=call.seconds,
-            tags=call.tags,
-            worker=call.worker,
-        )
-        call.lost = tuple(lost)
-        return new_answer(granted, call.lost)
+        return call.exchange(turn)
 
     def _decide(self, call: LeaseCall, outcome: object) -> None:
         if not isinstance(outcome, LeaseAnswer):
@@ -185,7 +193,11 @@ class WaitingLeases:
             self._end(call, outcome)
         elif granted.unsettled:
             self._submit_again(call)
-        elif self._may_wait(call):
+        else:
+            self._wait_on(call)
+
+    def _wait_on(self, call: LeaseCall) -> None:
+        if self._may_wait(call):
             self._wait(call)
         else:
             self._end(call, LeaseAnswer(NOTHING, call.lost))
@@ -247,7 +259,7 @@ class WaitingLeases:
         if call.is_over or call.is_gone():
             return LeaseAnswer(NOTHING)
         call.news = self._news.get(call.queue, 0)
-        return LeaseAnswer(_lease(turn, call), call.lost)
+        return LeaseAnswer(call.lease(turn), call.lost)
 
     def _submit(self, call: LeaseCall, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         late = partial(self._decide, call)
@@ -335,9 +347,3 @@ class WaitingLeases:
             fitting = [waiter for waiter in self._waiters if waiter.queue == queue and waiter.tags == tags]
             fitting.sort(key=lambda waiter: waiter.active_at, reverse=True)
             self._try_again(self._discard(fitting[:ready]))
-
-
-def _lease(turn: Turn, call: LeaseCall) -> Granted:
-    if call.grant is not None:
-        return call.grant(turn)
-    return turn.lease(call.queue, count=call.count, seconds=call.seconds, tags=call.tags, worker=call.worker)

@@ -1,51 +1,23 @@
 """Group commit in a loop: shared transactions, one sync, failures that take nobody else with them."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from queue_core.clock import ManualClock
-from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, UnknownQueueError
+from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
 from queue_core.server.core import ServerCore
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
-from queue_core.store import Ticket, Unit
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from queue_core.verbs import Turn
 from tests.support.eventually import eventually_async
+from tests.support.slow_disk import SlowDisk
 
 QUEUE = "q"
-
-
-class SlowDisk(MemoryStore):
-    """Counts transactions and syncs, lets a sync take time, and fails when told to."""
-
-    def __init__(self, clock: ManualClock, *, sync_seconds: float = 0.0) -> None:
-        super().__init__()
-        self.clock = clock
-        self.sync_seconds = sync_seconds
-        self.transactions = 0
-        self.syncs = 0
-        self.commit_failure: QueueError | None = None
-        self.sync_failure: QueueError | None = None
-
-    @contextmanager
-    def begin(self, unit: Unit = "transaction") -> Iterator["SlowDisk"]:
-        if self.commit_failure is not None:
-            raise self.commit_failure
-        self.transactions += 1
-        yield self
-
-    def sync(self, ticket: Ticket) -> None:
-        self.syncs += 1
-        self.clock.advance(self.sync_seconds)
-        if self.sync_failure is not None:
-            raise self.sync_failure
 
 
 def _turns(*, sync_seconds: float = 0.0) -> tuple[LoopTurns, SlowDisk]:

@@ -1,0 +1,68 @@
+"""Who waits for what a turn makes leasable leases it in the same transaction: one sync for the add and the lease."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.turns import Follower
+from queue_core.verbs import Turn
+from queue_core.waiters import Waiter
+
+MAX_FOLLOWERS = 8
+"""With one turn, which is to be answered soon; the others it made something leasable for are woken then."""
+
+
+def following(
+    turn: Turn,
+    take: Callable[[str, str | None, int], Sequence[Waiter[LeaseCall]]],
+    *,
+    lease: Callable[[LeaseCall, Turn], LeaseAnswer],
+    done: Callable[[LeaseCall, object], None],
+    back: Callable[[LeaseCall], None],
+) -> Iterator[Follower]:
+    """A few of those who wait for what the turn has made leasable, the most recently active first.
+
+    Each has leased before the next is asked for, and nobody more once all is gone, or one has found nothing.
+
+    Args:
+        take: up to so many waiters of a queue for tasks of a tag. Each is told `done` with its answer, or `back` when
+            the turn took no effect.
+    """
+    asked = 0
+    for wake in turn.all_wakes():
+        left = wake.count
+        while left > 0 and asked < MAX_FOLLOWERS and (taken := take(wake.queue, wake.tag, 1)):
+            asked += 1
+            following_one = _Following(taken[0].handle, lease, done, back)
+            yield Follower(following_one.lease, following_one.done, following_one.back)
+            left -= following_one.found
+            if not following_one.found:
+                break
+        turn.note_served(wake, min(wake.count, wake.count - left))
+
+
+class _Following:
+    """One call that goes with a turn; `found` tells how much it leased."""
+
+    def __init__(
+        self,
+        call: LeaseCall,
+        lease: Callable[[LeaseCall, Turn], LeaseAnswer],
+        done: Callable[[LeaseCall, object], None],
+        back: Callable[[LeaseCall], None],
+    ) -> None:
+        self.found = 0
+        self._call = call
+        self._lease = lease
+        self._done = done
+        self._back = back
+
+    def lease(self, turn: Turn) -> LeaseAnswer:
+        answer = self._lease(self._call, turn)
+        self.found = len(answer.granted.leases)
+        return answer
+
+    def done(self, outcome: object) -> None:
+        self._done(self._call, outcome)
+
+    def back(self) -> None:
+        self._back(self._call)
