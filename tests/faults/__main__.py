@@ -60,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"no scenario {', '.join(unknown)}; there are {', '.join(ALL)}", file=sys.stderr)
         return 2
+    if options.directory is not None and not Path(options.directory).is_dir():
+        print(f"--directory {options.directory}: no such folder; create it, or leave the option out", file=sys.stderr)
+        return 2
     folder = Path(tempfile.mkdtemp(prefix="towline-faults-", dir=options.directory))
     tallies: list[Tally] = []
     try:
