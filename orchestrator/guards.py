@@ -18,7 +18,7 @@ from orchestrator.value import value
 
 FAILING_SHARE: Final = 0.9
 STALE_TURNS: Final = 3.0
-_SPAWNS_PER_CORE: Final = 2
+SPAWNS_PER_CORE: Final = 2
 
 
 @value
@@ -148,7 +148,7 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
         return None
     if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
         return None  # it is not this host that they start on
-    at_a_time = facts.spec.spawn_parallelism or _SPAWNS_PER_CORE * facts.conditions.cores
+    at_a_time = facts.spec.spawn_parallelism or SPAWNS_PER_CORE * facts.conditions.cores
     room = max(0, at_a_time - facts.starting)
     if target <= facts.current + room:
         return None

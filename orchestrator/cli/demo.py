@@ -1,5 +1,6 @@
 """`towline demo`: watch a fleet do real work."""
 
+import os
 import secrets
 import sys
 import tempfile
@@ -16,9 +17,10 @@ from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.private_engine import NoEngineError
 from orchestrator.demo.runner import Demo, View
-from orchestrator.demo.script import MAX_SECONDS, MIN_SECONDS, SLO_SECONDS, script_of, slo_for
+from orchestrator.demo.script import MAX_SECONDS, MAX_WORKERS_PER_POOL, MIN_SECONDS, SLO_SECONDS, script_of, slo_for
 from orchestrator.demo.trial import start_seconds
 from orchestrator.demo.view import LineView, LiveView, summary_of
+from orchestrator.guards import SPAWNS_PER_CORE
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -80,11 +82,12 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
 
 def _slo(clock: Clock) -> float:
     """What workers of this machine can keep; the first try alone may have had modules to compile."""
-    slo = slo_for(start_seconds(clock))
+    at_a_time = min(MAX_WORKERS_PER_POOL, SPAWNS_PER_CORE * (os.cpu_count() or 1))
+    slo = slo_for(start_seconds(clock, at_a_time=at_a_time))
     if slo > SLO_SECONDS:
-        taken_seconds = start_seconds(clock)
+        taken_seconds = start_seconds(clock, at_a_time=at_a_time)
         slo = slo_for(taken_seconds)
-        click.echo(f"-- a worker is ready in {taken_seconds:.1f} s; slo {slo:.0f} s", err=True)
+        click.echo(f"-- {at_a_time} workers at a time are ready in {taken_seconds:.1f} s; slo {slo:.0f} s", err=True)
     return slo
 
 

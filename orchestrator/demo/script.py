@@ -22,7 +22,7 @@ WORK_SECONDS: Final = 0.012
 SLO_SECONDS: Final = 5.0
 MAX_SLO_SECONDS: Final = 60.0
 STARTS_PER_SLO: Final = 8.0
-"""Many start at a time, and each then takes a multiple of what one takes alone."""
+"""Beside a fleet at work a start takes a multiple, and half of the slo is all that a late fleet plans with."""
 MAX_WORKERS_PER_POOL: Final = 6
 
 
@@ -47,7 +47,7 @@ def slo_for(start_seconds: float, *, least: float = SLO_SECONDS) -> float:
     """Whole seconds that pools can keep here, without workers that are kept for the time a start takes.
 
     Args:
-        start_seconds: of one worker alone.
+        start_seconds: of a worker, on a machine that does nothing else.
     """
     return round(min(MAX_SLO_SECONDS, max(least, STARTS_PER_SLO * start_seconds)))
 
