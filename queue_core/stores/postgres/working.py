@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import itemgetter, lt
 
 from queue_core.admission import check_lease_time
@@ -218,12 +218,12 @@ def _deleted(
     step.note_finished(queue, len(numbers))
     asked, held = list(zip(*fences, strict=True)), [(sample[0], sample[3]) for sample in numbers]
     if asked == held:
-        return LazyList(len(held), lambda: list(_ended(queue, numbers, texts, now=now)))
+        return LazyList(len(held), lambda: _ended(queue, numbers, texts, now=now))
     places = {fence: place for place, fence in enumerate(held)}
     found = [places.pop(fence, None) for fence in asked]
 
     def outcomes() -> list[Deleted | None]:
-        ended = list(_ended(queue, numbers, texts, now=now))
+        ended = _ended(queue, numbers, texts, now=now)
         return [None if place is None else ended[place] for place in found]
 
     return LazyList(len(found), outcomes, missing=missing(found))
@@ -231,9 +231,11 @@ def _deleted(
 
 def _ended(
     queue: str, numbers: Sequence[Sequence[int]], texts: Sequence[Sequence[str | None]], *, now: Instant
-) -> Iterator[Deleted]:
-    for sample, words in zip(numbers, texts, strict=True):
-        yield new_deleted(told.finished_of(queue, sample, words, "deleted", now))
+) -> list[Deleted]:
+    return [
+        new_deleted(told.finished_of(queue, sample, words, "deleted", now))
+        for sample, words in zip(numbers, texts, strict=True)
+    ]
 
 
 def _expired(step: Step, queue: str, settled: str) -> tuple[FinishedLease, ...]:
