@@ -100,8 +100,7 @@ class Notes:
 
     def note_served(self, wake: Wake, number: int) -> None:
         """So many of these tasks went to those who waited."""
-        key = (wake.queue, wake.tag)
-        self._served[key] = self._served.get(key, 0) + number
+        self._served[(wake.queue, wake.tag)] = number
 
 
 def _in_batches(noted: Iterable[QueueEvent]) -> Iterable[QueueEvent]:

@@ -1,7 +1,8 @@
 """Callers who wait for a lease, served most recently active first: surplus workers become visibly idle. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 from queue_core.task import TagFilter
@@ -39,14 +40,20 @@ class Waiters(Generic[T]):
             del self._by_queue[waiter.queue]
         return True
 
-    def take(self, queue: str, tag: str | None, count: int) -> list[Waiter[T]]:
-        """Remove and return up to `count` waiters that would take a task of `tag`, most recently active first."""
+    def take(
+        self, queue: str, tag: str | None, count: int, *, is_gone: Callable[[T], bool] | None = None
+    ) -> list[Waiter[T]]:
+        """Remove and return up to `count` waiters that would take a task of `tag`, most recently active first.
+
+        Args:
+            is_gone: whether a handle's caller is not there any more: it is passed over, and stays.
+        """
         waiting = self._by_queue.get(queue)
         if not waiting:
             return []
         fitting = [waiter for waiter in waiting if waiter.tags.accepts(tag)]
         fitting.sort(key=lambda waiter: waiter.active_at, reverse=True)
-        taken = fitting[:count]
+        taken = list(islice(fitting if is_gone is None else (w for w in fitting if not is_gone(w.handle)), count))
         for waiter in taken:
             self.discard(waiter)
         return taken

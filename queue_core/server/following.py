@@ -32,16 +32,16 @@ def following(
         left = wake.count
         while left > 0 and asked < MAX_FOLLOWERS and (taken := take(wake.queue, wake.tag, 1)):
             asked += 1
-            following_one = _Following(taken[0].handle, lease, done, back)
-            yield Follower(following_one.lease, following_one.done, following_one.back)
-            left -= following_one.found
-            if not following_one.found:
+            follower = _Leasing(taken[0].handle, lease, done, back)
+            yield follower
+            left -= follower.found
+            if not follower.found:
                 break
-        turn.note_served(wake, min(wake.count, wake.count - left))
+        turn.note_served(wake, wake.count - max(0, left))
 
 
-class _Following:
-    """One call that goes with a turn; `found` tells how much it leased."""
+class _Leasing:
+    """A `Follower`: a call that waited; `found` tells how much it leased."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class _Following:
         self._done = done
         self._back = back
 
-    def lease(self, turn: Turn) -> LeaseAnswer:
+    def step(self, turn: Turn) -> LeaseAnswer:
         answer = self._lease(self._call, turn)
         self.found = len(answer.granted.leases)
         return answer

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
@@ -23,13 +22,14 @@ Late = Callable[[object], None]
 MAX_STEPS_PER_TURN = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """A step that goes with a turn for what that has done. `back` is told instead of `done` if nothing took effect."""
+class Follower(Protocol):
+    """One that goes with a turn for what that has done. `back` is called instead of `done` if nothing took effect."""
 
-    step: Step[object]
-    done: Done
-    back: Callable[[], None]
+    def step(self, turn: Turn) -> object: ...
+
+    def done(self, outcome: object) -> None: ...
+
+    def back(self) -> None: ...
 
 
 Follow = Callable[[Turn], Iterable[Follower]]

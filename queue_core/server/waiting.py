@@ -59,9 +59,9 @@ class WaitingLeases:
             failed=self._refuse_all,
         )
         self._news: dict[str, int] = {}
-        turns.follow_with(self.follow)
         self._looking: dict[str, bool] = {}
         """Queues that are looked at, or were a moment ago; and whether something was heard of them meanwhile."""
+        turns.follow_with(self.follow)
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -116,15 +116,7 @@ class WaitingLeases:
         return following(turn, self._take, lease=self._lease_again, done=self._decide, back=self._wait_on)
 
     def _take(self, queue: str, tag: str | None, count: int) -> list[Waiter[LeaseCall]]:
-        """Waiters who would take such a task, most recently active first. Who has hung up stays where it is."""
-        taken: list[Waiter[LeaseCall]] = []
-        gone: list[Waiter[LeaseCall]] = []
-        while len(taken) < count and (fitting := self._waiters.take(queue, tag, count - len(taken))):
-            for waiter in fitting:
-                (gone if waiter.handle.is_gone() else taken).append(waiter)
-        for waiter in gone:
-            self._waiters.add(waiter)
-        return taken
+        return self._waiters.take(queue, tag, count, is_gone=_is_gone)
 
     def retry_worker(self, worker: str) -> None:
         """The worker was retired: its waiting calls try again, and are told so."""
@@ -347,3 +339,7 @@ class WaitingLeases:
             fitting = [waiter for waiter in self._waiters if waiter.queue == queue and waiter.tags == tags]
             fitting.sort(key=lambda waiter: waiter.active_at, reverse=True)
             self._try_again(self._discard(fitting[:ready]))
+
+
+def _is_gone(call: LeaseCall) -> bool:
+    return call.is_gone()
