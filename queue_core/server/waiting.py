@@ -7,6 +7,7 @@ counts what was heard of a queue, and who missed some has the queue looked at ag
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeAlias
 
 from queue_core.errors import QueueError, UnknownQueueError
@@ -338,7 +339,8 @@ class WaitingLeases:
             self.watchers.note_ready(queue, tags)
             fitting = [waiter for waiter in self._waiters if waiter.queue == queue and waiter.tags == tags]
             fitting.sort(key=lambda waiter: waiter.active_at, reverse=True)
-            self._try_again(self._discard(fitting[:ready]))
+            there = (waiter for waiter in fitting if not waiter.handle.is_gone())
+            self._try_again(self._discard(islice(there, ready)))
 
 
 def _is_gone(call: LeaseCall) -> bool:

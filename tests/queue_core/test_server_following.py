@@ -148,6 +148,19 @@ def test_what_one_that_hung_up_does_not_take_goes_to_the_next() -> None:
     asyncio.run(main())
 
 
+def test_what_another_process_adds_is_not_kept_from_the_next_by_one_that_hung_up() -> None:
+    async def main() -> None:
+        here, gone = Caller("here"), Caller("gone", is_gone=True)
+        store = SlowDisk(ManualClock())
+        core = await _waiting(store, [here, gone])
+        core.service.commit([_add(b"x")])
+        store.signals.publish(QUEUE, None, 1)
+        await eventually_async(lambda: here.answers == [[b"x"]])
+        core.close()
+
+    asyncio.run(main())
+
+
 def test_whoever_went_with_a_turn_that_failed_waits_on() -> None:
     async def main() -> None:
         store, worker = FailingCommit(), Caller("w")
