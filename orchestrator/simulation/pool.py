@@ -19,6 +19,7 @@ _START: Final = 0
 _END: Final = 1
 _OVERDUE: Final = 2
 _RETRY: Final = 3
+_NOTHING: Final = 4
 
 
 class SimulatedPool:
@@ -61,18 +62,16 @@ class SimulatedPool:
         self._arrives_at = self._ready_at[0]
         self._is_contended = any(world.contention)
         self._is_failing = workload.failures is not None or world.failing is not None
-        self._events: list[tuple[float, int, int, int | str]] = []
+        self._events: list[tuple[float, int, int, int | str]] = [(NEVER, 0, _NOTHING, 0)]  # so that one is always next
         self._order = 0
         self._news = News(0, [], [])
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    @property
     def next_at(self) -> float:
         """When something happens next by itself; `NEVER` when nothing will."""
-        if self._events and self._events[0][0] < self._arrives_at:
-            return self._events[0][0]
-        return self._arrives_at
+        happens_at, arrives_at = self._events[0][0], self._arrives_at
+        return happens_at if happens_at < arrives_at else arrives_at
 
     @property
     def steps(self) -> int:
@@ -88,7 +87,7 @@ class SimulatedPool:
         """Let the next thing happen, and all that follows before `until`; with `wakes` only until a turn is wanted."""
         events, ready_at, arrives_at = self._events, self._ready_at, self._arrives_at
         ready, free = self.ready, self.free
-        happens_at = events[0][0] if events else NEVER
+        happens_at = events[0][0]
         while True:
             if arrives_at <= happens_at:
                 self.now, task = arrives_at, self._next
@@ -103,7 +102,7 @@ class SimulatedPool:
                     self._end(key)  # type: ignore[arg-type]
                 else:
                     self._happen(kind, key)
-            happens_at = events[0][0] if events else NEVER
+            happens_at = events[0][0]
             if (arrives_at >= until and happens_at >= until) or (wakes and self.wants_turn):
                 return
 
@@ -136,8 +135,9 @@ class SimulatedPool:
     @property
     def delayed(self) -> int:
         """Tasks that were added and are not leasable yet."""
-        ahead = bisect_right(self._added_at, self.now) - self._next if self._added_at is not None else 0
-        return max(0, ahead) + self.retrying
+        if self._added_at is None:
+            return self.retrying
+        return max(0, bisect_right(self._added_at, self.now) - self._next) + self.retrying
 
     def waited_seconds(self, positions: Iterable[int]) -> list[float]:
         """How long the tasks at these positions of the ready queue, from 1, have waited."""
@@ -215,14 +215,8 @@ class SimulatedPool:
         worker, now = lease.worker, self.now
         lease.ended_at = now
         self._news.finished.append(lease)
-        if self._is_failing:
-            lease.outcome = self._outcome(lease.task, lease.number)
-        if lease.outcome == "released":
-            self.retrying += 1
-            self._push(now + self._world.retry_seconds(lease.number), _RETRY, lease.task)
-        else:
+        if not (self._is_failing and self._fails(lease)):
             self.waits.append(lease.waited_seconds)
-            self.dead += lease.outcome == "died"
         worker.leases -= 1
         worker.used_at = now
         if not worker.is_leaving:
@@ -271,6 +265,16 @@ class SimulatedPool:
         self._order = order = self._order + 1
         leases[order] = Lease(worker, task, now, now - since, number, at_a_time)
         heappush(self._events, (now + seconds, order, _END, order))
+
+    def _fails(self, lease: Lease) -> bool:
+        """Note how a lease ended; whether its task comes back."""
+        outcome = lease.outcome = self._outcome(lease.task, lease.number)
+        if outcome == "released":
+            self.retrying += 1
+            self._push(self.now + self._world.retry_seconds(lease.number), _RETRY, lease.task)
+            return True
+        self.dead += outcome == "died"
+        return False
 
     def _outcome(self, task: int, leases: int) -> Outcome:
         failing = self._world.failing

@@ -42,7 +42,7 @@ def simulate(
     last_at = workload.last_at
     report_at = _STEPS_PER_REPORT
     while pool.now < last_at or not _is_over(pool, last_at):
-        next_at = pool.next_at
+        next_at = pool.next_at()
         if turn_at <= next_at and scaler.is_settled(pool):
             if next_at == NEVER:  # workers that are kept cost until the time is over
                 pool.now = max(pool.now, last_at + COOL_DOWN_SECONDS) if pool.workers else pool.now

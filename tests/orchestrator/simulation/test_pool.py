@@ -15,7 +15,7 @@ def a_pool(*, ready: list[float], service: float = 1.0, slots: int = 1, world: W
 
 
 def run_until(pool: SimulatedPool, at: float) -> None:
-    while pool.next_at <= at:
+    while pool.next_at() <= at:
         pool.advance(0.0, wakes=False)  # one thing at a time
     pool.now = at
 
@@ -102,7 +102,7 @@ def test_a_worker_past_its_grace_is_ended_and_its_task_is_first_again() -> None:
     assert not pool.workers
     assert list(pool.ready) == [0, 1]
     assert pool.killed == 1
-    assert pool.next_at == NEVER or pool.next_at > 40.0
+    assert pool.next_at() == NEVER or pool.next_at() > 40.0
 
 
 def test_workers_that_die_at_their_start_lease_nothing() -> None:
