@@ -50,17 +50,19 @@ class Bucket:
 
     def after(self, ended: Iterable[FinishedLease], at: Monotonic) -> "Bucket":
         """Learn from leases; what is old, or very many, weighs less."""
-        count, logs, squares, held = self.count, self.logs, self.squares, self.held
-        keep = 0.0 if at - self.at > _FORGET_SECONDS else 1.0
+        known = _EMPTY if at - self.at > _FORGET_SECONDS else self
+        count, logs, squares, held = known.count, known.logs, known.squares, known.held
         for lease in ended:
-            log = math.log(max(_SHORTEST_SECONDS, lease.held_seconds))
-            if keep and count > _MAX_LEASES:
-                keep = 0.5
-            count = keep * count + 1.0
-            logs = keep * logs + log
-            squares = keep * squares + log * log
-            held = keep * held + lease.at_a_time
-            keep = 1.0
+            seconds = lease.held_seconds
+            if seconds < _SHORTEST_SECONDS:
+                seconds = _SHORTEST_SECONDS
+            log = math.log(seconds)
+            if count > _MAX_LEASES:
+                count, logs, squares, held = 0.5 * count, 0.5 * logs, 0.5 * squares, 0.5 * held
+            count += 1.0
+            logs += log
+            squares += log * log
+            held += lease.at_a_time
         return Bucket(count, logs, squares, held, at)
 
     @property
@@ -110,7 +112,7 @@ class Knee:
     def after(
         self,
         finished: Iterable[FinishedLease],
-        running: Iterable[RunningLease],
+        running: Sequence[RunningLease],
         *,
         is_waited_for: bool,
         at: Monotonic,
@@ -121,12 +123,11 @@ class Knee:
             running: leases held now; one that has run long already counts with what it has.
             is_waited_for: whether tasks are ready: without them nothing is lost by a larger fleet.
         """
-        ended = [lease for lease in finished if lease.at_a_time > 0]
-        buckets = _learned(self.buckets, ended, at)
+        buckets = _learned(self.buckets, finished, at)
         known = Knee(buckets, self.cap, self.suspected_at, self.quiet_until)
         if self.cap is not None:
-            return _probed(known, self.cap, ended, at)
-        if not is_waited_for or at < self.quiet_until:
+            return _probed(known, self.cap, finished, at)
+        if not is_waited_for or len(running) < _MIN_BUSY or at < self.quiet_until:
             return known
         held = [(lease.held_seconds, lease.at_a_time) for lease in running if lease.at_a_time > 0]
         if len(held) < _MIN_BUSY:
@@ -143,7 +144,7 @@ class Knee:
 
 def _probed(knee: Knee, cap: Cap, ended: Iterable[FinishedLease], at: Monotonic) -> Knee:
     """Lift a cap whose time is over, or under which less gets done than beyond it."""
-    at_cap = [lease.held_seconds for lease in ended if lease.at_a_time <= cap.workers]
+    at_cap = [lease.held_seconds for lease in ended if 0 < lease.at_a_time <= cap.workers]
     logs = math.fsum(math.log(max(_SHORTEST_SECONDS, seconds)) for seconds in at_cap)
     cap = replace(cap, leases=cap.leases + len(at_cap), logs=cap.logs + logs)
     if at > cap.until:
@@ -163,6 +164,8 @@ def _key(held: int) -> int:
 def _learned(buckets: Mapping[int, Bucket], ended: Iterable[FinishedLease], at: Monotonic) -> Mapping[int, Bucket]:
     alike: dict[int, list[FinishedLease]] = {}
     for lease in ended:
+        if lease.at_a_time <= 0:
+            continue
         key = _key(lease.at_a_time)
         if key in alike:
             alike[key].append(lease)
