@@ -7,7 +7,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice, pairwise, repeat
 from operator import add, mul
 from typing import Final
 
@@ -42,7 +42,7 @@ class Durations:
         known = len(held_seconds)
         keep = _KEEP_PER_LEASE**known
         each = (1.0 - keep) / (1.0 - _KEEP_PER_LEASE) / known
-        weights = [weight * keep for weight in self.weights]
+        weights = list(map(mul, self.weights, repeat(keep)))
         for seconds in held_seconds:
             above = bisect_right(EDGES_SECONDS, seconds) or 1
             if above > len(weights):
@@ -151,7 +151,7 @@ def _remaining(weights: tuple[float, ...], mean_seconds: float, first: int, last
         known - (longer := heavy / (scale + edge)) * longer * longer
         for known, edge in zip(ended, EDGES_SECONDS[first:last], strict=False)
     ]
-    areas = map(mul, map(add, over, islice(over, 1, None)), _HALF_WIDTHS_SECONDS[first:])
+    areas = map(mul, map(add, over, islice(over, 1, None)), _HALF_WIDTHS_SECONDS[first:last])
     integrals = tuple(accumulate(areas, initial=0.0))
     if last > _BUCKETS:
         over.append(over[-1])
@@ -167,8 +167,9 @@ def _whole(weights: tuple[float, ...], mean_seconds: float) -> Remaining:
 def grouped(held_seconds: Sequence[float]) -> list[tuple[float, int]]:
     """Running leases by the bucket their present duration is in: its mean there, and how many."""
     groups: dict[int, list[float]] = {}
-    for held in held_seconds:
-        seconds = max(0.0, held)
+    for seconds in held_seconds:
+        if seconds < 0.0:
+            seconds = 0.0  # noqa: PLW2901  a lease granted by a clock that is ahead
         bucket = bisect_right(EDGES_SECONDS, seconds)
         if bucket in groups:
             groups[bucket].append(seconds)

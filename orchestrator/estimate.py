@@ -56,9 +56,12 @@ class Service:
 
         Leases still running beyond the mean count before they end: `running_seconds` is how long each has run.
         """
-        settled = (self.seconds + _PRIOR_SERVICE_SECONDS) / (self.count + 1.0)
-        beyond = math.fsum([s - settled for s in running_seconds if s > settled])
-        return max(_MIN_SERVICE_SECONDS, settled + beyond / (self.count + 1.0))
+        known = self.count + 1.0
+        settled = (self.seconds + _PRIOR_SERVICE_SECONDS) / known
+        mean_seconds = settled + math.fsum([s - settled for s in running_seconds if s > settled]) / known
+        if mean_seconds < _MIN_SERVICE_SECONDS:
+            return _MIN_SERVICE_SECONDS
+        return mean_seconds
 
     @property
     def shape(self) -> float:
@@ -66,7 +69,7 @@ class Service:
         if self.count <= _SHAPE_NEEDS_LEASES or self.seconds <= 0:
             return _UNKNOWN_SHAPE
         mean = self.seconds / self.count
-        return min(9.0, max(0.25, self.seconds_squared / self.count / mean**2 - 1.0))
+        return _within(0.25, self.seconds_squared / self.count / mean**2 - 1.0, 9.0)
 
 
 @value
@@ -196,7 +199,7 @@ class Estimates:
             service=Service(**_numbers(data.get("service"), Service)),
             startup=_startup(_numbers(data.get("startup"), Startup)),
             arrivals=Arrivals(**_numbers(data.get("arrivals"), Arrivals)),
-            slack=min(_MAX_SLACK, max(_MIN_SLACK, slack)),
+            slack=_within(_MIN_SLACK, slack, _MAX_SLACK),
             late_share=min(1.0, _number(data.get("late_share", 0.0), "late_share")),
             gaps=Gaps.from_json(data.get("gaps")),
             durations=Durations.from_json(data.get("durations", {})),
@@ -243,7 +246,9 @@ def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float)
             late += ended.waited_seconds > slo_seconds
         within = elapsed_seconds - ago
         if within > 0.0:
-            done_seconds += min(within, held)
+            if held < within:
+                within = held
+            done_seconds += within
     return Activity(running, finished, begun, late, done_seconds)
 
 
@@ -270,7 +275,7 @@ def learn(
     """
     slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
     startup = known.startup.after(startups) if startups else known.startup
-    memory_seconds = min(120.0, max(20.0, slo_seconds + startup.mean_seconds))
+    memory_seconds = _within(20.0, slo_seconds + startup.mean_seconds, 120.0)
     slack = known.slack + _SLACK_GAIN * (spec.eps * begun - late)
     late_share = known.late_share
     if begun:
@@ -279,7 +284,7 @@ def learn(
         known.service.after(held_seconds),
         startup,
         known.arrivals.after(sample.arrivals, elapsed_seconds=elapsed_seconds, memory_seconds=memory_seconds),
-        min(_MAX_SLACK, max(_MIN_SLACK, slack)),
+        _within(_MIN_SLACK, slack, _MAX_SLACK),
         late_share,
         known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
         known.durations.after(held_seconds),
@@ -306,6 +311,15 @@ def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
         held += change
         peak = max(peak, held)
     return peak
+
+
+def _within(low: float, number: float, high: float) -> float:
+    """The number, or the bound that it is beyond."""
+    if number < low:
+        return low
+    if number > high:
+        return high
+    return number
 
 
 def _startup(numbers: dict[str, float]) -> Startup:

@@ -16,7 +16,8 @@ _NOISE_TASKS: Final = 0.2  # a rate that has all but decayed keeps nobody warm
 
 def grow(scene: Scene) -> Wish | None:
     """The most that any rule asks for; None when none asks for anything."""
-    current, sample = scene.current, scene.sample
+    facts = scene.facts
+    current, sample = len(facts.alive), facts.sample
     need = _deadline(scene)
     wishes = [Wish(current + need.workers, "deadline", _why_deadline(scene, need))] if need.workers else []
     if scene.course is not None:
@@ -25,15 +26,16 @@ def grow(scene: Scene) -> Wish | None:
         wishes += [_arrivals_during_a_start(scene), _one_worker_per_task(scene), _warm(scene)]
     if current == 0 and sample.ready:
         wishes.append(Wish(1, "wake", f"{sample.ready} ready and nobody to lease them"))
-    low, by = scene.spec.workers.min, scene.facts.conditions.bounds_by
+    low, by = facts.spec.workers.min, facts.conditions.bounds_by
     if low > current:
         wishes.append(Wish(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
     return max(wishes, key=attrgetter("target")) if wishes else None
 
 
 def _deadline(scene: Scene) -> Need:
-    waiting: Sequence[Waiting] = scene.sample.waiting
-    grown = scene.facts.now - scene.sample.at
+    sample = scene.facts.sample
+    waiting: Sequence[Waiting] = sample.waiting
+    grown = scene.facts.now - sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
     return workers_needed(waiting, crew=scene.crew, pace=scene.pace)
@@ -42,7 +44,7 @@ def _deadline(scene: Scene) -> Need:
 def _why_deadline(scene: Scene, need: Need) -> str:
     starting = len(scene.crew.ready_in_seconds)
     return (
-        f"{scene.sample.ready} ready, #{need.position} is {need.age_seconds:.1f} s old: "
+        f"{scene.facts.sample.ready} ready, #{need.position} is {need.age_seconds:.1f} s old: "
         f"must be leased within {need.within_seconds:.1f} s; "
         f"{scene.busy} busy + {len(scene.idle)} idle + {starting} starting can begin {need.can_start:.0f}; "
         f"{need.workers} more needed"
@@ -50,7 +52,7 @@ def _why_deadline(scene: Scene, need: Need) -> str:
 
 
 def _finish(scene: Scene, course: Course) -> Wish:
-    return Wish(scene.current + course.workers, "finish_by", told(scene, course) if course.workers else "")
+    return Wish(scene.facts.current + course.workers, "finish_by", told(scene, course) if course.workers else "")
 
 
 def told(scene: Scene, course: Course) -> str:
@@ -58,33 +60,34 @@ def told(scene: Scene, course: Course) -> str:
     finish_by = scene.facts.conditions.finish_by
     if finish_by is None:
         return ""
-    done_in, ready = course.done_in_seconds, scene.sample.ready
+    done_in, ready = course.done_in_seconds, scene.facts.sample.ready
     by = finish_by.clock()
     if not course.is_in_time:
         # Of an estimate that is beyond a day the time of day says nothing.
         days = done_in / _DAY_SECONDS
         later = done_in - finish_by.within_seconds
         when = f"{finish_by.clock(later)} at the earliest" if days < 1 else f"more than {min(days, 999):.0f} d"
-        return f"{ready} ready can't be done by {by} with max {scene.spec.workers.max}: {when}"
+        return f"{ready} ready can't be done by {by} with max {scene.facts.spec.workers.max}: {when}"
     return f"{ready} ready are to be done by {by}: {course.workers} more needed for that"
 
 
 def _arrivals_during_a_start(scene: Scene) -> Wish:
     """Tasks that arrive while a worker starts cannot wait for the next one: plan for them as if they were here."""
-    arrivals, sample, pace = scene.state.estimates.arrivals, scene.sample, scene.pace
+    arrivals, sample, pace = scene.state.estimates.arrivals, scene.facts.sample, scene.pace
     rate = arrivals.peak_rate if sample.ready or sample.in_flight else arrivals.fast_rate
     expected = sample.ready + math.ceil(max(0.0, rate * pace.startup_seconds - _NOISE_TASKS))
     # Their deadline counts from their arrival, up to a start from now: a task that is younger than new.
     last = Waiting(expected, -pace.startup_seconds)
     need = workers_needed([last], crew=scene.crew, pace=pace)
     why = f"{rate:.2f} arrive per second, and a start takes {pace.startup_seconds:.1f} s"
-    return Wish(scene.current + need.workers, "warm", why)
+    return Wish(scene.facts.current + need.workers, "warm", why)
 
 
 def _one_worker_per_task(scene: Scene) -> Wish:
-    tasks, slots = scene.sample.in_flight + scene.sample.ready, scene.spec.concurrency
+    sample = scene.facts.sample
+    tasks, slots = sample.in_flight + sample.ready, scene.facts.spec.concurrency
     why = f"a start takes {scene.pace.startup_seconds:.1f} s, too long for the slo: a slot for each of {tasks} tasks"
-    return Wish(math.ceil(tasks / slots) if scene.sample.ready else 0, "warm", why)
+    return Wish(math.ceil(tasks / slots) if sample.ready else 0, "warm", why)
 
 
 def _warm(scene: Scene) -> Wish:

@@ -246,7 +246,7 @@ _BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINS
 def guarded(target: int, facts: Facts) -> tuple[int, tuple[Limit, ...]]:
     """The target after every guard has spoken, and those that changed it."""
     limits: list[Limit] = []
-    for guard in GUARDS if target > facts.current else _BESIDE_GROWTH:
+    for guard in GUARDS if target > len(facts.alive) else _BESIDE_GROWTH:
         answer = guard(target, facts)
         if answer is not None:
             target, limit = answer

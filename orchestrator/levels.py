@@ -45,7 +45,7 @@ class Backlogs:
         Fluid: work is divisible, and every slot of a fleet has its share.
         """
         brought = real - self.real + done
-        known = self.of_fleets + (self.real,) * max(0, fleet - len(self.of_fleets))
+        known = self.of_fleets + (self.real,) * (fleet - len(self.of_fleets))
         backlogs: list[float] = []
         needed = 1 if real > _NONE or brought > _NONE else 0
         slots = 0

@@ -51,7 +51,7 @@ def decide(
         The decision with its reason, and the state for the next one.
     """
     scene = _scene(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=conditions)
-    wish, current = grow(scene), scene.current
+    wish, current = grow(scene), len(scene.facts.alive)
     held: Mapping[int, float] = {}
     if wish is None or wish.target <= current:
         wish, held = shrink(scene)
@@ -164,15 +164,16 @@ def _crew(
 ) -> Crew:
     slots = spec.concurrency
     mean_start = estimates.startup.mean_seconds
-    up: dict[str, int] = {}
+    up: set[str] = set()
+    busy_slots = 0
     ready_in_seconds: list[float] = []
     for w in alive:
         if w.state == "starting":
             ready_in_seconds.append(max(0.0, mean_start - (now - w.spawned_at)))
         else:
-            up[w.worker] = min(slots, w.leases)
-    busy_slots = sum(up.values())
-    running = [held for held, r in zip(held_seconds, sample.running, strict=True) if r.worker in up]
+            up.add(w.worker)
+            busy_slots += min(slots, w.leases)
+    running = [lease.held_seconds for lease in sample.running if lease.worker in up]
     running += [0.0] * (busy_slots - len(running))  # of very many leases a sample names some
     newest, oldest = (max(0.0, min(running)), max(running)) if running else (0.0, 0.0)
     service_seconds = estimates.service.mean_seconds(held_seconds)
@@ -189,7 +190,7 @@ def _crew(
 def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSpec) -> int:
     slots = slots_needed(
         rate=estimates.arrivals.peak_rate,
-        service_seconds=crew.service_seconds,
+        service_seconds=crew.remaining.mean_seconds,
         shape=estimates.service.shape,
         wait_seconds=pace.usable_slo_seconds,
         eps=spec.eps,
@@ -202,8 +203,7 @@ def _inputs(scene: Scene) -> Inputs:
     facts, state, pace = scene.facts, scene.state, scene.pace
     sample, fleet, estimates = facts.sample, facts.fleet, state.estimates
     starting = len(scene.crew.ready_in_seconds)
-    draining = len(fleet.leaving) if len(fleet.workers) > facts.current else 0
-    sample_age_seconds = max(0.0, facts.now - sample.at)
+    draining = len(fleet.leaving) if len(fleet.workers) > len(facts.alive) else 0
     return Inputs(
         sample.ready,
         sample.delayed,
@@ -213,12 +213,12 @@ def _inputs(scene: Scene) -> Inputs:
         len(scene.idle),
         starting,
         draining,
-        scene.crew.service_seconds,
+        scene.crew.remaining.mean_seconds,
         pace.startup_seconds,
         estimates.arrivals.fast_rate,
         estimates.arrivals.slow_rate,
         estimates.slack,
         pace.slo_seconds,
         pace.usable_slo_seconds,
-        sample_age_seconds,
+        max(0.0, facts.now - sample.at),
     )

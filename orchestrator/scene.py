@@ -13,7 +13,6 @@ from orchestrator.fleet import Worker
 from orchestrator.guards import Facts
 from orchestrator.knee import Knee
 from orchestrator.levels import Backlogs
-from orchestrator.metrics import QueueSample
 from orchestrator.paper import PaperNeed
 from orchestrator.value import value
 
@@ -63,18 +62,6 @@ class Scene:
     idle: tuple[Worker, ...]
     busy: int
     course: Course | None = None
-
-    @property
-    def sample(self) -> QueueSample:
-        return self.facts.sample
-
-    @property
-    def spec(self) -> PoolSpec:
-        return self.facts.spec
-
-    @property
-    def current(self) -> int:
-        return len(self.facts.alive)
 
 
 @value

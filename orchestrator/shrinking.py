@@ -7,11 +7,12 @@ from orchestrator.scene import Scene, Wish, restart_seconds
 
 def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
     """Let idle workers go, least recently used first, while a rule says so; and the hold of each level looked at."""
-    level = scene.current
+    facts = scene.facts
+    level, sample, spec, now = len(facts.alive), facts.sample, facts.spec, facts.now
     wish = Wish(level, "hold", "nothing to change")
-    if not scene.idle or (scene.sample.ready and not scene.sample.paused):
+    if not scene.idle or (sample.ready and not sample.paused):
         return wish, {}
-    state, spec, now = scene.state, scene.spec, scene.facts.now
+    state = scene.state
     restart = restart_seconds(state.estimates, spec)
     warm = 0 if scene.pace.is_start_in_time else state.burst.warm_workers
     low = max(spec.workers.min, warm, scene.busy)
