@@ -4,7 +4,7 @@ import pytest
 
 from queue_core.errors import InvalidLeaseTimeError, UnknownQueueError
 from queue_core.store import Deletion, LeaseRequest, Store
-from queue_core.task import ANY, NewTask
+from queue_core.task import ANY, NewTask, TagFilter
 from tests.support.task_builders import QUEUE, a_queue, add, at, grant
 
 NEXT = "next"
@@ -79,3 +79,19 @@ def test_what_can_not_be_right_changes_nothing(
         exchanged(store, Deletion(lease.token, then), seconds=seconds)
     outcomes, _ = exchanged(store, Deletion(lease.token))
     assert outcomes[0] is not None
+
+
+@pytest.mark.parametrize(
+    "done", [slice(None), slice(None, None, 2), slice(None, None, -1), slice(0, None, 5), slice(2, 4)]
+)
+@pytest.mark.parametrize("between", [1, 6])
+def test_of_tasks_leased_at_one_instant_only_those_named_are_deleted(store: Store, done: slice, between: int) -> None:
+    add(store, *[NewTask(tag=tag) for _ in range(6) for tag in ["mine", *["theirs"] * between]])
+    mine, theirs = [grant(store, 40, now=at(1), tags=TagFilter.of(tag)).leases for tag in ("mine", "theirs")]
+    ended = mine[done]
+    outcomes, _ = exchanged(store, *[Deletion(lease.token) for lease in ended])
+    assert [outcome.finished.name for outcome in outcomes] == [lease.name for lease in ended]
+    kept = [lease for lease in (*mine, *theirs) if lease not in ended]
+    outcomes, _ = exchanged(store, *[Deletion(lease.token) for lease in kept])
+    assert None not in outcomes
+    assert len(outcomes) == 6 * (1 + between) - len(ended)
