@@ -236,11 +236,12 @@ class SimulatedPool:
     def _serve(self, worker: Worker) -> None:
         """Give a worker with a free slot, that was used just now, what it can take."""
         ready, slots = self.ready, self._slots
-        while ready and worker.leases < slots:
+        while worker.leases < slots:
+            if not ready:
+                self.free.pop(worker.name, None)
+                self.free[worker.name] = worker
+                return
             self._lease(worker)
-        if worker.leases < slots:
-            self.free.pop(worker.name, None)
-            self.free[worker.name] = worker
 
     def _chosen(self) -> Worker:
         if self._recent_first:

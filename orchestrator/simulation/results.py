@@ -1,6 +1,7 @@
 """What a simulated run came to: lateness, waits, cost, and how often the pool changed. Values only."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def result_of(
     """The result of a pool whose time is over; workers that are left cost until now."""
     waits = sorted(pool.waits)
     unfinished = workload.tasks - len(waits)
-    late = sum(1 for seconds in waits if seconds > slo_seconds + _ROUNDING) + unfinished
+    late = len(waits) - bisect_right(waits, slo_seconds + _ROUNDING) + unfinished
     return Result(
         scaler=scaler,
         slo_seconds=slo_seconds,

@@ -1,6 +1,7 @@
 """Whoever sizes a simulated pool; here the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Final, Protocol
 
@@ -174,6 +175,7 @@ class PolicyScaler:
         return {name: pool.now - at for name, at in up.items()}
 
 
+@lru_cache(maxsize=1_000)
 def _positions(ready: int) -> Sequence[int]:
     """All positions of a short ready queue, and as many of a longer one as are told, the last among them."""
     if ready <= POSITIONS:
