@@ -109,9 +109,10 @@ def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Nee
     if not waiting:
         return need
     can_start, planned, last = 0.0, math.inf, waiting[-1].position
+    usable_seconds, startup_seconds = pace.usable_slo_seconds, pace.startup_seconds
     for task in waiting:
-        within = pace.usable_slo_seconds - task.age_seconds
-        if within < pace.startup_seconds:
+        within = usable_seconds - task.age_seconds
+        if within < startup_seconds:
             within = pace.soon_seconds(crew.service_seconds)
         if within >= planned and task.position <= can_start:
             continue  # as many can begin in less time

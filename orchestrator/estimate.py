@@ -6,6 +6,7 @@ Every estimator is a value, and learning returns the next one; together they sur
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from operator import mul
 from typing import Final
 
 from orchestrator.config import PoolSpec
@@ -26,6 +27,7 @@ _KEEP_LATE: Final = 0.5 ** (1 / 2000)
 _SLACK_GAIN: Final = 0.02
 _MIN_SLACK: Final = 0.5
 _MAX_SLACK: Final = 0.95
+_LEAST_USABLE: Final = 0.2
 _PEAK_LEASES: Final = 1_000
 
 
@@ -48,7 +50,7 @@ class Service:
         return Service(
             self.count * keep + weight,
             self.seconds * keep + math.fsum(held_seconds) / known * weight,
-            self.seconds_squared * keep + math.fsum([s * s for s in held_seconds]) / known * weight,
+            self.seconds_squared * keep + math.fsum(map(mul, held_seconds, held_seconds)) / known * weight,
         )
 
     def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
@@ -174,7 +176,10 @@ class Estimates:
     def usable_slo_seconds(self, spec: PoolSpec) -> float:
         """What the slo leaves to plan with: less the slack kept back, less the turn until the next look."""
         slo_seconds = spec.slo
-        return max(0.2 * slo_seconds, self.slack * slo_seconds - spec.turn_seconds)
+        usable_seconds, least_seconds = self.slack * slo_seconds - spec.turn_seconds, _LEAST_USABLE * slo_seconds
+        if usable_seconds < least_seconds:
+            return least_seconds
+        return usable_seconds
 
     def to_json(self) -> dict[str, object]:
         """As plain values, with their version; instants are left out, since they end with the boot."""

@@ -164,9 +164,10 @@ def _key(held: int) -> int:
 def _learned(buckets: Mapping[int, Bucket], ended: Iterable[FinishedLease], at: Monotonic) -> Mapping[int, Bucket]:
     alike: dict[int, list[FinishedLease]] = {}
     for lease in ended:
-        if lease.at_a_time <= 0:
+        held = lease.at_a_time
+        if held <= 0:
             continue
-        key = _key(lease.at_a_time)
+        key = _key(held)
         if key in alike:
             alike[key].append(lease)
         else:

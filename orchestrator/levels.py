@@ -63,4 +63,6 @@ class Backlogs:
             needed = math.ceil(real / (slots_per_worker * wait_seconds) - _NONE)
         while backlogs and backlogs[-1] <= real + _NONE:
             backlogs.pop()
-        return Backlogs(real, tuple(backlogs)), min(needed, most)
+        if needed > most:
+            needed = most
+        return Backlogs(real, tuple(backlogs)), needed

@@ -22,10 +22,18 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
         return _proven(fleet, sample.at)
     held: dict[str, list[float]] = {}
     for running in sample.running:
-        held.setdefault(running.worker, []).append(running.held_seconds)
+        name = running.worker
+        if name in held:
+            held[name].append(running.held_seconds)
+        else:
+            held[name] = [running.held_seconds]
     done: dict[str, list[float]] = {}
     for finished in sample.finished:
-        done.setdefault(finished.worker, []).append(finished.ended_seconds_ago)
+        name = finished.worker
+        if name in done:
+            done[name].append(finished.ended_seconds_ago)
+        else:
+            done[name] = [finished.ended_seconds_ago]
     workers: dict[str, Worker] = {}
     started: list[Started] = []
     for name, before in fleet.workers.items():

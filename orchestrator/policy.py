@@ -127,7 +127,8 @@ def _learned(
     """The state after a new sample, and what the fleet can do by what is known then."""
     known, at, turn_seconds = state.estimates, sample.at, spec.turn_seconds
     elapsed = turn_seconds if state.sampled_at is None else at - state.sampled_at
-    elapsed = max(_MIN_ELAPSED_SECONDS, elapsed)
+    if elapsed < _MIN_ELAPSED_SECONDS:
+        elapsed = _MIN_ELAPSED_SECONDS
     seen = activity(sample, elapsed_seconds=elapsed, slo_seconds=spec.slo)
     wait = known.usable_slo_seconds(spec)
     backlogs, needed = state.backlogs.after(
@@ -141,7 +142,7 @@ def _learned(
     )
     if known.startup.planned_seconds + turn_seconds > wait:
         needed = math.ceil(peak_leases(sample, elapsed_seconds=elapsed) / spec.concurrency)
-    startups = [started.seconds for started in fleet.started]
+    startups = [started.seconds for started in fleet.started] if fleet.started else ()
     estimates = learn(known, sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
     pace = _pace(estimates, spec)
     crew = _crew(sample, seen.running_seconds, alive, estimates=estimates, pace=pace, spec=spec, now=now)
@@ -170,9 +171,12 @@ def _crew(
     for w in alive:
         if w.state == "starting":
             ready_in_seconds.append(max(0.0, mean_start - (now - w.spawned_at)))
-        else:
-            up.add(w.worker)
-            busy_slots += min(slots, w.leases)
+            continue
+        leases = w.leases
+        if leases > slots:
+            leases = slots
+        up.add(w.worker)
+        busy_slots += leases
     running = [lease.held_seconds for lease in sample.running if lease.worker in up]
     running += [0.0] * (busy_slots - len(running))  # of very many leases a sample names some
     newest, oldest = (max(0.0, min(running)), max(running)) if running else (0.0, 0.0)
