@@ -184,7 +184,7 @@ def _learned(buckets: Mapping[int, Bucket], ended: Iterable[FinishedLease], at: 
 class _Size:
     """About as many leases at a time: what is known of those that ended, and the logarithms of those that run.
 
-    `count` is of both; the means and the variance are the bucket's.
+    `count` is of both; the means are the bucket's.
     """
 
     ended: Bucket
@@ -192,20 +192,22 @@ class _Size:
     count: float
     mean_held: float
     mean_log: float
-    variance: float
 
-    def excess(self, fewer: "_Size", *, share: float) -> float:
-        """By how many standard errors leases last longer than among `fewer`, beyond this share of the growth.
+    def exceeds(self, fewer: "_Size", *, share: float, errors: float) -> bool:
+        """Whether leases last longer than among `fewer` by more than this share of the growth, by so many standard
+        errors, more than 0.
 
         At a share of 1 the larger fleet gets no more done than the smaller. A running lease counts with what it has,
         and at least with what is usual among fewer.
         """
-        usual, of_fewer = fewer.mean_log, fewer.variance
+        usual = fewer.mean_log
         logs = math.fsum([max(usual, log) for log in self.running])
-        mean = (self.ended.logs + logs) / self.count
-        variance = max(self.variance, of_fewer) if self.ended.count > 1 else of_fewer
-        error = math.sqrt(variance / self.count + of_fewer / fewer.ended.count)
-        return (mean - usual - share * math.log(self.mean_held / fewer.mean_held)) / error
+        beyond = (self.ended.logs + logs) / self.count - usual - share * math.log(self.mean_held / fewer.mean_held)
+        if beyond <= 0.0:
+            return False
+        of_fewer = fewer.ended.variance
+        variance = max(self.ended.variance, of_fewer) if self.ended.count > 1 else of_fewer
+        return beyond / math.sqrt(variance / self.count + of_fewer / fewer.ended.count) > errors
 
 
 def _sizes(buckets: Mapping[int, Bucket], held: Sequence[tuple[float, int]], at: Monotonic) -> list[_Size]:
@@ -222,7 +224,7 @@ def _sizes(buckets: Mapping[int, Bucket], held: Sequence[tuple[float, int]], at:
             bucket = Bucket(held=1e-9 * sum(size for _, size in now) / len(now), count=1e-9, at=at)
         logs = tuple([math.log(max(_SHORTEST_SECONDS, seconds)) for seconds, _ in now])
         count = bucket.count + len(logs)
-        sizes.append(_Size(bucket, logs, count, bucket.mean_held, bucket.mean_log, bucket.variance))
+        sizes.append(_Size(bucket, logs, count, bucket.mean_held, bucket.mean_log))
     return sorted(sizes, key=attrgetter("mean_held"))
 
 
@@ -234,7 +236,7 @@ def _found(sizes: Sequence[_Size], at: Monotonic) -> Cap | None:
     top = known[-1]
     most = top.mean_held
     fewer = [size for size in known if size.ended.count >= _MIN_LEASES and size.mean_held <= _FEWER * most]
-    if not any(top.excess(size, share=1.0) > _ERRORS for size in fewer):
+    if not any(top.exceeds(size, share=1.0, errors=_ERRORS) for size in fewer):
         return None
     best = max(fewer, key=lambda size: _least_log_throughput(size.ended)).ended.mean_held
     peak = _peak([size.ended for size in sizes if size.ended.count >= _FIT_LEASES])
@@ -249,7 +251,7 @@ def _is_suspected(sizes: Sequence[_Size]) -> bool:
     """Whether leases among many last so much longer than among half as many that most of the growth was in vain."""
     known = [size for size in sizes if size.ended.count >= _SUSPICION_LEASES]
     return any(
-        size.excess(fewer, share=_IN_VAIN) > _SUSPICION_ERRORS
+        size.exceeds(fewer, share=_IN_VAIN, errors=_SUSPICION_ERRORS)
         for size in sizes
         if size.running and size.count >= _SUSPICION_LEASES
         for fewer in known
