@@ -243,15 +243,17 @@ async def wait(core: ServerCore, call: Call) -> Json:
 
 async def wait_ready(core: ServerCore, wanted: Sequence[tuple[str, TagFilter]], *, seconds: float) -> str | None:
     """The first queue of `wanted` that has something ready, as soon as one has, or None after `seconds`."""
+
+    def first_ready(turn: Turn) -> str | None:
+        return next((queue for queue, tags in wanted if turn.stats(queue, tags).ready), None)
+
     clock = core.service.clock
     ends_at = clock.monotonic() + seconds
     while True:
         heard = core.watch(wanted)
         try:
-            for queue, tags in wanted:
-                counts = await core.look(lambda turn, queue=queue, tags=tags: turn.stats(queue, tags))  # type: ignore[misc]
-                if counts.ready:
-                    return queue
+            if (queue := await core.look(first_ready)) is not None:
+                return queue
             left = ends_at - clock.monotonic()
             if left <= 0 or core.waiting.is_stopping:
                 return None

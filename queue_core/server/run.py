@@ -1,13 +1,12 @@
 """A server on a socket: bound, announced, and stopped within a second, on the main thread or beside it."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from queue_core.server.acceptance import ACCEPTED_AT_ONCE, Acceptance
 from queue_core.server.also import NOTHING_ELSE, Also
 from queue_core.server.app import ServerApp
 from queue_core.server.core import ServerCore
+from queue_core.server.http_server import HttpServer
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.protocol import hot_protocol
 from queue_core.store import Store
@@ -35,30 +35,6 @@ BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 600
 
 log = structlog.get_logger()
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn, stopped by `should_exit`; it lets signals be, and ends waiting calls before it waits for them."""
-
-    def __init__(self, config: uvicorn.Config, core: ServerCore, started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._core = core
-        self._tell_started = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
-        await super().startup(sockets)
-        self._tell_started()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let nobody wait, then wait for everybody."""
-        self._core.stop()
-        await super().shutdown(sockets)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the caller's."""
-        yield
 
 
 def bind(options: ServeOptions) -> socket.socket:
@@ -146,7 +122,7 @@ class Server:
         self.url = url_of(options, self._listening)
         self.core = ServerCore(store, options, clock=clock, log=log)
         self._grpc = self._grpc_listener(options)
-        self._uvicorn: _Uvicorn | None = None
+        self._http: HttpServer | None = None
         self._should_stop = False
         self._kept: int | None = None
 
@@ -202,8 +178,9 @@ class Server:
             log.info(events.SERVER_STARTED, url=self.url, **also)
             started()
 
-        server = self._uvicorn = _Uvicorn(config, self.core, told)
-        server.should_exit = self._should_stop
+        server = self._http = HttpServer(config, self.core, told)
+        if self._should_stop:
+            server.stop()
         try:
             await server.serve(sockets=[self._listening])
         finally:
@@ -223,8 +200,8 @@ class Server:
     def stop(self) -> None:
         """Begin to stop; from any thread, or a signal handler."""
         self._should_stop = True
-        if self._uvicorn is not None:
-            self._uvicorn.should_exit = True
+        if self._http is not None:
+            self._http.stop()
 
 
 async def _feed(manager: ServiceManager) -> None:

@@ -263,6 +263,6 @@ def test_what_arrived_before_a_link_was_cut_stays_leased(wires: Wires) -> None:
     look.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")]))
     wires.call(lambda: wires.queue.lease(worker="cut off", seconds=60.0)).result(LONG_SECONDS)
     wires.first.cut()
-    eventually(lambda: not wires.threads[0]._server._uvicorn.server_state.connections, seconds=NOTICED_SECONDS)
+    eventually(lambda: not wires.threads[0]._server._http.server_state.connections, seconds=NOTICED_SECONDS)
     assert look.look(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1
     wires.first.mend()

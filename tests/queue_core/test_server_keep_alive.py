@@ -12,7 +12,7 @@ SHORT_SECONDS, LONG_SECONDS = 0, 600
 
 def _protocol(server: RunningServer) -> HotProtocol:
     """The server's end of its only connection."""
-    running = server.thread._server._uvicorn
+    running = server.thread._server._http
     assert running is not None
     (protocol,) = running.server_state.connections
     assert isinstance(protocol, HotProtocol)

@@ -18,7 +18,7 @@ ONE, TWO = b'{"count":1}', b'{"count":2}'
 
 def _known(server: RunningServer) -> list[bytes]:
     """The heads that a server's connections know."""
-    running = server.thread._server._uvicorn
+    running = server.thread._server._http
     assert running is not None
     known = [one.known for one in running.server_state.connections if isinstance(one, HotProtocol)]
     return [one.head for one in known if one is not None]
