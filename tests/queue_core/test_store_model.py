@@ -190,13 +190,27 @@ class StoreModel(RuleBasedStateMachine):
         queue=queues,
         picks=some.lists(some.integers(0, 7), min_size=1, max_size=3),
         then=some.one_of(some.just([]), some.just([]), next_tasks),
+    )
+    def delete(self, queue: str, picks: list[int], then: list[NewTask]) -> None:
+        deletions = [Deletion(self.token(pick), tuple(then)) for pick in picks]
+        self.both(lambda to: to.delete(queue, deletions, now=self.clock.now()))
+
+    @rule(
+        queue=queues,
+        picks=some.lists(some.integers(0, 7), min_size=1, max_size=3),
+        then=some.one_of(some.just([]), some.just([]), next_tasks),
+        count=some.sampled_from([1, 1, 2]),
+        tags=filters,
         worker=some.sampled_from(WORKERS),
     )
-    def exchange(self, queue: str, picks: list[int], then: list[NewTask], worker: str) -> None:
+    def exchange(
+        self, queue: str, picks: list[int], then: list[NewTask], count: int, tags: TagFilter, worker: str
+    ) -> None:
         deletions = [Deletion(self.token(pick), tuple(then)) for pick in picks]
-        request = LeaseRequest(2, 5.0, TagFilter(), worker)
-        self.both(lambda to: to.delete(queue, deletions, now=self.clock.now()))
-        self.keep(self.both(lambda to: to.lease(queue, request, now=self.clock.now())))
+        request = LeaseRequest(count, 5.0, tags, worker)
+        outcome = self.both(lambda to: to.exchange(queue, deletions, request, now=self.clock.now()))
+        if isinstance(outcome, tuple):
+            self.keep(outcome[1])
 
     @rule(queue=queues, names=names)
     def delete_by_name(self, queue: str, names: list[str]) -> None:

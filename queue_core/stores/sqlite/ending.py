@@ -1,7 +1,7 @@
 """The verbs of a lease's holder: renew, release, delete; each fenced by the token."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from queue_core import semantics
@@ -24,7 +24,8 @@ _LEASED = int(TaskState.LEASED)
 
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 _SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL"
-_HELD = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
+HELD = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
+"""What a deletion needs of tasks that are under a live lease, whichever it is."""
 
 new_deleted = builder(Deleted)
 
@@ -136,8 +137,15 @@ def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instan
         numbers = step.counts.of(queue.whole, tag_id)
         numbers[LEASED] -= number
         numbers[DELETED] += number
-    tags = step.tags_of(tag_ids)
-    samples: list[Sample] = [
+    samples = deleted_samples(rows, step.tags_of(tag_ids), now=now)
+    step.note_all(queue, samples)
+    lost = missing(found) if len(rows) < len(found) else ()
+    return LazyList(len(found), lambda: outcomes_of(queue.spec.name, found, samples), missing=lost)
+
+
+def deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now: Instant) -> list[Sample]:
+    """The samples of leases that end with their tasks' deletion, by rows of `HELD`."""
+    return [
         (
             f"_{task_id}" if given is None else given,
             tags[tag_id],
@@ -152,9 +160,6 @@ def _delete(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instan
         )
         for task_id, tag_id, ready_at, leases, leased_at, worker, given, _ in rows
     ]
-    step.note_all(queue, samples)
-    lost = missing(found) if len(rows) < len(found) else ()
-    return LazyList(len(found), lambda: _outcomes(queue.spec.name, found, samples), missing=lost)
 
 
 def _found(rows: Sequence[Row], fences: Sequence[Fence]) -> list[Row | None]:
@@ -165,12 +170,12 @@ def _found(rows: Sequence[Row], fences: Sequence[Fence]) -> list[Row | None]:
     return [held.pop(fence, None) for fence in fences]
 
 
-def _outcomes(queue: str, found: Sequence[Row | None], samples: Sequence[Sample]) -> list[Deleted | None]:
+def outcomes_of(queue: str, found: Sequence[Row | None], samples: Sequence[Sample]) -> list[Deleted | None]:
+    """What became of deletions: of those that have a row, the samples are given in order."""
     of_rows = iter(samples)
     return [None if row is None else new_deleted(finished_of(queue, next(of_rows))) for row in found]
 
 
 def _held(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
-    """What a deletion needs of tasks that are under a live lease, whichever it is."""
     form, cells = among(list(dict(fences)))
-    return step.cursor.execute(_HELD[form], (*cells, queue.id, now)).fetchall()
+    return step.cursor.execute(HELD[form], (*cells, queue.id, now)).fetchall()

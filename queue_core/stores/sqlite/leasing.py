@@ -29,17 +29,18 @@ from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, TagFilter, lease_of
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
-_ANY = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
-_TAG = (
-    f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"  # noqa: S608
-)
+ANY = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
+"""The first ready tasks of queue ?1."""
+TAG = f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"  # noqa: S608
+"""The first ready tasks of a tag."""
 _ONE = f"SELECT {_COLUMNS} FROM tasks WHERE id = ?"  # noqa: S608
 _HEAD = "SELECT eta, id FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"
 _SET = (
     "UPDATE tasks SET state = 2, ready_at = eta, eta = ?, leases = leases + 1, worker = ?,"
     " leased_at = max(?, leased_at + 1)"
 )
-_TAKE = by_ids(f"{_SET} WHERE {{ids}}")
+TAKE = by_ids(f"{_SET} WHERE {{ids}}")
+"""Leases them."""
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
 new_lease = builder(Lease)
@@ -62,7 +63,7 @@ def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Gran
         rows = [row for row in rows if (row[0], row[1]) < settled.horizon]
     if not rows:
         return Granted((), settled.expired, unsettled)
-    leases = _take(step, queue, rows, seconds=seconds, worker=request.worker, now=now)
+    leases = take(step, queue, rows, seconds=seconds, worker=request.worker, now=now)
     return Granted(leases, settled.expired, unsettled)
 
 
@@ -93,11 +94,11 @@ def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> 
     if tags.kind == "oldest":
         tag_ids = _oldest_tag(step, queue, tag_ids)
     if tag_ids is None:
-        return step.cursor.execute(_ANY, (queue.id, count)).fetchall()
+        return step.cursor.execute(ANY, (queue.id, count)).fetchall()
     if not tag_ids:
         return []
     if len(tag_ids) == 1:
-        return step.cursor.execute(_TAG, (tag_ids[0], count)).fetchall()
+        return step.cursor.execute(TAG, (tag_ids[0], count)).fetchall()
     first = islice(in_order(step, tag_ids, limit=count), count)
     rows = (step.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
     return [row for row in rows if row is not None]
@@ -120,15 +121,14 @@ def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[
     return [tag_id for _head, tag_id in sorted((head, tag_id) for head, tag_id in heads if head is not None)[:1]]
 
 
-def _take(
-    step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant
-) -> Sequence[Lease]:
+def take(step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant) -> Sequence[Lease]:
+    """Lease the ready tasks of rows that were read by `ANY` or `TAG`."""
     end = after(now, seconds)
     ends, payloads = _exceptions(step, rows, end=end, worker=worker, now=now)
     plain = [row[1] for row in rows if row[1] not in ends] if ends else [row[1] for row in rows]
     if plain:
         form, cells = among(plain)
-        step.cursor.execute(_TAKE[form], (end, worker, now, *cells))
+        step.cursor.execute(TAKE[form], (end, worker, now, *cells))
     tag_ids = [row[2] for row in rows]
     for tag_id, taken in tally(tag_ids):
         numbers = step.counts.of(queue.whole, tag_id)

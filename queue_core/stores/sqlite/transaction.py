@@ -26,6 +26,7 @@ from queue_core.stores.sqlite import (
     adding,
     administering,
     ending,
+    exchanging,
     leasing,
     looking,
     moving,
@@ -85,7 +86,10 @@ class SqliteTransaction:
         return adding.add(step, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        return leasing.lease(self._at(now), queue, request, now=now)
+        step = self._at(now)
+        if (swapped := exchanging.exchange_one(step, queue, (), request, now=now)) is not None:
+            return swapped[1]
+        return leasing.lease(step, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
         return ending.renew(self._at(now), queue, renewals, now=now)
@@ -100,6 +104,8 @@ class SqliteTransaction:
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
         step = self._at(now)
+        if (swapped := exchanging.exchange_one(step, queue, deletions, request, now=now)) is not None:
+            return swapped
         if request.seconds is not None:
             check_lease_time(step.open_queue(queue).spec, request.seconds)
         outcomes = ending.delete(step, queue, deletions, now=now)

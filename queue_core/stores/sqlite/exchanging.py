@@ -1,0 +1,102 @@
+"""One finished lease for one new one: the short way through `exchange` and `lease` for who takes one task at a time.
+
+It does what `ending.delete` and then `leasing.lease` do, without lists, and leaves to them whatever is not plain.
+"""
+
+from collections.abc import Sequence
+
+from queue_core.building import LazyList, builder
+from queue_core.clock import Instant, after
+from queue_core.store import Deleted, Deletion, Granted, LeaseRequest
+from queue_core.stores.sqlite.counts import DELETED, LEASED, LEASES, READY
+from queue_core.stores.sqlite.ending import HELD, deleted_samples, outcomes_of
+from queue_core.stores.sqlite.leasing import ANY, TAG, TAKE, new_lease, take
+from queue_core.stores.sqlite.names import take_back
+from queue_core.stores.sqlite.rows import payload_of, remove_ids
+from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.task import parse_token
+
+_IS_KEPT_IS_DUE = (
+    "SELECT (SELECT retired_at IS NULL FROM workers WHERE worker = ?3),"
+    " EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2)"
+    " OR EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2)"
+)
+_NOTHING = Granted(())
+
+new_granted = builder(Granted)
+
+Outcomes = Sequence[Deleted | None]
+
+
+def exchange_one(
+    step: Step, name: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+) -> tuple[Outcomes, Granted] | None:
+    """See `Transaction.exchange`, and `Transaction.lease` without a deletion; None: nothing is done here.
+
+    That is so for several leases or deletions, a `then`, the oldest tag or several, a lease that is too long, a queue
+    that is paused or has tasks that are due, a worker that is new or retired.
+    """
+    if request.count != 1 or len(deletions) > 1 or (deletions and deletions[0].then) or request.tags.kind == "oldest":
+        return None
+    queue = step.open_queue(name)
+    spec = queue.spec
+    seconds = spec.lease_seconds if request.seconds is None else request.seconds
+    tag_ids = step.tag_ids(queue, request.tags)
+    if spec.paused or seconds > spec.max_lease_seconds or (tag_ids is not None and len(tag_ids) != 1):
+        return None
+    fence = parse_token(deletions[0].token) if deletions else None
+    ((is_kept, is_due),) = step.cursor.execute(_IS_KEPT_IS_DUE, (queue.id, now, request.worker)).fetchall()
+    if is_due or not (is_kept or request.worker == ""):
+        return None
+    outcomes = [] if fence is None else _delete(step, queue, fence, now=now)
+    tag_id = None if tag_ids is None else tag_ids[0]
+    return outcomes, _lease(step, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+
+
+def _delete(step: Step, queue: QueueRow, fence: tuple[int, Instant], *, now: Instant) -> Outcomes:
+    step.told = True
+    rows = step.cursor.execute(HELD["one"], (fence[0], queue.id, now)).fetchall()
+    if not rows or rows[0][4] != fence[1]:
+        return [None]
+    task_id, tag_id, _, _, _, _, given, is_long = rows[0]
+    remove_ids(step, [task_id], long=[task_id] if is_long else [])
+    if given is not None:
+        take_back(step.connection, queue, [given], at=now)
+    numbers = step.counts.of(queue.whole, tag_id)
+    numbers[LEASED] -= 1
+    numbers[DELETED] += 1
+    samples = deleted_samples(rows, {tag_id: step.tag(tag_id)}, now=now)
+    step.note_all(queue, samples)
+    return LazyList(1, lambda: outcomes_of(queue.spec.name, rows, samples))
+
+
+def _lease(step: Step, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant) -> Granted:
+    sql, of = (ANY, queue.id) if tag_id is None else (TAG, tag_id)
+    rows = step.cursor.execute(sql, (of, 1)).fetchall()
+    if not rows:
+        return _NOTHING
+    eta, task_id, tag_id, added_at, number, last_leased_at, given, spent, payload = rows[0]
+    if spent is not None:
+        return new_granted(take(step, queue, rows, seconds=seconds, worker=worker, now=now))
+    end = after(now, seconds)
+    step.cursor.execute(TAKE["one"], (end, worker, now, task_id))
+    numbers = step.counts.of(queue.whole, tag_id)
+    numbers[READY] -= 1
+    numbers[LEASED] += 1
+    numbers[LEASES] += 1
+    step.told = True
+    leased_at = now if now > last_leased_at else last_leased_at + 1
+    lease = new_lease(
+        queue.spec.name,
+        f"_{task_id}" if given is None else given,
+        step.tag(tag_id),
+        payload_of(step.connection, task_id, payload),
+        f"{task_id}.{leased_at}",
+        worker,
+        number + 1,
+        leased_at,
+        end,
+        eta,
+        added_at,
+    )
+    return new_granted((lease,))
