@@ -70,8 +70,7 @@ class SimulatedPool:
 
     def next_at(self) -> float:
         """When something happens next by itself; `NEVER` when nothing will."""
-        happens_at, arrives_at = self._events[0][0], self._arrives_at
-        return happens_at if happens_at < arrives_at else arrives_at
+        return min(self._events[0][0], self._arrives_at)
 
     @property
     def steps(self) -> int:
