@@ -13,14 +13,11 @@ from queue_core.stores.sqlite.ending import HELD, deleted_samples, outcomes_of
 from queue_core.stores.sqlite.leasing import ANY, TAG, TAKE, new_lease, take
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.rows import payload_of, remove_ids
+from queue_core.stores.sqlite.settling import IS_DUE
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import parse_token
 
-_IS_KEPT_IS_DUE = (
-    "SELECT (SELECT retired_at IS NULL FROM workers WHERE worker = ?3),"
-    " EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2)"
-    " OR EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2)"
-)
+_IS_KEPT_IS_DUE = f"SELECT (SELECT retired_at IS NULL FROM workers WHERE worker = ?3), EXISTS ({IS_DUE})"  # noqa: S608
 _NOTHING = Granted(())
 
 new_granted = builder(Granted)

@@ -14,10 +14,11 @@ from queue_core.stores.sqlite.step import QueueRow, Step
 
 SETTLED_PER_CALL = 500
 
-_IS_DUE = (
+IS_DUE = (
     "SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2 UNION ALL"
     " SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2 LIMIT 1"
 )
+"""A row when a task of queue ?1 is due at ?2."""
 _DUE_DELAYED = (
     "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
     " ORDER BY eta, id LIMIT ?"
@@ -41,7 +42,7 @@ NOTHING_DUE = Settled()
 
 def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
     """Settle the first `limit` due tasks by eta."""
-    if not step.cursor.execute(_IS_DUE, (queue.id, now)).fetchall():
+    if not step.cursor.execute(IS_DUE, (queue.id, now)).fetchall():
         return NOTHING_DUE
     delayed = step.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
     leased = step.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()
