@@ -167,9 +167,8 @@ def _whole(weights: tuple[float, ...], mean_seconds: float) -> Remaining:
 def grouped(held_seconds: Sequence[float]) -> list[tuple[float, int]]:
     """Running leases by the bucket their present duration is in: its mean there, and how many."""
     groups: dict[int, list[float]] = {}
-    for seconds in held_seconds:
-        if seconds < 0.0:
-            seconds = 0.0  # noqa: PLW2901  a lease granted by a clock that is ahead
+    for held in held_seconds:
+        seconds = max(0.0, held)  # a lease granted by a clock that is ahead
         bucket = bisect_right(EDGES_SECONDS, seconds)
         if bucket in groups:
             groups[bucket].append(seconds)
