@@ -9,7 +9,8 @@ import pytest
 
 from queue_core.errors import InvalidSettingError, StoreCorruptError, StoreUnsafeError, StoreVersionError
 from queue_core.stores import open_store
-from queue_core.stores.postgres.schema import migrations, spelled
+from queue_core.stores.postgres.calling import spelled
+from queue_core.stores.postgres.schema import migrations
 from queue_core.task import NewTask
 from tests.support.engines import EngineUnavailableError, postgresql
 from tests.support.stores import new_url

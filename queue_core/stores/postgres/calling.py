@@ -5,9 +5,11 @@ This goes below the driver's cursors, to its `pq`: a pipeline of BEGIN and a ver
 which 12 us are ours, and 190 us with the driver's own pipeline.
 """
 
+import re
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import psycopg
@@ -18,8 +20,15 @@ from queue_core.stores.postgres.packing import Pack
 
 Row: TypeAlias = tuple[Any, ...]  # what its columns are is known only to the statement
 
+_QUALIFIED = re.compile(r"\btowline\.(?=\w)")
 _BINARY = 1
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+
+@cache
+def spelled(text: str, schema: str) -> str:
+    """SQL with the store's own schema where `towline.` stands for it. Texts are the program's own, so there are few."""
+    return _QUALIFIED.sub(f"{schema}.", text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +73,12 @@ class _Reader:
 class Caller:
     """Runs statements on one connection; for one thread at a time. Raises the driver's errors."""
 
-    def __init__(self, pgconn: pq.abc.PGconn, spell: Callable[[str], bytes], *, keeps_statements: bool) -> None:
+    def __init__(self, pgconn: pq.abc.PGconn, schema: str, *, keeps_statements: bool) -> None:
         """Args:
-        spell: makes a statement's text ready for the server.
         keeps_statements: whether the next transaction finds what this one prepared; not so behind some proxies.
         """
         self._pgconn = pgconn
-        self._spell = spell
+        self._schema = schema
         self._keeps_statements = keeps_statements
         self._known: dict[Statement, _Reader] = {}
 
@@ -120,13 +128,13 @@ class Caller:
         packed = _packed(statement, values)
         formats = [_BINARY] * len(packed)
         if not self._keeps_statements:
-            pgconn.send_query_params(self._spell(statement.sql), packed, None, formats, _BINARY)
+            pgconn.send_query_params(spelled(statement.sql, self._schema).encode(), packed, None, formats, _BINARY)
             expected.append(None)
             return _Reader()
         name = statement.name.encode()
         reader = self._known.get(statement)
         if reader is None:
-            pgconn.send_prepare(name, self._spell(statement.sql))
+            pgconn.send_prepare(name, spelled(statement.sql, self._schema).encode())
             expected.append(statement)
             reader = _Reader()
         pgconn.send_query_prepared(name, packed, formats, _BINARY)

@@ -4,7 +4,7 @@ import psycopg
 from psycopg import sql
 
 from queue_core.store import Check
-from queue_core.stores.postgres.schema import spelled
+from queue_core.stores.postgres.calling import spelled
 from queue_core.stores.postgres.wire import Connection
 
 MAX_PROBLEMS = 50

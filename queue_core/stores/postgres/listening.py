@@ -21,6 +21,8 @@ from psycopg import sql
 
 from queue_core.errors import StoreError, StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres import events
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.ears import Ear, Ears, rows
 from queue_core.stores.postgres.link import Link
 from queue_core.stores.postgres.sending import Sender
@@ -38,6 +40,8 @@ LOOK_AGAIN_SECONDS = (1.0, 3.0, 9.0, 27.0)
 """After the store's first listener began: for transactions that told nobody, as nobody listened, and commit now."""
 
 State = Literal["closed", "opening", "open", "lost", "deaf"]
+
+_HEAR = Statement("towline_hear", "SELECT towline.hear($1, $2)", (pack.int8, pack.text))
 
 log = structlog.get_logger()
 
@@ -229,9 +233,8 @@ class Listener:
 
     def _hear(self, number: int, ears: Sequence[Ear]) -> None:
         with self._link.lend() as wire:
-            call = f"SELECT {self._link.address.schema}.hear(%s::int8, %s::json)"
-            row = wire.connection.execute(call, (number, rows(ears))).fetchone()
-        if row != (True,):
+            ((is_known,),) = wire.caller.call(_HEAR, (number, rows(ears)))
+        if not is_known:
             if self._link.address.listen:
                 raise StoreUnsafeError(f"{self._link.url}: `listen` must lead to the same database as the URL itself")
             raise StoreUnavailableError(f"{self._link.url}: the listener was lost")

@@ -10,9 +10,8 @@ from psycopg import pq
 
 from queue_core.errors import StoreUnavailableError
 from queue_core.stores.postgres import packing as pack
-from queue_core.stores.postgres.calling import Caller, Row, Statement
+from queue_core.stores.postgres.calling import Row, Statement, spelled
 from queue_core.stores.postgres.link import Link
-from queue_core.stores.postgres.schema import spelled
 from queue_core.stores.postgres.wire import Wire
 
 _CLOSE = "SELECT xid::text, ids FROM towline.close_marks(%s, %s)"
@@ -47,12 +46,11 @@ class AnswerLostError(Exception):
 class Marking:
     """The calls of one step that need no transaction around them, on a connection that is lent."""
 
-    __slots__ = ("_caller", "_link", "_wire")
+    __slots__ = ("_link", "_wire")
 
-    def __init__(self, link: Link, wire: Wire, caller: Caller) -> None:
+    def __init__(self, link: Link, wire: Wire) -> None:
         self._link = link
         self._wire = wire
-        self._caller = caller
 
     def rows(self, statement: Statement, values: tuple[object, ...]) -> list[Row]:
         """Run a statement and commit it; it is given the mark after its values.
@@ -63,7 +61,7 @@ class Marking:
         wire = self._wire
         wire.calls += 1
         try:
-            return self._caller.call(statement, (*values, wire.mark, wire.calls))
+            return wire.caller.call(statement, (*values, wire.mark, wire.calls))
         except psycopg.Error as error:
             if wire.connection.pgconn.status == pq.ConnStatus.OK:
                 raise

@@ -1,18 +1,17 @@
 """Makes the schema and brings it up to date: numbered steps, forward only, each applied once and recognised after."""
 
 import hashlib
-import re
 from dataclasses import dataclass
 from importlib.resources import files
 
 from psycopg import sql
 
 from queue_core.errors import StoreCorruptError, StoreVersionError
+from queue_core.stores.postgres.calling import spelled
 from queue_core.stores.postgres.wire import Connection
 
 LOCK = 0x546F776C  # "Towl"; with the schema's name, whom it orders
 
-_QUALIFIED = re.compile(r"\btowline\.(?=\w)")
 _RECORD = """
     CREATE TABLE IF NOT EXISTS {}.migrations (number int4 PRIMARY KEY, name text NOT NULL, checksum text NOT NULL)
 """
@@ -41,11 +40,6 @@ def migrations() -> list[Migration]:
         if entry.name.endswith(".sql")
     ]
     return sorted(found, key=lambda migration: migration.number)
-
-
-def spelled(text: str, schema: str) -> str:
-    """SQL with the store's own schema where `towline.` stands for it."""
-    return _QUALIFIED.sub(f"{schema}.", text)
 
 
 def prepare(connection: Connection, schema: str, where: str) -> None:

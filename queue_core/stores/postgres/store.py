@@ -7,7 +7,6 @@ from math import inf
 from threading import Lock
 from types import TracebackType
 from typing import Final, Literal
-from weakref import WeakKeyDictionary
 
 import psycopg
 import structlog
@@ -28,7 +27,7 @@ from queue_core.stores.postgres.telling import TellingTransaction
 from queue_core.stores.postgres.tidying import Tidying
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.stores.postgres.upkeep import Upkeep
-from queue_core.stores.postgres.wire import Connection, Wire
+from queue_core.stores.postgres.wire import Wire
 
 _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
 _BEGIN_RELAXED: Final[Sequence[Call]] = (*_BEGIN, (RELAX, ()))
@@ -70,8 +69,6 @@ class PostgresStore:
         self._durability = durability
         self._address = parse_address(url)
         self._link = Link(self._address, settings={"synchronous_commit": "off" if durability == "relaxed" else "on"})
-        self._spelled: dict[str, bytes] = {}
-        self._callers: WeakKeyDictionary[Connection, Caller] = WeakKeyDictionary()
         self._signals = NotifySignals(self._link)
         self._upkeep = Upkeep(self._link, self._link.clock.monotonic)
         self._lock = Lock()
@@ -127,10 +124,9 @@ class PostgresStore:
     def enter(self, unit: Unit) -> tuple[Wire, Step]:
         """A connection, and a transaction on it that begins with its first statement."""
         wire = self._link.take()
-        caller = self._caller(wire)
         if wire.is_pooled and self._durability == "relaxed":
-            return wire, Step(caller, _BEGIN_RELAXED)
-        return wire, Step(caller, _BEGIN, Marking(self._link, wire, caller) if unit == "verb" else None)
+            return wire, Step(wire.caller, _BEGIN_RELAXED)
+        return wire, Step(wire.caller, _BEGIN, Marking(self._link, wire) if unit == "verb" else None)
 
     def commit(self, wire: Wire, step: Step) -> None:
         """Commit, or find out what became of it."""
@@ -150,7 +146,7 @@ class PostgresStore:
             self.roll_back(wire, step, error)
             raise
         try:
-            self._caller(wire).call(COMMIT, ())
+            wire.caller.call(COMMIT, ())
         except psycopg.Error as error:
             is_lost = pgconn.status != pq.ConnStatus.OK
             self._link.give_back(wire)
@@ -170,7 +166,7 @@ class PostgresStore:
         try:
             self._tidying.tidy(step)
             if step.is_open:
-                self._caller(wire).call(COMMIT, ())
+                wire.caller.call(COMMIT, ())
         except psycopg.Error as error:
             log.warning(events.TIDYING_FAILED, store=self.url, error=str(self._link.translate(error)))
         finally:
@@ -194,7 +190,7 @@ class PostgresStore:
         try:
             if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
                 with contextlib.suppress(psycopg.Error):
-                    self._caller(wire).call(ROLLBACK, ())
+                    wire.caller.call(ROLLBACK, ())
         finally:
             self._link.give_back(wire)
         if isinstance(error, psycopg.Error):
@@ -203,7 +199,7 @@ class PostgresStore:
     @contextmanager
     def within(self, connection: object) -> Iterator[PostgresTransaction]:
         """See `Store.within`: a `psycopg.Connection` with an open READ COMMITTED transaction."""
-        caller = Caller(self._check_foreign(connection).pgconn, self._spell, keeps_statements=False)
+        caller = Caller(self._check_foreign(connection).pgconn, self._address.schema, keeps_statements=False)
         try:
             yield TellingTransaction(Step(caller, ()))
         except psycopg.Error as error:
@@ -230,7 +226,7 @@ class PostgresStore:
     def read(self) -> Iterator[PostgresTransaction]:
         """See `Store.read`."""
         wire = self._link.take()
-        step = Step(self._caller(wire), [(SNAPSHOT, ())])
+        step = Step(wire.caller, [(SNAPSHOT, ())])
         try:
             yield PostgresTransaction(step)
         except psycopg.Error as error:
@@ -242,7 +238,7 @@ class PostgresStore:
         try:
             if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
                 with contextlib.suppress(psycopg.Error):
-                    self._caller(wire).call(COMMIT, ())
+                    wire.caller.call(COMMIT, ())
         finally:
             self._link.give_back(wire)
 
@@ -265,17 +261,3 @@ class PostgresStore:
         self._upkeep.close()
         self._signals.close()
         self._link.close()
-
-    def _caller(self, wire: Wire) -> Caller:
-        connection = wire.connection
-        caller = self._callers.get(connection)
-        if caller is None:
-            caller = Caller(connection.pgconn, self._spell, keeps_statements=not wire.is_pooled)
-            self._callers[connection] = caller
-        return caller
-
-    def _spell(self, text: str) -> bytes:
-        spelled = self._spelled.get(text)
-        if spelled is None:
-            spelled = self._spelled[text] = schema.spelled(text, self._address.schema).encode()
-        return spelled

@@ -12,6 +12,7 @@ from psycopg import sql
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres import failures
+from queue_core.stores.postgres.calling import Caller
 from queue_core.stores.postgres.watching import Watch
 from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
 
@@ -55,12 +56,14 @@ class Wire:
         number: counts the connections of a link.
         idle_since: monotonic seconds at which it was given back.
         is_lent: whether it is in use, and to be given back.
+        caller: runs statements on it.
         mark: names the connection in the schema's `marks`, `calls` the last of its calls there.
     """
 
     connection: Connection
     life: str
     is_pooled: bool
+    caller: Caller
     number: int = 0
     idle_since: float = 0.0
     is_lent: bool = False
@@ -137,7 +140,7 @@ def _greet(connection: Connection, where: str, schema: str) -> Wire:
         if isolation != ISOLATION:
             _refuse_isolation(where, isolation)
     life = "" if is_pooled or not has_life else read_life(connection, schema)
-    return Wire(connection, life, is_pooled)
+    return Wire(connection, life, is_pooled, Caller(connection.pgconn, schema, keeps_statements=not is_pooled))
 
 
 def read_life(connection: Connection, schema: str) -> str:
