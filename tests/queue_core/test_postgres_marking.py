@@ -11,10 +11,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Deletion, LeaseRequest, Store, Transaction
+from queue_core.store import Added, Deletion, LeaseRequest, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import tidying
-from queue_core.task import ANY, NewTask, TagFilter
+from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.cutting_wire import CuttingWire, a_wire
 from tests.support.eventually import eventually
 from tests.support.postgres_links import Operator, Pooler, operator, through
@@ -112,6 +112,10 @@ def plain(place: Place) -> Verb:
     return add(place, NewTask(b"x"))
 
 
+def later(place: Place) -> Verb:
+    return add(place, NewTask(b"x", tag="t", delay_seconds=60.0))
+
+
 def mixed(place: Place) -> Verb:
     place.added(NewTask(name="taken"))
     return add(place, NewTask(name="taken"), NewTask(tag="t"), NewTask(name="free"), NewTask(delay_seconds=60.0))
@@ -154,7 +158,7 @@ def after_an_expiry(place: Place) -> Verb:
     return exchange(place, (), FIVE)
 
 
-VERBS = [plain, mixed, bounded, one_for_one, the_first, the_last, several, of_a_tag, after_an_expiry]
+VERBS = [plain, later, mixed, bounded, one_for_one, the_first, the_last, several, of_a_tag, after_an_expiry]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: str(verb.__name__))
@@ -188,6 +192,17 @@ def test_a_verb_is_one_message_to_the_server(place: Place, verb: Callable[[Place
     place.wire.cut_next("pass")
     place.do(act)
     assert place.wire.messages == 1
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_tasks_that_were_told_again_are_those_of_the_call(place: Place, number: int) -> None:
+    tag = TagFilter.of("t")
+    place.wire.cut_next("lose answer")
+    added = place.do(add(place, *[NewTask(b"told again", tag="t", delay_seconds=60.0)] * number))
+    with place.store.read() as turn:
+        found = turn.peek(QUEUE, tag, frozenset(TaskState), limit=9, payload_bytes=10, now=place.clock.now())
+    assert [task.payload for task in found.tasks] == [b"told again"] * number
+    assert added == [Added(task.shown_name, "added", ready=False) for task in found.tasks]
 
 
 def test_leases_that_were_told_again_are_those_of_the_call(place: Place) -> None:

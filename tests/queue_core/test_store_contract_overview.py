@@ -119,6 +119,16 @@ def test_a_queues_settings_are_kept(store: Store) -> None:
 # -- statistics -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tag", [None, "a"])
+def test_tasks_added_one_by_one_are_counted_like_those_of_a_batch(store: Store, tag: str | None) -> None:
+    for delay_seconds in (None, 9, None, 9):
+        add(store, NewTask(tag=tag, delay_seconds=delay_seconds))
+    for tags in (ANY, UNTAGGED if tag is None else TagFilter.of(tag)):
+        found = stats(store, tags, now=at(1))
+        assert (found.ready, found.delayed, found.added_total) == (2, 2, 4)
+    assert stats(store, now=at(9)).ready == 4
+
+
 def test_statistics_tell_every_state_per_queue_and_per_tag(store: Store) -> None:
     add(store, NewTask(tag="a"), NewTask(tag="b"), NewTask(tag="b", delay_seconds=9), NewTask(), now=START)
     (held,) = lease(store, tags=TagFilter.of("b"), seconds=5, now=at(1))

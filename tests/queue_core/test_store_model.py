@@ -52,7 +52,8 @@ new_tasks = some.builds(
     max_leases=some.sampled_from([None, None, None, 1, 2, 3]),
 )
 next_tasks = some.lists(new_tasks, min_size=1, max_size=3)
-some_tasks = some.lists(new_tasks, min_size=1, max_size=5)
+plain_tasks = some.builds(NewTask, tag=some.sampled_from(TAGS), delay_seconds=delays)
+some_tasks = some.one_of(some.lists(new_tasks, min_size=1, max_size=5), some.tuples(plain_tasks).map(list))
 names = some.lists(some.sampled_from(["n1", "n2", "n3", "_1", "_2", "_5", "_9", "n9"]), min_size=1, max_size=4)
 specs = some.builds(
     QueueSpec,
