@@ -50,7 +50,9 @@ BEGIN
     END IF;
     IF worker_name <> '' THEN
         -- Whoever retires the worker waits until this lease is told, or is seen here.
-        PERFORM pg_advisory_xact_lock_shared('towline.workers'::regclass::oid::int4, hashtext(worker_name));
+        IF pg_advisory_xact_lock_shared('towline.workers'::regclass::oid::int4, hashtext(worker_name)) IS NULL THEN
+            RETURN NULL;  -- never, as above
+        END IF;
         PERFORM FROM towline.workers AS w WHERE w.worker = worker_name AND w.retired_at IS NULL;
         IF NOT FOUND THEN
             RETURN NULL;
