@@ -15,6 +15,8 @@ from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue, at
 
 FEW_ROWS = 260  # what a verb over ten tasks may read of a table, at any size
+FEW_BLOCKS = 400  # and of an index, which has more than that
+IDLE_TAGS = 100_000
 TEN = [NewTask(tag="tag-3") for _ in range(10)]
 
 _FILL = """
@@ -33,9 +35,18 @@ _COUNT = """
     FROM towline.tasks CROSS JOIN unnest(towline.kinds_of(tag)) AS k (kind) GROUP BY 1, 2, 4;
     UPDATE towline.queues SET has_tags = true
 """
+_COUNT_IDLE_TAGS = """
+    INSERT INTO towline.counts (queue, kind, slot, tag)
+    SELECT q.id, 2, 9, 'tags-' || n FROM generate_series(1, %s) AS n, towline.queues AS q
+"""
 _READ = """
     SELECT relname, seq_scan, coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
     WHERE schemaname = 'towline' AND relname IN ('tasks', 'counts', 'names', 'samples', 'workers', 'sessions')
+"""
+
+_BLOCKS = """
+    SELECT indexrelname, coalesce(idx_blks_hit + idx_blks_read, 0) FROM pg_statio_user_indexes
+    WHERE schemaname = 'towline'
 """
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -46,6 +57,7 @@ FILLS = [
     "empty",
     "30,000 tasks",
     "30,000 tasks, analyzed",
+    "30,000 tasks, analyzed when few had a tag",
     "40,000 of one tag",
     "40,000 untagged",
     "40,000 untagged, analyzed when few had a tag",
@@ -60,7 +72,8 @@ def filled(request: pytest.FixtureRequest) -> Iterator[tuple[Store, str]]:
     fill, _, analyzed = request.param.partition(", analyzed")
     with closing(open_store(url)) as store, psycopg.connect(url, autocommit=True) as connection:
         a_queue(store)
-        connection.execute("ALTER TABLE towline.tasks SET (autovacuum_enabled = off)")
+        for table in ("tasks", "counts"):
+            connection.execute(f"ALTER TABLE towline.{table} SET (autovacuum_enabled = off)".encode())
         if " when few " in analyzed:
             with store.begin() as transaction:
                 tag = "tag-3" if "tag" in analyzed else None
@@ -73,6 +86,7 @@ def filled(request: pytest.FixtureRequest) -> Iterator[tuple[Store, str]]:
         elif fill != "empty":
             connection.execute(_FILL.format(start=START, late=at(86_400)).encode(), (30_000,))
             connection.execute(_COUNT.encode())
+            connection.execute(_COUNT_IDLE_TAGS.encode(), (IDLE_TAGS,))
         if analyzed and "when" not in analyzed:
             connection.execute("ANALYZE")
         yield store, url
@@ -127,15 +141,25 @@ VERBS: dict[str, Verb] = {
 }
 
 
+def _blocks(connection: Connection) -> dict[str, int]:
+    """How many blocks of each index were looked at so far."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    return {str(name): int(str(blocks)) for name, blocks in connection.execute(_BLOCKS).fetchall()}
+
+
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_reads_few_rows_and_scans_no_table(filled: tuple[PostgresStore, str], verb: str) -> None:
+def test_a_verb_reads_few_rows_and_scans_no_table_and_no_index(filled: tuple[PostgresStore, str], verb: str) -> None:
     store, url = filled
-    with psycopg.connect(url) as connection, connection.transaction(force_rollback=True):
-        with store.within(connection) as transaction:
-            VERBS[verb](transaction)
-        for table, scans, rows in connection.execute(_READ).fetchall():
-            assert scans == 0, table
-            assert rows <= FEW_ROWS, table
+    with psycopg.connect(url, autocommit=True) as connection:
+        before = _blocks(connection)
+        with connection.transaction(force_rollback=True):
+            with store.within(connection) as transaction:
+                VERBS[verb](transaction)
+            for table, scans, rows in connection.execute(_READ).fetchall():
+                assert scans == 0, table
+                assert rows <= FEW_ROWS, table
+        for index, blocks in _blocks(connection).items():
+            assert blocks - before[index] <= FEW_BLOCKS, index
 
 
 def test_waiting_times_cost_the_head_of_the_queue(filled: tuple[PostgresStore, str]) -> None:

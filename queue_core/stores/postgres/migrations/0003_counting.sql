@@ -87,17 +87,18 @@ $$;
 CREATE FUNCTION sum_counts(queue_id int4, tags text[]) RETURNS towline.counts LANGUAGE plpgsql STABLE AS $$
 DECLARE
     sums towline.counts;
-    of_kind int2 := CASE WHEN tags IS NULL THEN 0 WHEN tags = '{}' THEN 1 ELSE 2 END;
+    kinds CONSTANT int2[] := CASE WHEN tags IS NULL THEN '{0,1}' WHEN tags = '{}' THEN '{1}' ELSE '{2}' END;
 BEGIN
-    SELECT queue_id, of_kind, 0, '', coalesce(sum(c.ready), 0), coalesce(sum(c.delayed), 0), coalesce(sum(c.leased), 0),
+    SELECT queue_id, kinds[1], 0, '', coalesce(sum(c.ready), 0), coalesce(sum(c.delayed), 0), coalesce(sum(c.leased), 0),
         coalesce(sum(c.dead), 0), coalesce(sum(c.added), 0), coalesce(sum(c.leases), 0), coalesce(sum(c.deleted), 0),
         coalesce(sum(c.released), 0), coalesce(sum(c.expired), 0), coalesce(sum(c.died), 0), max(c.changed_at)
     INTO sums
-    FROM unnest(CASE of_kind WHEN 2 THEN tags ELSE ARRAY[''] END) AS w (tag)
+    -- One look for each kind and tag. Of a range or a list of kinds every tag may be read.
+    FROM unnest(kinds) AS k (kind) CROSS JOIN unnest(CASE kinds[1] WHEN 2 THEN tags ELSE ARRAY[''] END) AS w (tag)
     CROSS JOIN LATERAL (
         SELECT * FROM towline.counts AS each
-        WHERE each.queue = queue_id AND each.kind BETWEEN of_kind AND greatest(of_kind, 1) AND each.tag = w.tag
-        OFFSET 0  -- one look for each tag: joined, the planner may read every tag of the queue
+        WHERE each.queue = queue_id AND each.kind = k.kind AND each.tag = w.tag
+        OFFSET 0  -- joined, the planner may read all of them
     ) AS c;
     RETURN sums;
 END $$;
