@@ -102,6 +102,8 @@ def _leased(transaction: Transaction, tags: TagFilter = ANY) -> list[str]:
 
 VERBS: dict[str, Verb] = {
     "add": lambda to: to.add(QUEUE, TEN, now=at(9)),
+    "add one": lambda to: to.add(QUEUE, [NewTask()], now=at(9)),
+    "add one of a tag": lambda to: to.add(QUEUE, [NewTask(tag="tag-3")], now=at(9)),
     "add named": lambda to: to.add(QUEUE, [NewTask(name=f"name-{number}") for number in range(10)], now=at(9)),
     "lease any": lambda to: to.lease(QUEUE, LeaseRequest(10, 9.0, ANY, "w"), now=at(9)),
     "lease untagged": lambda to: to.lease(QUEUE, LeaseRequest(10, 9.0, UNTAGGED, "w"), now=at(9)),
@@ -129,6 +131,10 @@ VERBS: dict[str, Verb] = {
     "stats": lambda to: to.stats(QUEUE, ANY, now=at(9)),
     "stats of a tag": lambda to: to.stats(QUEUE, TagFilter.of("tag-3"), now=at(9)),
     "tag stats": lambda to: to.tag_stats(QUEUE, after="tag-3", limit=5, now=at(9)),
+    "stats of the untagged": lambda to: to.stats(QUEUE, UNTAGGED, now=at(9)),
+    "postpone": lambda to: to.postpone(QUEUE, "_10", expected=at(86_400), eta=at(86_401), now=at(9)),
+    "lease delayed": lambda to: to.lease_delayed(QUEUE, 10, expected=at(86_400), worker="w", seconds=9.0, now=at(9)),
+    "lead": lambda to: to.lead("fleet", "host", seconds=9.0, now=at(9)),
     "live leases": lambda to: to.live_leases(QUEUE, limit=10, now=at(9)),
     "next eta": lambda to: to.next_eta(QUEUE, now=at(9)),
     "peek": lambda to: to.peek(QUEUE, ANY, frozenset({TaskState.READY}), limit=10, payload_bytes=1, now=at(9)),
