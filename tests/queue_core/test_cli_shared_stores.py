@@ -87,10 +87,10 @@ def test_a_password_is_not_shown(towline: Commands) -> None:
 def test_a_server_whose_store_stays_away_says_so_and_gives_up(
     towline: Commands, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    monkeypatch.setattr(serving, "START_SECONDS", 0.2)
+    monkeypatch.setattr(serving, "START_SECONDS", 1.0)
     told = towline("serve", "--store", scheme.format(free_port()), "--listen", "127.0.0.1:0")
     assert told.code == exits.UNAVAILABLE
-    assert "waiting up to 0 s for" in told.err
+    assert "waiting up to 1 s for" in told.err
     assert "secret" not in told.err
     assert "***" in told.err
     assert "next:" in told.err
