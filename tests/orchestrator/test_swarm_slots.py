@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.runtimes.swarm.slots import expendable, is_settled, slots
+from orchestrator.runtimes.swarm.slots import expendable, is_settled, lowered, slots
 from orchestrator.runtimes.swarm.tasks import Task
 
 
@@ -58,6 +58,20 @@ def removed(given_tasks: list[Task], fewer: int, *, luck: random.Random) -> list
 )
 def test_replicas_are_lowered_by_as_many_as_surely_may_go(told: str, going: str, fewer: int) -> None:
     assert expendable(tasks(told), going=going.split()) == fewer
+
+
+@pytest.mark.parametrize(
+    ("replicas", "by", "wanted"),
+    [
+        pytest.param(3, 1, 2, id="as many as there are slots"),
+        pytest.param(4, 1, None, id="a slot was not seen"),
+        pytest.param(2, 1, 2, id="lowered before, and Swarm did not look: told again"),
+        pytest.param(2, 2, 1, id="and one more may go now"),
+        pytest.param(1, 1, None, id="lowered by more than may go: Swarm would take another's"),
+    ],
+)
+def test_a_service_that_was_lowered_in_vain_is_told_again(replicas: int, by: int, wanted: int | None) -> None:
+    assert lowered(tasks("A:running A:running -:pending"), replicas=replicas, by=by) == wanted
 
 
 NODES = st.sampled_from(["A", "B", "C", "-"])

@@ -49,6 +49,17 @@ def expendable(tasks: Sequence[Task], *, going: Collection[str] = ()) -> int:
     return len({task.slot for task in unnumbered}) + sum(max(0, total[node] - highest) for node in total)
 
 
+def lowered(tasks: Sequence[Task], *, replicas: int, by: int) -> int | None:
+    """What the replicas of one service are to be set to so that `by` of its slots go; None: not now.
+
+    Usually it has as many replicas as slots. With more there is a slot that `tasks` lack. It has fewer when it was
+    lowered and Swarm did not look, as happens when it has just been made: only a change has it look again, so it is
+    told again, if no more go by that than may.
+    """
+    wanted = slots(tasks) - by
+    return wanted if wanted <= replicas <= slots(tasks) else None
+
+
 def _kept(node: str, placed: Sequence[Task], *, is_free: Collection[str]) -> int:
     """The highest number that a task which must stay can have on its node."""
     here = [task for task in placed if task.node == node]

@@ -14,7 +14,7 @@ from orchestrator.clock import Clock, Monotonic
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit
 from orchestrator.runtimes.swarm import slots as swarm_slots
-from orchestrator.runtimes.swarm.crew import Crew, Member
+from orchestrator.runtimes.swarm.crew import NEVER, Crew, Member
 from orchestrator.runtimes.swarm.growth import Growth
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmManager
 from orchestrator.runtimes.swarm.tasks import Task, by_service, exit_of, lost, vanished
@@ -37,6 +37,8 @@ EXPLAIN_SECONDS: Final = 1.0
 """Engines are asked about ends for so long in one look: what the others held must not wait for that."""
 PATIENCE_SECONDS: Final = 3.0
 """A worker that no signal reaches has so long to end by itself, as one that the queue refuses does in milliseconds."""
+AGAIN_SECONDS: Final = 1.0
+"""A service that was lowered, and has its slots after so long, is told again."""
 STRANGER_SECONDS: Final = 30.0
 """A task of ours that is nobody's worker for so long is asked to go."""
 
@@ -58,7 +60,8 @@ class Watch:
         self._is_away = False
         self._thread: Thread | None = None
         self._strangers: dict[str, Monotonic] = {}
-        self._quiet_since = Monotonic(float("-inf"))
+        self._lowered_at: dict[str, Monotonic] = {}
+        self._quiet_since = NEVER
         self._grown = -1
         self._is_swept = False
 
@@ -192,13 +195,15 @@ class Watch:
             self._grown, self._quiet_since, self._is_swept = grown, now, False
         is_quiet = now - self._quiet_since >= QUIET_SECONDS
         going = self._going(now)
-        for service, its in by_service(tasks).items():
+        services = by_service(tasks)
+        self._lowered_at = {service: at for service, at in self._lowered_at.items() if service in services}
+        for service, its in services.items():
             ended = swarm_slots.expendable(its)
             leaving = swarm_slots.expendable(its, going=going)
             if leaving > ended or (ended and is_quiet):
-                self._lower(service, swarm_slots.slots(its), by=leaving, grown=grown)
+                self._lower(service, its, by=leaving, grown=grown)
         if is_quiet and not self._is_swept:
-            self._is_swept = self._sweep(by_service(tasks), grown=grown)
+            self._is_swept = self._sweep(services, grown=grown)
 
     def _going(self, now: Monotonic) -> set[str]:
         going = {task for task, seen_at in self._strangers.items() if now - seen_at >= STRANGER_SECONDS}
@@ -209,15 +214,21 @@ class Watch:
                 going.add(member.task_id)
         return going
 
-    def _lower(self, service: str, slots: int, *, by: int, grown: int) -> None:
-        """Lower the replicas of a service that has as many as this look saw slots: else there is one it did not see."""
+    def _lower(self, service: str, tasks: Sequence[Task], *, by: int, grown: int) -> None:
+        """Lower the replicas of a service, if this look saw all its slots."""
+        now = self._clock.monotonic()
+        is_early = now - self._lowered_at.get(service, NEVER) < AGAIN_SECONDS
         with self._growth.changing:
             if self._growth.grown != grown:
                 return
             for found in self._manager.services():
-                if found.id == service and found.replicas == slots:
+                if found.id != service or (is_early and found.replicas < swarm_slots.slots(tasks)):
+                    continue
+                replicas = swarm_slots.lowered(tasks, replicas=found.replicas, by=by)
+                if replicas is not None:
                     with contextlib.suppress(ChangedMeanwhileError, SpawnError):
-                        self._manager.scale(found, slots - by)
+                        self._manager.scale(found, replicas)
+                        self._lowered_at[service] = now
 
     def _sweep(self, tasks: Mapping[str, Sequence[Task]], *, grown: int) -> bool:
         """Remove services of ended tasks that no pool's next worker would go to; whether none is left."""
