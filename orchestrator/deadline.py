@@ -12,7 +12,7 @@ from orchestrator.value import value
 _PUT_OFF_TURNS: Final = 2
 _ROUNDING: Final = 1e-9
 _BURST_HALF_LIFE_SECONDS: Final = 600.0
-_SLOWEST_FORGETTING: Final = 12.0
+_SLOWEST_FORGETTING: Final = 48.0
 _BURST_NOISE: Final = 0.2
 _MAX_BURST_LOOKS: Final = 256
 _LONG_AGO: Final = Monotonic(float("-inf"))
@@ -155,8 +155,8 @@ class Burst:
     def after(self, arrivals: int, *, at: Monotonic, crew: Crew, pace: Pace, lateness: float = 0.0) -> "Burst":
         """Learn that `arrivals` came in the turn that ended `at`.
 
-        A pool that is late is slower to forget, in proportion: `lateness` is its share of late leases over the share
-        that is allowed.
+        A pool that is late more often than it may be is slower to forget, by the square of `lateness`: its share of
+        late leases over the share that is allowed. One that is late seven times as often forgets half in eight hours.
         """
         reach = pace.startup_seconds + pace.turn_seconds
         recent = (*self.recent, (at, arrivals))[-_MAX_BURST_LOOKS:] if arrivals else self.recent
@@ -164,7 +164,7 @@ class Burst:
             recent = recent[1:]
         if pace.is_start_in_time:
             return Burst(0.0, at, recent)
-        half_life_seconds = _BURST_HALF_LIFE_SECONDS * min(_SLOWEST_FORGETTING, max(1.0, lateness))
+        half_life_seconds = _BURST_HALF_LIFE_SECONDS * min(_SLOWEST_FORGETTING, max(1.0, lateness**2))
         workers = self.workers * 0.5 ** (max(0.0, at - self.at) / half_life_seconds)
         total = 0
         for then, count in reversed(recent):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Burst, Crew, Pace, workers_needed
+from orchestrator.deadline import Crew, Pace, workers_needed
 from orchestrator.decision import Conditions, Decision
 from orchestrator.durations import Durations
 from orchestrator.estimate import Arrivals, Estimates, Service, Startup
@@ -163,17 +163,6 @@ class TestAnSloShorterThanAStart:
         decision, state = decide(burst, fleet=fleet, spec=self.spec, state=self.known, now=NOW)
         assert state.burst.warm_workers > 5
         assert decision.target >= state.burst.warm_workers
-
-    def test_a_burst_is_half_forgotten_in_ten_minutes_and_lets_the_pool_empty(self) -> None:
-        pace = Pace(10, 7, 12, 1)
-        crew = Crew(0, (), 1, EVEN)
-        burst = Burst().after(90, at=NOW, crew=crew, pace=pace)
-        later = burst.after(0, at=Monotonic(NOW + 600), crew=crew, pace=pace)
-        assert later.workers == pytest.approx(burst.workers / 2)
-        assert burst.after(0, at=Monotonic(NOW + 6_000), crew=crew, pace=pace).warm_workers == 0
-
-    def test_nothing_is_kept_warm_where_a_start_is_in_time(self) -> None:
-        assert Burst().after(90, at=NOW, crew=Crew(0, (), 1, EVEN), pace=Pace(30, 21, 1, 3)).warm_workers == 0
 
 
 class TestShrinking:
