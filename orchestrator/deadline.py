@@ -155,8 +155,8 @@ class Burst:
     def after(self, arrivals: int, *, at: Monotonic, crew: Crew, pace: Pace, lateness: float = 0.0) -> "Burst":
         """Learn that `arrivals` came in the turn that ended `at`.
 
-        A pool that is late more often than it may be is slower to forget, by the square of `lateness`: its share of
-        late leases over the share that is allowed. One that is late seven times as often forgets half in eight hours.
+        A pool that is late more often than it may be is slower to forget, by `lateness`, its share of late leases over the
+        share that is allowed, or by the square of what is too many: at seven times the share half in six hours.
         """
         reach = pace.startup_seconds + pace.turn_seconds
         recent = (*self.recent, (at, arrivals))[-_MAX_BURST_LOOKS:] if arrivals else self.recent
@@ -164,8 +164,8 @@ class Burst:
             recent = recent[1:]
         if pace.is_start_in_time:
             return Burst(0.0, at, recent)
-        half_life_seconds = _BURST_HALF_LIFE_SECONDS * min(_SLOWEST_FORGETTING, max(1.0, lateness**2))
-        workers = self.workers * 0.5 ** (max(0.0, at - self.at) / half_life_seconds)
+        slower = min(_SLOWEST_FORGETTING, max(1.0, lateness, (lateness - 1.0) ** 2))
+        workers = self.workers * 0.5 ** (max(0.0, at - self.at) / (_BURST_HALF_LIFE_SECONDS * slower))
         total = 0
         for then, count in reversed(recent):
             total += count

@@ -19,6 +19,7 @@ from orchestrator.value import value
 FAILING_SHARE: Final = 0.9
 STALE_TURNS: Final = 3.0
 SPAWNS_PER_CORE: Final = 2
+_STEP_IN_DOUBT: Final = 1.5
 
 
 @value
@@ -94,13 +95,29 @@ def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Not beyond the size from which on more workers get no more done; those beyond it finish and go."""
     cap = facts.knee.cap
     if cap is None:
-        if not facts.knee.is_suspected or not 0 < facts.current < target:
-            return None
-        return facts.current, Limit("contention", "leases last longer the more are held: growth waits for some to end")
+        return _while_in_doubt(target, facts)
     most = _most_under(cap, facts.spec)
     if target <= most:
         return None
     return most, Limit("contention", f"{cap.beyond} leases at a time get no more done than {cap.workers}")
+
+
+def _while_in_doubt(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """No growth while contention is suspected; for the rest of that minute by half of those who are up, at most.
+
+    What is past the knee shows soonest in a fleet that is somewhat larger; in one far larger its leases end too late.
+    """
+    current = facts.current
+    if not 0 < current < target:
+        return None
+    if facts.knee.is_suspected:
+        return current, Limit("contention", "leases last longer the more are held: growth waits for some to end")
+    if not facts.knee.is_in_doubt(facts.now):
+        return None
+    most = max(current, math.ceil(_STEP_IN_DOUBT * (current - facts.starting)))
+    if target <= most:
+        return None
+    return most, Limit("contention", "leases lasted longer the more were held: growth by half, until it is clear")
 
 
 def _most_under(cap: Cap, spec: PoolSpec) -> int:

@@ -109,6 +109,10 @@ class Knee:
     quiet_until: Monotonic = _LONG_AGO
     is_suspected: bool = False
 
+    def is_in_doubt(self, at: Monotonic) -> bool:
+        """Whether contention was suspected within the last minute, for the first time in five."""
+        return at - self.suspected_at <= _SUSPECT_SECONDS
+
     def after(
         self,
         finished: Iterable[FinishedLease],

@@ -23,7 +23,7 @@ def test_it_is_half_forgotten_in_ten_minutes_and_lets_the_pool_empty() -> None:
 
 @pytest.mark.parametrize(
     ("lateness", "half_life_seconds"),
-    [(0.0, 600), (1.0, 600), (2.0, 2_400), (6.0, 21_600), (7.0, 28_800), (99.0, 28_800)],
+    [(0.0, 600), (1.0, 600), (2.0, 1_200), (3.0, 2_400), (7.0, 21_600), (8.0, 28_800), (99.0, 28_800)],
 )
 def test_a_pool_that_is_late_too_often_is_slower_to_forget(lateness: float, half_life_seconds: int) -> None:
     assert later(half_life_seconds, lateness=lateness).workers == pytest.approx(BURST.workers / 2)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from orchestrator.clock import Monotonic
 from orchestrator.decision import NOTHING_SPECIAL
 from orchestrator.estimate import Outcomes
@@ -100,6 +102,26 @@ def test_a_suspicion_only_stops_growth() -> None:
     answer = contention(21, suspected)
     assert answer is not None
     assert answer[0] == 20
+
+
+def test_for_the_rest_of_a_minute_after_a_suspicion_a_pool_grows_by_half_at_a_time() -> None:
+    doubtful = facts(knee=Knee(suspected_at=Monotonic(NOW - 60)))
+    assert contention(30, doubtful) is None
+    answer = contention(31, doubtful)
+    assert answer is not None
+    assert (answer[0], answer[1].guard) == (30, "contention")
+    clear = facts(knee=Knee(suspected_at=Monotonic(NOW - 61)))
+    assert contention(99, clear) is None
+
+
+@pytest.mark.parametrize(("starting", "most"), [(0, 30), (8, 30), (10, 30), (15, 35)])
+def test_in_doubt_only_workers_that_are_up_count_for_growth(starting: int, most: int) -> None:
+    fleet = a_fleet_of(busy=20, starting=starting)
+    doubtful = facts(knee=Knee(suspected_at=NOW), fleet=fleet, alive=fleet.alive)
+    assert contention(most, doubtful) is None
+    answer = contention(most + 1, doubtful)
+    assert answer is not None
+    assert answer[0] == most
 
 
 def test_a_pool_whose_work_fails_does_not_grow_unless_told_to() -> None:
