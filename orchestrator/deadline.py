@@ -155,8 +155,8 @@ class Burst:
     def after(self, arrivals: int, *, at: Monotonic, crew: Crew, pace: Pace, lateness: float = 0.0) -> "Burst":
         """Learn that `arrivals` came in the turn that ended `at`.
 
-        A pool that is late more often than it may be is slower to forget, by `lateness`, its share of late leases over the
-        share that is allowed, or by the square of what is too many: at seven times the share half in six hours.
+        A pool that is late more often than it may be is slower to forget: by `lateness`, its share of late leases over
+        the share that is allowed, or by the square of what is too many. At seven times the share, half in six hours.
         """
         reach = pace.startup_seconds + pace.turn_seconds
         recent = (*self.recent, (at, arrivals))[-_MAX_BURST_LOOKS:] if arrivals else self.recent
