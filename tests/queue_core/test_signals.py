@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -227,3 +228,23 @@ def test_strangers_names_in_the_folder_are_left_alone(tmp_path: Path) -> None:
         signals.publish("q", None, 1)
         signals.close()
     assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("below", ["a", "b" * 100], ids=["a short path", "a long path"])
+def test_the_folder_may_come_go_and_come_back_while_a_process_publishes(below: str) -> None:
+    with TemporaryDirectory() as short:
+        home = Path(short) / below
+        home.mkdir()
+        (home / "queue.db").touch()
+        publisher, listener = SocketSignals(home / "queue.db"), SocketSignals(home / "queue.db")
+        publisher.publish("q", None, 1)
+        for _ in range(2):
+            ear = listener.subscribe("q", ANY)
+            publisher.publish("q", None, 1)
+            assert woken(listener, ear) == [True]
+            ear.close()
+            (home / "queue.db-wake").rmdir()
+            publisher.publish("q", None, 1)
+            publisher.publish("q", None, 1)
+        publisher.close()
+        listener.close()

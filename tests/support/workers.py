@@ -1,7 +1,7 @@
 """Workers for tests: a runner in a thread over a memory store, and queues that fail on demand."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -80,6 +80,7 @@ def running_worker(
     def run() -> None:
         worker.code = runner.run()
 
+    others = set(threading.enumerate())  # of stores that tests before this one have not let go yet
     worker = RunningWorker(runner, threading.Thread(target=run, daemon=True))
     worker.thread.start()
     try:
@@ -88,4 +89,8 @@ def running_worker(
         runner.drain("the test is over")
         runner.release_now("the test is over")
         eventually(lambda: not worker.thread.is_alive())
-        eventually(lambda: not any(thread.name.startswith("towline-") for thread in threading.enumerate()))
+        eventually(lambda: not _of_towline(set(threading.enumerate()) - others))
+
+
+def _of_towline(threads: Iterable[threading.Thread]) -> list[str]:
+    return [thread.name for thread in threads if thread.name.startswith("towline-")]
