@@ -10,6 +10,7 @@ from queue_core.errors import InvalidTokenError
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted
 from queue_core.stores.sqlite.ending import fences_of
+from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.samples import pack, sample_of, unpack
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import Lease, NewTask, parse_token
@@ -71,6 +72,24 @@ def test_samples_are_packed_without_loss(size: int) -> None:
     assert [(each.name, each.tag, each.ended_at) for each in unpacked] == [
         (each.name, each.tag, each.ended_at) for each in finished
     ]
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_payload_that_is_long_lies_apart_whether_or_not_its_task_is_added_alone(
+    tmp_path: Path, together: int
+) -> None:
+    store = SqliteStore(tmp_path / "queue.db")
+    a_queue(store)
+    for size in (LONG_PAYLOAD_BYTES, LONG_PAYLOAD_BYTES + 1):
+        add(store, *[NewTask(b"x" * size)] * together)
+    apart = store._writer.execute(
+        "SELECT t.id FROM payloads JOIN tasks t USING (id) WHERE t.payload IS NULL"
+    ).fetchall()
+    assert [row[0] for row in apart] == [together + number for number in range(1, together + 1)]
+    assert [len(held.payload) for held in lease(store, 2 * together)] == sorted(
+        [LONG_PAYLOAD_BYTES, LONG_PAYLOAD_BYTES + 1] * together
+    )
+    store.close()
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,13 @@ def release(store: Store, token: str, *, now: Instant = START) -> None:
 
 
 @pytest.mark.parametrize("how", ["released", "expired"])
+@pytest.mark.parametrize("name", [pytest.param("bad", id="with a name"), pytest.param(None, id="without")])
 @pytest.mark.parametrize(("of_queue", "own", "granted"), LEASES)
 def test_a_task_is_leased_as_often_as_its_bound_says(
-    store: Store, how: str, of_queue: int | None, own: int | None, granted: int
+    store: Store, how: str, name: str | None, of_queue: int | None, own: int | None, granted: int
 ) -> None:
     a_queue(store, max_leases=of_queue)
-    add(store, NewTask(b"bad", name="bad", max_leases=own))
+    add(store, NewTask(b"bad", name=name, max_leases=own))
     now, numbers = START, []
     while held := lease(store, seconds=10, now=now):
         numbers.append(held[0].lease_number)
