@@ -72,7 +72,8 @@ def test_a_lease_that_its_caller_did_not_wait_for_is_given_back() -> None:
         store.stall()
         with pytest.raises((exceptions.DeadlineExceeded, exceptions.RetryError)):
             client.lease_tasks(request=LEASE, timeout=0.3)
-        with pytest.raises(exceptions.InvalidArgument):  # told after the server has heard, on the same wire, who is gone
+        # Answered once the server has heard, on the same wire, who is gone.
+        with pytest.raises(exceptions.InvalidArgument):
             client.lease_tasks(request={"parent": "nobody's"})
         store.flow()
         service = QueueService(store)
