@@ -115,3 +115,8 @@ class MeteredSyncer(FileSyncer):
         """See `Syncer.sync`."""
         self._meter.event()
         super().sync()
+
+    def grow(self, size_bytes: int) -> None:
+        """See `Syncer.grow`."""
+        self._meter.event()
+        super().grow(size_bytes)

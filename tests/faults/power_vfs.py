@@ -4,6 +4,7 @@ The real files are what the page cache is: right for every reader, and lost in t
 """
 
 import errno
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -122,12 +123,21 @@ class PowerSyncer:
 
     def __init__(self, disk: PowerDisk, path: Path) -> None:
         self._disk = disk
+        self._path = path
         self._name = path.name
         self._handle = Handle()
 
     def sync(self) -> None:
         """See `Syncer.sync`."""
         self._disk.sync(self._name, self._handle)
+
+    def grow(self, size_bytes: int) -> None:
+        """See `Syncer.grow`."""
+        with self._path.open("r+b") as file:
+            present_bytes = file.seek(0, os.SEEK_END)
+            if present_bytes < size_bytes:
+                self._disk.write(self._name, present_bytes, bytes(size_bytes - present_bytes))
+                file.write(bytes(size_bytes - present_bytes))
 
     def close(self) -> None:
         """Nothing to release."""

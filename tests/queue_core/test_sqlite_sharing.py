@@ -40,6 +40,9 @@ class HeldSyncer:
         if self.failure is not None:
             raise self.failure
 
+    def grow(self, size_bytes: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -278,6 +281,9 @@ class FailingSyncer:
         pass
 
     def sync(self) -> None:
+        raise OSError("no")
+
+    def grow(self, size_bytes: int) -> None:
         raise OSError("no")
 
     def close(self) -> None:

@@ -13,12 +13,25 @@ from typing import Protocol
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError
 from queue_core.store import Ticket
 
+FEWEST_PAGES = 16
+"""A log that is shorter, of a program that adds a few tasks and ends, is left as it is."""
+SPARE_PAGES = 8
+"""More than most commits take."""
+LOG_HEAD_BYTES = 32
+FRAME_BYTES = 24 + 4096
+
 
 class Syncer(Protocol):
     """Makes a file's present content durable."""
 
     def sync(self) -> None:
         """Return when everything written before the call survives a power cut. Raises `OSError`."""
+
+    def grow(self, size_bytes: int) -> None:
+        """Fill the file up to that size with zeros, unless it is as long. Only while nobody else writes.
+
+        Raises `OSError`.
+        """
 
     def close(self) -> None:
         """Release the file."""
@@ -33,6 +46,11 @@ class FileSyncer:
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
+    def grow(self, size_bytes: int) -> None:
+        present_bytes = os.fstat(self._descriptor).st_size
+        if present_bytes < size_bytes:
+            os.pwrite(self._descriptor, bytes(size_bytes - present_bytes), present_bytes)
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -46,8 +64,37 @@ class NoSyncer:
     def sync(self) -> None:
         pass
 
+    def grow(self, size_bytes: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
+
+
+class LogRoom:
+    """Keeps room in the log for the commits to come.
+
+    A sync after which a file has grown takes twice as long: its size must be written too. So the log grows by as much
+    again when it is nearly full, once for many commits. Zeros at its end are no frames to SQLite, whoever finds them.
+    """
+
+    def __init__(self, syncer: Syncer, most_pages: int) -> None:
+        """Args:
+        most_pages: about as many as it has when SQLite begins anew from its start.
+        """
+        self._syncer = syncer
+        self._most_pages = most_pages + SPARE_PAGES
+        self._pages = 0
+
+    def keep(self, used_pages: int) -> None:
+        """Grow if it is time. Only within a write transaction: SQLite keeps everybody else off the log meanwhile."""
+        if used_pages < FEWEST_PAGES or used_pages + SPARE_PAGES <= self._pages or self._pages >= self._most_pages:
+            return
+        self._pages = min(2 * used_pages, self._most_pages)
+        try:
+            self._syncer.grow(LOG_HEAD_BYTES + self._pages * FRAME_BYTES)
+        except OSError:
+            self._pages = self._most_pages  # no room: the transaction finds out whether there is enough for it
 
 
 class GroupSync:

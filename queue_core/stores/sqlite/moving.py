@@ -93,7 +93,7 @@ def hold_names(step: Step, name: str, names: Sequence[HeldName], *, now: Instant
 
 
 def set_moved(step: Step, name: str, to: str) -> None:
-    """See `Transaction.set_moved`. Every process learns of it, as the catalog's version rises."""
+    """See `Transaction.set_moved`. Every process learns of it, as the catalog's revision rises."""
     queue = step.queue(name)
     if queue.spec.moved_to != to:
         step.told = True

@@ -1,12 +1,13 @@
 """What the verbs of one transaction share: the connection, what is known of queues and tags, and what is to be written.
 
 A `Known` outlives transactions. A part of it holds until another process commits anything, which the library tells; the
-rest until `catalog.version` rises.
+rest until `catalog.revision` rises.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from queue_core.admission import check_not_moved
 from queue_core.clock import Instant
@@ -22,6 +23,12 @@ MAX_KNOWN_TAGS = 50_000
 TAG_IDLE_MICROSECONDS = 86_400 * 1_000_000
 TAGS_EXAMINED_PER_NEW_TAG = 8
 
+Arrival: TypeAlias = tuple[int, int, int, Instant, int | None, bytes]
+
+_LOOK = (
+    "SELECT revision, (SELECT added FROM counts WHERE id = 0), (SELECT count(*) FROM arrivals),"
+    " (SELECT max(id) FROM arrivals), EXISTS (SELECT 1 FROM storage) FROM catalog"
+)
 _ACTED_ON = (
     "lease_seconds",
     "max_lease_seconds",
@@ -48,8 +55,11 @@ class Known:
     def __init__(self) -> None:
         self.seen = -1  # the library's number for the file as the last commit here left it
         self.next_id = 1
+        self.counted_id = 0  # the last id that `counts` tells of: those of arrivals are beyond
+        self.arrived = 0
+        self.is_limited = False
         self.last_samples: dict[int, int] = {}
-        self.version = -1
+        self.revision = -1
         self.queues: dict[str, QueueRow] = {}
         self.tag_ids: dict[tuple[int, str], int] = {}
         self.tags: dict[int, str | None] = {}
@@ -60,7 +70,7 @@ class Known:
         """Know nothing: after a rollback, or when the catalog has changed."""
         self.seen = -1
         self.last_samples.clear()
-        self.version = -1
+        self.revision = -1
         self.queues.clear()
         self.tag_ids.clear()
         self.tags.clear()
@@ -69,7 +79,19 @@ class Known:
 class Step:
     """One transaction under way on one connection."""
 
-    __slots__ = ("_finished", "_new_tags", "connection", "counts", "cursor", "known", "next_id", "now", "told")
+    __slots__ = (
+        "_finished",
+        "_new_tags",
+        "arrived",
+        "arriving",
+        "connection",
+        "counts",
+        "cursor",
+        "known",
+        "next_id",
+        "now",
+        "told",
+    )
 
     def __init__(
         self, connection: Connection, known: Known, *, cursor: Cursor | None = None, seen: int | None = None
@@ -89,16 +111,21 @@ class Step:
         if seen is None or seen != known.seen:
             self._look_again()
         self.next_id = known.next_id  # ids are given to tasks in order, and never a second time
+        self.arrived = known.arrived
+        self.arriving: list[tuple[int, Arrival]] = []
+        """Added in this transaction, to wait or to be sorted in (`arriving.py`): the row that counts the whole queue,
+        and the cells of a row."""
 
     def _look_again(self) -> None:
         """Read what another process may have changed."""
         known = self.known
-        row = self.connection.execute("SELECT version, (SELECT added FROM counts WHERE id = 0) FROM catalog").fetchone()
+        row = self.connection.execute(_LOOK).fetchone()
         assert row is not None, "the migration wrote it"
-        if row[0] != known.version:
+        if row[0] != known.revision:
             known.forget()
-            known.version = row[0]
-        known.next_id = row[1] + 1
+            known.revision = row[0]
+        known.counted_id, known.arrived, last_arrival, known.is_limited = row[1:]
+        known.next_id = max(known.counted_id, last_arrival or 0) + 1
         known.last_samples.clear()
 
     # -- queues ---------------------------------------------------------------------------------------------------
@@ -130,10 +157,10 @@ class Step:
 
     def catalog_changed(self) -> None:
         """Have every process read queues and tags anew, this one included."""
-        self.connection.execute("UPDATE catalog SET version = version + 1")
+        self.connection.execute("UPDATE catalog SET revision = revision + 1")
         self.known.forget()
-        row = self.connection.execute("SELECT version FROM catalog").fetchone()
-        self.known.version = row[0] if row is not None else -1
+        row = self.connection.execute("SELECT revision FROM catalog").fetchone()
+        self.known.revision = row[0] if row is not None else -1
 
     # -- tags -----------------------------------------------------------------------------------------------------
 
@@ -231,9 +258,11 @@ class Step:
     def write(self) -> None:
         """Write samples and counters; the last act before the commit."""
         self.write_samples()
-        if self.next_id != self.known.next_id:
-            self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (self.next_id - 1,))
-            self.known.next_id = self.next_id
+        known, last_id = self.known, self.next_id - 1
+        if last_id != known.counted_id and not self.arrived:
+            self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
+            known.counted_id = last_id
+        known.next_id, known.arrived = self.next_id, self.arrived
         self.counts.write(self.cursor, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()

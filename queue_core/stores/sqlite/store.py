@@ -14,9 +14,10 @@ from typing import Literal
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreFullError, StoreUnavailableError
 from queue_core.store import Check, Ticket, Unit
+from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
-from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, OpenSyncer, SyncAhead
+from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead
 from queue_core.stores.sqlite.file import check_path, connect, inspect, prepare
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.step import Known, Step
@@ -86,6 +87,7 @@ class SqliteStore:
         syncer = (open_syncer or FileSyncer)(self._beside("-wal"))
         self._group = GroupSync(syncer, self._path)
         self._ahead = SyncAhead(syncer, self._group.fail) if durability == "relaxed" else None
+        self._room = LogRoom(syncer, CHECKPOINT_PAGES) if durability == "strict" else None
         self._signals = SocketSignals(self._path)
         self._known = Known()
         self._clock = SystemClock()
@@ -160,7 +162,11 @@ class SqliteStore:
         """Commit, or roll back for an `error`, and let the next writer in; for `Writing`."""
         if error is None:
             try:
+                if step.arriving:
+                    arriving.let_wait(step)
                 step.write()
+                if self._room is not None:
+                    self._room.keep(self._pages)
                 self._cursor.execute("COMMIT")
             except BaseException as failure:
                 self._give_up(failure)
@@ -208,21 +214,60 @@ class SqliteStore:
 
     @contextmanager
     def _snapshot(self) -> Iterator[Step]:
+        """All tasks as they are by now, none of them waiting to be sorted in."""
+        try:
+            with self._glance() as step:
+                if not step.arrived:
+                    yield step
+                    return
+            if not self._sort_in():
+                with self._unsaved() as step:
+                    yield step
+                return
+            with self._glance() as step:
+                step.arrived = 0  # they came after this look began
+                yield step
+        except self._driver.error as error:
+            raise self._driver.translate(error, str(self._path)) from error
+
+    @contextmanager
+    def _glance(self) -> Iterator[Step]:
+        """The file as it is."""
         with self._readers_lock:
             self._check_usable()
             reader = self._readers.pop() if self._readers else None
         connection, known = reader or (self._connect_reader(), Known())
         try:
+            connection.execute("BEGIN")
+            yield Step(connection, known)
+        finally:
+            with contextlib.suppress(self._driver.error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            self._keep_reader(connection, known)
+
+    def _sort_in(self) -> bool:
+        """Sort in what waits; False when the disk has no room for that."""
+        try:
+            with self.begin() as transaction:
+                transaction.sort_in()
+        except StoreFullError:
+            return False
+        return True
+
+    @contextmanager
+    def _unsaved(self) -> Iterator[Step]:
+        """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
+        step = self.enter()
+        try:
+            SqliteTransaction(step).sort_in()
+            step.write()
+            yield step
+        finally:
             try:
-                connection.execute("BEGIN")
-                yield Step(connection, known)
+                self._roll_back()
             finally:
-                with contextlib.suppress(self._driver.error):
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                self._keep_reader(connection, known)
-        except self._driver.error as error:
-            raise self._driver.translate(error, str(self._path)) from error
+                self._unlock()
 
     def ticket(self) -> Ticket:
         """See `Store.ticket`."""

@@ -25,6 +25,7 @@ from queue_core.stores import once
 from queue_core.stores.sqlite import (
     adding,
     administering,
+    arriving,
     ending,
     exchanging,
     leasing,
@@ -49,11 +50,23 @@ class SqliteTransaction:
     """See `Transaction`."""
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self._bare = step
+
+    @property
+    def _step(self) -> Step:
+        """For all but adds: by now no task waits to be sorted in."""
+        step = self._bare
+        if step.arrived or step.arriving:
+            arriving.sort_in(step)
+        return step
 
     def _at(self, now: Instant) -> Step:
-        self._step.now = now
+        self._bare.now = now
         return self._step
+
+    def sort_in(self) -> None:
+        """Let no task wait: see `arriving`."""
+        assert self._step.arrived == 0, "they are sorted in"
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -76,11 +89,14 @@ class SqliteTransaction:
         storage.set_storage_limit(self._step, limit_bytes)
 
     def storage(self) -> Storage:
-        return storage.storage(self._step.connection)
+        return storage.storage(self._bare.connection)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        self._bare.now = now
+        if (arrived := arriving.arrive(self._bare, queue, tasks, now=now)) is not None:
+            return arrived
         step = self._at(now)
         adding.check_adds(step, queue, tasks, now=now)
         return adding.add(step, queue, tasks, now=now)
@@ -214,7 +230,7 @@ class SqliteTransaction:
         return once.add_once(self, queue, tasks, call, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return sessions.last_answer(self._step, session)
+        return sessions.last_answer(self._bare, session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        sessions.keep_answer(self._at(now), session, number, answer, now=now)
+        sessions.keep_answer(self._bare, session, number, answer, now=now)
