@@ -12,6 +12,7 @@ from queue_core.errors import StoreFullError
 from queue_core.store import Store
 from queue_core.stores.sqlite.arriving import FEW, MAX_ARRIVALS
 from queue_core.stores.sqlite.driver import apsw_driver, stdlib_driver
+from queue_core.stores.sqlite.durable import FileSyncer
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask, TagFilter
@@ -46,6 +47,35 @@ def test_a_task_added_alone_waits_until_somebody_looks(store: Store, tmp_path: P
     found = peek(store)[-1]
     assert (found.payload, found.tag, found.added_at, found.eta, found.max_leases) == (b"alone", "a", at(1), at(1), 2)
     assert store.check().problems == ()
+
+
+def test_it_is_durable_before_its_add_returns(tmp_path: Path) -> None:
+    synced: list[str] = []
+
+    class Noting(FileSyncer):
+        def sync(self) -> None:
+            synced.append("sync")
+            super().sync()
+
+    with closing(SqliteStore(tmp_path / FILE, open_syncer=Noting)) as store:
+        a_queue(store)
+        add(store, NewTask(), NewTask())
+        store.sync(store.ticket())
+        synced.clear()
+        add(store, NewTask())
+        store.sync(store.ticket())
+        assert synced == ["sync"]
+        assert stats(store).ready == 3
+        store.sync(store.ticket())
+        assert synced == ["sync"]  # that they were sorted in since need not be durable: nobody was told anything
+
+
+def test_its_tag_was_last_changed_when_it_was_added(store: Store, tmp_path: Path) -> None:
+    add(store, NewTask(tag="a"), now=at(7))
+    assert stats(store, now=at(9)).ready == 3
+    with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
+        ((changed_at,),) = connection.execute("SELECT changed_at FROM counts WHERE tag = 'a'").fetchall()
+    assert changed_at == at(7)
 
 
 def test_it_is_leased_by_another_process_and_ids_go_on(store: Store, tmp_path: Path) -> None:
