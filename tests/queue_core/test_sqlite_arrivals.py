@@ -15,7 +15,7 @@ from queue_core.stores.sqlite.driver import apsw_driver, stdlib_driver
 from queue_core.stores.sqlite.durable import FileSyncer
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
-from queue_core.task import NewTask, TagFilter
+from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter
 from tests.faults.fault_vfs import FaultVfs, Meter
 from tests.faults.quiet_driver import quiet_driver
 from tests.support.moved_tasks import peek
@@ -70,12 +70,42 @@ def test_it_is_durable_before_its_add_returns(tmp_path: Path) -> None:
         assert synced == ["sync"]  # that they were sorted in since need not be durable: nobody was told anything
 
 
-def test_its_tag_was_last_changed_when_it_was_added(store: Store, tmp_path: Path) -> None:
-    add(store, NewTask(tag="a"), now=at(7))
-    assert stats(store, now=at(9)).ready == 3
+@pytest.mark.parametrize("number", [1, FEW + 1])
+def test_its_tag_was_last_changed_when_it_was_added(store: Store, tmp_path: Path, number: int) -> None:
+    with store.begin() as transaction:
+        for _ in range(number):
+            transaction.add(QUEUE, [NewTask(tag="a")], now=at(7))
+    assert stats(store, now=at(9)).ready == number + 2
     with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
         ((changed_at,),) = connection.execute("SELECT changed_at FROM counts WHERE tag = 'a'").fetchall()
     assert changed_at == at(7)
+
+
+def test_it_is_one_page_of_the_log(store: SqliteStore) -> None:
+    add(store, NewTask())
+    before = store._pages
+    for _ in range(5):
+        add(store, NewTask())
+    assert store._pages == before + 5
+
+
+def test_what_comes_while_a_reader_begins_is_left_to_the_next(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sort_in = store._sort_in
+
+    def sort_in_and_another_adds() -> bool:
+        is_done = sort_in()
+        add(other, NewTask())
+        return is_done
+
+    with closing(SqliteStore(tmp_path / FILE)) as other:
+        add(store, NewTask())
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(store, "_sort_in", sort_in_and_another_adds)
+            assert stats(store).ready == 3
+        assert waiting(tmp_path) == 1
+        assert stats(store).ready == 4
 
 
 def test_it_is_leased_by_another_process_and_ids_go_on(store: Store, tmp_path: Path) -> None:
@@ -87,6 +117,18 @@ def test_it_is_leased_by_another_process_and_ids_go_on(store: Store, tmp_path: P
         ]
         assert names == [f"_{number}" for number in range(3, 16)]
         assert [held.payload for held in lease(other, 99)][2:] == [b"%d" % n for n in sorted((*range(12), 7))]
+    assert store.check().problems == ()
+
+
+def test_those_of_several_tags_and_queues_are_told_apart(store: Store, tmp_path: Path) -> None:
+    a_queue(store, "other")
+    add(store, NewTask(), NewTask(tag="a"), queue="other")
+    for queue, tag in ((QUEUE, None), ("other", "a"), (QUEUE, "a"), ("other", "a"), (QUEUE, None), (QUEUE, None)):
+        add(store, NewTask(tag=tag), queue=queue)
+    assert waiting(tmp_path) == 6
+    found = [stats(store, tags, queue=name) for name in (QUEUE, "other") for tags in (UNTAGGED, TagFilter.of("a"), ANY)]
+    assert [one.ready for one in found] == [4, 2, 6, 1, 3, 4]
+    assert [one.added_total for one in found] == [4, 2, 6, 1, 3, 4]
     assert store.check().problems == ()
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 
-from queue_core.stores.sqlite.durable import FEWEST_PAGES, FRAME_BYTES, LOG_HEAD_BYTES, FileSyncer
+from queue_core.stores.sqlite import store as store_module
+from queue_core.stores.sqlite.durable import FEWEST_PAGES, FRAME_BYTES, LOG_HEAD_BYTES, SPARE_PAGES, FileSyncer
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
 from tests.support.task_builders import a_queue, add, lease, stats
@@ -31,6 +32,11 @@ def test_it_grows_for_many_commits_at_a_time(tmp_path: Path) -> None:
     assert all((size - LOG_HEAD_BYTES) % FRAME_BYTES == 0 for size in grown)
 
 
+def test_it_grows_no_longer_than_it_is_ever_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "CHECKPOINT_PAGES", 40)
+    assert max(sizes(tmp_path, "strict", 100)) <= LOG_HEAD_BYTES + (40 + SPARE_PAGES) * FRAME_BYTES
+
+
 def test_one_that_nobody_syncs_grows_as_it_is_written(tmp_path: Path) -> None:
     assert len(set(sizes(tmp_path, "relaxed", 100))) == 100
 
@@ -38,7 +44,10 @@ def test_one_that_nobody_syncs_grows_as_it_is_written(tmp_path: Path) -> None:
 def test_that_of_a_program_that_adds_a_task_and_ends_is_left_alone(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "queue.db")) as store:
         a_queue(store)
-    assert max(sizes(tmp_path, "strict", 1)) < LOG_HEAD_BYTES + FEWEST_PAGES * FRAME_BYTES
+    with closing(SqliteStore(tmp_path / "queue.db")) as store:
+        add(store, NewTask(), NewTask())
+        add(store, NewTask())
+        assert (tmp_path / "queue.db-wal").stat().st_size == LOG_HEAD_BYTES + store._pages * FRAME_BYTES
 
 
 def test_whoever_opens_the_file_after_a_crash_finds_all_that_was_committed(tmp_path: Path) -> None:
