@@ -39,8 +39,10 @@ def arrive(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) ->
     None: nothing is done, as it is not so plain; nor is it where payloads are limited, as only tasks are measured.
     Raises as `check_adds` does.
     """
+    if len(tasks) != 1:
+        return None
     new = tasks[0]
-    if len(tasks) > 1 or new.name is not None or new.eta is not None or new.delay_seconds is not None:
+    if new.name is not None or new.eta is not None or new.delay_seconds is not None:
         return None
     row = step.open_queue(queue)
     if new.queue is not None:
