@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from queue_core.clock import START
-from queue_core.errors import StoreFullError
+from queue_core.errors import StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Store
 from queue_core.stores.sqlite.arriving import FEW, MAX_ARRIVALS
 from queue_core.stores.sqlite.driver import apsw_driver, stdlib_driver
@@ -204,12 +204,17 @@ def test_a_transaction_that_is_rolled_back_leaves_none(store: Store, tmp_path: P
     assert stats(store).ready == 4
 
 
-def test_on_a_full_disk_a_reader_finds_them_sorted_in_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("failure", "refusal"), [(apsw.FullError, StoreFullError), (apsw.IOError, StoreUnavailableError)]
+)
+def test_on_a_disk_that_takes_nothing_a_reader_finds_them_sorted_in(
+    tmp_path: Path, failure: type[apsw.Error], refusal: type[StoreError]
+) -> None:
     is_full = False
 
     def fault(_event: int) -> None:
         if is_full:
-            raise apsw.FullError("database or disk is full")
+            raise failure("no")
 
     vfs = FaultVfs("full-arrivals", Meter(fault), counts_syncs=False)
     with closing(SqliteStore(tmp_path / FILE, vfs=vfs.name, driver=quiet_driver())) as store:
@@ -223,7 +228,7 @@ def test_on_a_full_disk_a_reader_finds_them_sorted_in_all_the_same(tmp_path: Pat
             assert len(peek(store)) == MAX_ARRIVALS + 2
         assert store.check().problems == ()
         assert waiting(tmp_path) == MAX_ARRIVALS
-        with pytest.raises(StoreFullError):
+        with pytest.raises(refusal):
             add(store, NewTask())
         is_full = False
         assert [added.name for added in add(store, NewTask())] == [f"_{MAX_ARRIVALS + 3}"]
@@ -231,6 +236,35 @@ def test_on_a_full_disk_a_reader_finds_them_sorted_in_all_the_same(tmp_path: Pat
         assert waiting(tmp_path) == 0
         assert store.check().problems == ()
     vfs.unregister()
+
+
+def test_a_reader_finds_them_sorted_in_after_a_sync_has_failed(tmp_path: Path) -> None:
+    class Failing(FileSyncer):
+        failed = False
+
+        def sync(self) -> None:
+            if Failing.failed:
+                raise OSError("no")
+            super().sync()
+
+    with closing(SqliteStore(tmp_path / FILE, open_syncer=Failing)) as store:
+        a_queue(store)
+        add(store, NewTask(), NewTask())
+        add(store, NewTask())
+        Failing.failed = True
+        with pytest.raises(StoreUnavailableError, match="could not be synced"):
+            store.sync(store.ticket())
+        assert stats(store).ready == 3
+        with pytest.raises(StoreUnavailableError, match="could not be synced"):
+            add(store, NewTask())
+        assert waiting(tmp_path) == 1
+
+
+def test_a_reader_of_a_closed_store_is_told_so(store: SqliteStore) -> None:
+    add(store, NewTask())
+    store.close()
+    with pytest.raises(StoreUnavailableError, match="was closed"):
+        stats(store)
 
 
 def test_a_program_of_before_that_has_the_file_open_fails_at_once(store: Store, tmp_path: Path) -> None:

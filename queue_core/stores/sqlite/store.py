@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Literal
 
 from queue_core.clock import Clock, SystemClock
-from queue_core.errors import InvalidRequestError, StoreFullError, StoreUnavailableError
+from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
@@ -141,12 +141,17 @@ class SqliteStore:
         """See `Store.begin`."""
         return Writing(self)
 
-    def enter(self) -> Step:
-        """Begin a transaction, alone among all writers; for `Writing`."""
+    def enter(self, *, to_keep: bool = True) -> Step:
+        """Begin a transaction, alone among all writers; for `Writing`.
+
+        Args:
+            to_keep: False for one that will be rolled back, which a disk that failed does not mind.
+        """
         self._lock.acquire()
         try:
             self._check_usable()
-            self._group.check()
+            if to_keep:
+                self._group.check()
             self._file_lock.acquire()
         except BaseException:
             self._lock.release()
@@ -247,18 +252,18 @@ class SqliteStore:
             self._keep_reader(connection, known)
 
     def _sort_in(self) -> bool:
-        """Sort in what waits; False when the disk has no room for that."""
+        """Sort in what waits; False when that can't be kept, as the disk is full or failed."""
         try:
             with self.begin() as transaction:
                 transaction.sort_in()
-        except StoreFullError:
+        except StoreError:
             return False
         return True
 
     @contextmanager
     def _unsaved(self) -> Iterator[Step]:
         """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
-        step = self.enter()
+        step = self.enter(to_keep=False)
         try:
             SqliteTransaction(step).sort_in()
             step.write()
