@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 
 from queue_core import limits
-from queue_core.errors import InvalidLeaseTimeError, InvalidSettingError, QueueMovedError, StorageLimitError
-from queue_core.task import NewTask, QueueSpec
+from queue_core.errors import (
+    InvalidLeaseTimeError,
+    InvalidRequestError,
+    InvalidSettingError,
+    QueueMovedError,
+    StorageLimitError,
+)
+from queue_core.task import NewTask, QueueSpec, TagFilter
 
 FILLED_FROM = "filled from "
 """What `moved_to` begins with on the store that a queue is being moved to, until all of it is there."""
@@ -13,17 +19,65 @@ FILLED_FROM = "filled from "
 def check_new_tasks(tasks: Sequence[NewTask]) -> None:
     """Raise an `InvalidRequestError` for the first task that can't be added; names the limit."""
     for task in tasks:
+        payload: object = task.payload
+        if not isinstance(payload, bytes):
+            check_types(task)
         limits.check_payload(task.payload)
-        if task.tag is not None:
-            limits.check_tag(task.tag)
-        if task.name is not None:
-            limits.check_task_name(task.name)
-        if task.max_leases is not None and not 1 <= task.max_leases <= limits.MAX_LEASES:
-            raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {task.max_leases}")
-        if task.delay_seconds is not None:
-            limits.check_delay_seconds(task.delay_seconds)
-            if task.eta is not None:
-                raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
+        if (
+            task.tag is not None
+            or task.name is not None
+            or task.eta is not None
+            or task.delay_seconds is not None
+            or task.max_leases is not None
+            or task.queue is not None
+        ):
+            _check_fields(task)
+
+
+def check_types(task: NewTask) -> None:
+    """Raise an `InvalidRequestError` for a value of another type than the field's: a store would keep it as it is."""
+    payload: object = task.payload
+    if not isinstance(payload, bytes):
+        cure = "encode it: payload.encode()" if isinstance(payload, str) else "bytes(payload) makes them"
+        raise InvalidRequestError(f"payload must be bytes: {type(payload).__name__} given; {cure}")
+    for field, value in (("tag", task.tag), ("name", task.name), ("queue", task.queue)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidRequestError(f"{field} must be text: {value!r}")
+    if task.eta is not None and not isinstance(task.eta, int):
+        raise InvalidRequestError(f"eta must be whole microseconds since 1970: {task.eta!r}; see `queue_core.clock`")
+    if task.max_leases is not None and not isinstance(task.max_leases, int):
+        raise InvalidRequestError(f"max_leases must be a whole number: {task.max_leases!r}")
+    if task.delay_seconds is not None and not isinstance(task.delay_seconds, int | float):
+        raise InvalidRequestError(f"delay_seconds must be a number: {task.delay_seconds!r}")
+
+
+def _check_fields(task: NewTask) -> None:
+    if task.eta is not None or task.max_leases is not None or task.queue is not None:
+        check_types(task)
+    try:
+        _check_limits(task)
+    except (TypeError, AttributeError):
+        check_types(task)  # says more; checked first, it would cost a batch with tags a tenth
+        raise
+
+
+def _check_limits(task: NewTask) -> None:
+    if task.tag is not None:
+        limits.check_tag(task.tag)
+    if task.name is not None:
+        limits.check_task_name(task.name)
+    if task.max_leases is not None and not 1 <= task.max_leases <= limits.MAX_LEASES:
+        raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {task.max_leases}")
+    if task.delay_seconds is not None:
+        limits.check_delay_seconds(task.delay_seconds)
+        if task.eta is not None:
+            raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
+
+
+def check_filter(tags: object) -> None:
+    """Raise an `InvalidRequestError` for what is no filter of tags."""
+    if not isinstance(tags, TagFilter):
+        raise InvalidRequestError(f"tags must be a TagFilter, such as TagFilter.of('resize'): {tags!r}")
 
 
 def check_storage(tasks: Sequence[NewTask], *, used_bytes: int, limit_bytes: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from queue_core.building import builder
 from queue_core.clock import Instant
@@ -10,6 +10,8 @@ from queue_core.errors import InvalidRequestError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+
+T = TypeVar("T")
 
 Ended: TypeAlias = Lease | str | Deletion
 """A lease whose task is to be deleted: itself, its token, or what goes with the deletion."""
@@ -186,16 +188,47 @@ class QueuesApi(Protocol):
 
 
 def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
-    """One or many, as a list."""
+    """One or many, as a list. Raises `InvalidRequestError` for anything else."""
     if isinstance(tasks, bytes | bytearray | memoryview):
         return [new_task(bytes(tasks))]
-    return [tasks] if isinstance(tasks, NewTask) else list(tasks)
+    if isinstance(tasks, NewTask):
+        return [tasks]
+    given: object = tasks
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        cure = "encode it: text.encode()" if isinstance(given, str) else "NewTask(payload) makes a task"
+        raise InvalidRequestError(f"add takes bytes, a NewTask or a list of NewTasks: {_shown(given)}; {cure}")
+    many = list(tasks)
+    if set(map(type, many)) - {NewTask}:
+        place = [type(task) is NewTask for task in many].index(False)
+        raise InvalidRequestError(
+            f"a list must be of NewTasks: at {place} is one {_shown(many[place])}; NewTask(payload) makes a task"
+        )
+    return many
+
+
+def _shown(value: object) -> str:
+    """What was given instead, without what may be a payload."""
+    return f"of type {type(value).__name__}"
 
 
 def as_tokens(leases: Lease | str | Iterable[Lease | str]) -> list[str]:
-    """The tokens of one or many leases."""
-    many = [leases] if isinstance(leases, Lease | str) else leases
-    return [lease if isinstance(lease, str) else lease.token for lease in many]
+    """The tokens of one or many leases. Raises `InvalidRequestError` for anything else."""
+    many = [leases] if isinstance(leases, Lease | str) else _listed(leases)
+    try:
+        return [lease if isinstance(lease, str) else lease.token for lease in many]
+    except AttributeError:
+        strange = next(lease for lease in many if not isinstance(lease, Lease | str))
+        raise _no_lease(strange) from None
+
+
+def _listed(leases: Iterable[T]) -> list[T]:
+    if isinstance(leases, bytes) or not isinstance(leases, Iterable):
+        raise _no_lease(leases)
+    return list(leases)
+
+
+def _no_lease(value: object) -> InvalidRequestError:
+    return InvalidRequestError(f"a Lease, its token or a list of these is needed: {_shown(value)} is none")
 
 
 def as_names(names: str | Iterable[str]) -> list[str]:
@@ -205,7 +238,7 @@ def as_names(names: str | Iterable[str]) -> list[str]:
 
 def as_deletions(leases: Ended | Iterable[Ended], then: Sequence[NewTask]) -> list[Deletion]:
     """One or many deletions; `then` needs exactly one lease."""
-    many = [leases] if isinstance(leases, Lease | str | Deletion) else list(leases)
+    many = [leases] if isinstance(leases, Lease | str | Deletion) else _listed(leases)
     if not then:
         return [item if isinstance(item, Deletion) else Deletion(as_tokens(item)[0]) for item in many]
     if len(many) != 1 or isinstance(many[0], Deletion):

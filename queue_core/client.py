@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 from urllib.parse import urlencode
 
+from queue_core.admission import check_filter
 from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.http_api import values
@@ -278,6 +279,7 @@ def _refuse_connection(connection: object | None) -> None:
 
 
 def _lease_json(count: int, seconds: float | None, tags: TagFilter, worker: str, wait_seconds: float) -> Json:
+    check_filter(tags)
     body = values.tags_json(tags)
     body["count"] = count
     if seconds is not None:

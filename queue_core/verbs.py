@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import events, limits
-from queue_core.admission import check_new_tasks, check_queue_spec, check_storage, check_storage_limit
+from queue_core.admission import check_filter, check_new_tasks, check_queue_spec, check_storage, check_storage_limit
 from queue_core.api import ALL_STATES, Observation
 from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
@@ -331,6 +331,7 @@ class Turn(Notes):
 
 def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: str) -> LeaseRequest:
     limits.check_lease_count(count)
+    check_filter(tags)
     limits.check_tags(tags.tags)
     limits.check_worker(worker)
     if seconds is not None:

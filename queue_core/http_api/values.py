@@ -9,6 +9,7 @@ from dataclasses import fields
 from operator import itemgetter
 from typing import TypeAlias, TypeVar, cast
 
+from queue_core.admission import check_types
 from queue_core.api import Observation
 from queue_core.building import builder
 from queue_core.clock import Instant
@@ -62,7 +63,8 @@ def tags_json(tags: TagFilter) -> Json:
 
 
 def new_task_json(task: NewTask) -> Json:
-    """Only what is set."""
+    """Only what is set. Raises `InvalidRequestError` for a value of another type than the field's."""
+    check_types(task)
     json: Json = {"payload": b2a_base64(task.payload, newline=False).decode("ascii")}
     if task.name is not None:
         json["name"] = task.name

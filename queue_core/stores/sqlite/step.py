@@ -26,8 +26,8 @@ TAGS_EXAMINED_PER_NEW_TAG = 8
 Arrival: TypeAlias = tuple[int, int, int, Instant, int | None, bytes]
 
 _LOOK = (
-    "SELECT revision, (SELECT added FROM counts WHERE id = 0), (SELECT count(*) FROM arrivals),"
-    " (SELECT max(id) FROM arrivals), EXISTS (SELECT 1 FROM storage) FROM catalog"
+    "SELECT revision, EXISTS (SELECT 1 FROM storage), (SELECT added FROM counts WHERE id = 0),"
+    " (SELECT max(id) FROM arrivals) FROM catalog"
 )
 _ACTED_ON = (
     "lease_seconds",
@@ -124,8 +124,10 @@ class Step:
         if row[0] != known.revision:
             known.forget()
             known.revision = row[0]
-        known.counted_id, known.arrived, last_arrival, known.is_limited = row[1:]
-        known.next_id = max(known.counted_id, last_arrival or 0) + 1
+        _, known.is_limited, known.counted_id, last_arrival = row
+        last_id = last_arrival or known.counted_id
+        known.arrived = last_id - known.counted_id
+        known.next_id = last_id + 1
         known.last_samples.clear()
 
     # -- queues ---------------------------------------------------------------------------------------------------
