@@ -198,11 +198,10 @@ def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
         cure = "encode it: text.encode()" if isinstance(given, str) else "NewTask(payload) makes a task"
         raise InvalidRequestError(f"add takes bytes, a NewTask or a list of NewTasks: {_shown(given)}; {cure}")
     many = list(tasks)
-    if set(map(type, many)) - {NewTask}:
-        place = [type(task) is NewTask for task in many].index(False)
-        raise InvalidRequestError(
-            f"a list must be of NewTasks: at {place} is one {_shown(many[place])}; NewTask(payload) makes a task"
-        )
+    strange = [place for place, task in enumerate(many) if not isinstance(task, NewTask)]
+    if strange:
+        shown = f"at {strange[0]} is one {_shown(many[strange[0]])}"
+        raise InvalidRequestError(f"a list must be of NewTasks: {shown}; NewTask(payload) makes a task")
     return many
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 from urllib.parse import urlencode
 
-from queue_core.admission import check_filter
 from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
 from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.http_api import values
@@ -153,7 +152,8 @@ class HttpQueue:
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
         """See `QueueApi.stats`."""
-        query = _query(kind=None if tags.kind == "any" else tags.kind, tag=tags.tags)
+        asked = values.tags_json(tags)
+        query = _query(kind=asked.get("kind"), tag=asked.get("tags"))
         return values.flat_of(QueueStats, self._caller.get(f"{self._path}/stats{query}"))
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
@@ -279,7 +279,6 @@ def _refuse_connection(connection: object | None) -> None:
 
 
 def _lease_json(count: int, seconds: float | None, tags: TagFilter, worker: str, wait_seconds: float) -> Json:
-    check_filter(tags)
     body = values.tags_json(tags)
     body["count"] = count
     if seconds is not None:

@@ -222,7 +222,7 @@ class Turn(Notes):
 
     def purge(self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"]) -> int:
         """One chunk; call again in a new turn until it answers 0."""
-        limits.check_tags(tags.tags)
+        check_filter(tags)
         purge = self.transaction.purge if dead == "keep" else self.transaction.purge_dead
         count = purge(queue, tags, limit=PURGE_CHUNK, now=self.now)
         if count:
@@ -240,7 +240,7 @@ class Turn(Notes):
 
     def redrive(self, queue: str, names: Sequence[str] | None, tags: TagFilter) -> int:
         """One chunk; call again in a new turn until it answers 0 (with `names`: once)."""
-        limits.check_tags(tags.tags)
+        check_filter(tags)
         if names is not None:
             limits.check_token_count(len(names))
         tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=self.now)
@@ -282,7 +282,7 @@ class Turn(Notes):
     # -- looking --------------------------------------------------------------------------------------------------
 
     def stats(self, queue: str, tags: TagFilter) -> QueueStats:
-        limits.check_tags(tags.tags)
+        check_filter(tags)
         return replace(self.transaction.stats(queue, tags, now=self.now), as_of=self.now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int) -> list[TagStats]:
@@ -300,14 +300,14 @@ class Turn(Notes):
         limit: int,
         payload_bytes: int,
     ) -> Page:
-        limits.check_tags(tags.tags)
+        check_filter(tags)
         _check_page(limit)
         return self.transaction.peek(
             queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=self.now
         )
 
     def observe(self, queue: str, *, tags: TagFilter, after: int, workers: Sequence[str]) -> Observation:
-        limits.check_tags(tags.tags)
+        check_filter(tags)
         look = self.transaction
         return Observation(
             self.now,
@@ -332,7 +332,6 @@ class Turn(Notes):
 def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: str) -> LeaseRequest:
     limits.check_lease_count(count)
     check_filter(tags)
-    limits.check_tags(tags.tags)
     limits.check_worker(worker)
     if seconds is not None:
         limits.check_lease_seconds(seconds)

@@ -9,7 +9,7 @@ from dataclasses import fields
 from operator import itemgetter
 from typing import TypeAlias, TypeVar, cast
 
-from queue_core.admission import check_types
+from queue_core.admission import check_filter, check_types
 from queue_core.api import Observation
 from queue_core.building import builder
 from queue_core.clock import Instant
@@ -53,7 +53,8 @@ def payload_json(payload: bytes) -> str:
 
 
 def tags_json(tags: TagFilter) -> Json:
-    """Nothing for any tag; a kind and its tags otherwise."""
+    """Nothing for any tag; a kind and its tags otherwise. Raises `InvalidRequestError` for what is no filter."""
+    check_filter(tags)
     if tags.kind == "any":
         return {}
     return {"kind": tags.kind, "tags": list(tags.tags)} if tags.tags else {"kind": tags.kind}

@@ -63,12 +63,10 @@ def test_a_lease(queue: QueueApi, verb: str, leases: Any) -> None:
         getattr(queue, verb)(leases)
 
 
-def test_a_filter(queue: QueueApi) -> None:
-    tags: Any = "resize"
-    with pytest.raises(
-        InvalidRequestError, match=r"tags must be a TagFilter, such as TagFilter.of\('resize'\): 'resize'"
-    ):
-        queue.lease(tags=tags)
+@pytest.mark.parametrize("verb", ["lease", "peek", "purge", "stats"])
+def test_a_filter(queue: QueueApi, verb: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"must be a TagFilter, such as TagFilter.of\('resize'\): 'resize'"):
+        getattr(queue, verb)(tags="resize")
 
 
 def test_what_a_deletion_hands_over(queue: QueueApi) -> None:

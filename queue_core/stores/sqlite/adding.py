@@ -16,7 +16,7 @@ from queue_core.stores.sqlite.settling import settle_used_up
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import NewTask
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?)"
+INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?)"
 
 _QUEUE_OF = attrgetter("queue")
 EXISTS: names.Refusal = "exists"
@@ -37,28 +37,10 @@ def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant
 def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """Add checked tasks, in order; runs of one queue are written together."""
     step.told = True
-    if len(tasks) == 1 and tasks[0].name is None and len(tasks[0].payload) <= LONG_PAYLOAD_BYTES:
-        return [_add_one(step, step.queue(tasks[0].queue or queue), tasks[0], now=now)]
     outcomes: list[Added] = []
     for named, run in groupby(tasks, _QUEUE_OF):
         outcomes += _add_run(step, step.queue(named or queue), run, now=now)
     return outcomes
-
-
-def _add_one(step: Step, queue: QueueRow, new: NewTask, *, now: Instant) -> Added:
-    """The short way for one task alone, with a short payload and without a name: `_add_run` without its lists."""
-    eta = now if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
-    is_delayed = eta > now
-    tag = step.tag_id(queue, new.tag)
-    numbers = step.counts.of(queue.whole, tag)
-    numbers[DELAYED if is_delayed else READY] += 1
-    numbers[ADDED] += 1
-    task_id = step.next_id
-    step.next_id += 1
-    step.cursor.execute(
-        _INSERT, (task_id, queue.id, tag, int(is_delayed), eta, eta, now, None, new.payload, new.max_leases)
-    )
-    return new_added(f"_{task_id}", "added", not is_delayed)
 
 
 def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Instant) -> list[Added]:
@@ -94,7 +76,7 @@ def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Inst
         task_id += 1
     if rows:
         step.next_id = first + len(rows)
-        step.cursor.executemany(_INSERT, rows)
+        step.cursor.executemany(INSERT, rows)
     if long:
         step.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:

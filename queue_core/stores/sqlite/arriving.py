@@ -6,16 +6,17 @@ reader's snapshot.
 
 from collections.abc import Sequence
 
-from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.store import Added
+from queue_core.stores.sqlite.adding import INSERT, new_added
 from queue_core.stores.sqlite.counts import ADDED, READY
+from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.step import Step
 from queue_core.task import NewTask
 
 MAX_ARRIVALS = 48
-"""How many may wait. Sorted in together, each costs a fifth of what it costs alone; a reader waits for them 0.2 ms."""
+"""How many may wait. Sorted in, so many keep a reader for 0.15 to 0.22 ms, one alone for 0.06 to 0.08."""
 FEW = 4
 """A transaction that adds more than these sorts in at once: writing a row twice costs more than the pages do."""
 
@@ -28,25 +29,19 @@ _SORT_IN = (
     "INSERT INTO tasks SELECT id, queue, tag, 0, added_at, added_at, added_at, 0, 0, '', '', NULL, NULL, payload,"
     " max_leases FROM arrivals"
 )
-_INSERT = "INSERT INTO tasks VALUES (?1, ?2, ?3, 0, ?4, ?4, ?4, 0, 0, '', '', NULL, NULL, ?6, ?5)"
-
-new_added = builder(Added)
 
 
 def arrive(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
-    """Add one task that is ready at once, has a short payload, no name, and a tag that is counted already.
+    """Add one checked task that is ready at once, has a short payload, no name, and a tag that is counted already.
 
     None: nothing is done, as it is not so plain; nor is it where payloads are limited, as only tasks are measured.
-    Raises as `check_adds` does.
     """
     if len(tasks) != 1:
         return None
     new = tasks[0]
     if new.name is not None or new.eta is not None or new.delay_seconds is not None:
         return None
-    row = step.open_queue(queue)
-    if new.queue is not None:
-        row = step.open_queue(new.queue)
+    row = step.queue(new.queue or queue)
     tag = step.known_tag_id(row, new.tag)
     if tag is None or len(new.payload) > LONG_PAYLOAD_BYTES or step.known.is_limited:
         return None
@@ -79,7 +74,9 @@ def sort_in(step: Step) -> None:
         step.cursor.execute("DELETE FROM arrivals")
         step.arrived = 0
     if step.arriving:
-        for whole, cells in step.arriving:
-            step.counts.change(whole, cells[2], ((READY, 1), (ADDED, 1)))
-        step.cursor.executemany(_INSERT, [cells for _, cells in step.arriving])
+        rows: list[tuple[Cell, ...]] = []
+        for whole, (task_id, queue_id, tag, added_at, max_leases, payload) in step.arriving:
+            step.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
+            rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, payload, max_leases))
+        step.cursor.executemany(INSERT, rows)
         step.arriving = []

@@ -56,7 +56,6 @@ class Known:
         self.seen = -1  # the library's number for the file as the last commit here left it
         self.next_id = 1
         self.counted_id = 0  # the last id that `counts` tells of: those of arrivals are beyond
-        self.arrived = 0
         self.is_limited = False
         self.last_samples: dict[int, int] = {}
         self.revision = -1
@@ -111,7 +110,7 @@ class Step:
         if seen is None or seen != known.seen:
             self._look_again()
         self.next_id = known.next_id  # ids are given to tasks in order, and never a second time
-        self.arrived = known.arrived
+        self.arrived = known.next_id - 1 - known.counted_id  # those that wait in the table
         self.arriving: list[tuple[int, Arrival]] = []
         """Added in this transaction, to wait or to be sorted in (`arriving.py`): the row that counts the whole queue,
         and the cells of a row."""
@@ -125,9 +124,7 @@ class Step:
             known.forget()
             known.revision = row[0]
         _, known.is_limited, known.counted_id, last_arrival = row
-        last_id = last_arrival or known.counted_id
-        known.arrived = last_id - known.counted_id
-        known.next_id = last_id + 1
+        known.next_id = (last_arrival or known.counted_id) + 1
         known.last_samples.clear()
 
     # -- queues ---------------------------------------------------------------------------------------------------
@@ -264,7 +261,7 @@ class Step:
         if last_id != known.counted_id and not self.arrived:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
             known.counted_id = last_id
-        known.next_id, known.arrived = self.next_id, self.arrived
+        known.next_id = self.next_id
         self.counts.write(self.cursor, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()

@@ -19,13 +19,13 @@ from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead
 from queue_core.stores.sqlite.file import check_path, connect, inspect, prepare
+from queue_core.stores.sqlite.reading import Readers
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.step import Known, Step
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 
 CHECKPOINT_PAGES = 2000  # twice as many were tried: pages then take longer to find in the log than is gained
 CHECKPOINT_COMMITS = 500
-MAX_IDLE_READERS = 4
 READER_CACHE_KIBIBYTES = 4096
 
 
@@ -92,8 +92,7 @@ class SqliteStore:
         self._known = Known()
         self._clock = SystemClock()
         self._lock = Lock()
-        self._readers_lock = Lock()
-        self._readers: list[tuple[Connection, Known]] = []
+        self._readers = Readers(self._driver, self._connect_reader)
         self._process = os.getpid()
         self._closed = False
 
@@ -220,8 +219,9 @@ class SqliteStore:
     @contextmanager
     def _snapshot(self) -> Iterator[Step]:
         """All tasks as they are by now, none of them waiting to be sorted in."""
+        self._check_usable()
         try:
-            with self._glance() as step:
+            with self._readers.glance() as step:
                 if not step.arrived:
                     yield step
                     return
@@ -229,27 +229,11 @@ class SqliteStore:
                 with self._unsaved() as step:
                     yield step
                 return
-            with self._glance() as step:
+            with self._readers.glance() as step:
                 step.arrived = 0  # they came after this look began
                 yield step
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
-
-    @contextmanager
-    def _glance(self) -> Iterator[Step]:
-        """The file as it is."""
-        with self._readers_lock:
-            self._check_usable()
-            reader = self._readers.pop() if self._readers else None
-        connection, known = reader or (self._connect_reader(), Known())
-        try:
-            connection.execute("BEGIN")
-            yield Step(connection, known)
-        finally:
-            with contextlib.suppress(self._driver.error):
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            self._keep_reader(connection, known)
 
     def _sort_in(self) -> bool:
         """Sort in what waits; False when that can't be kept, as the disk is full or failed."""
@@ -265,7 +249,7 @@ class SqliteStore:
         """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
         step = self.enter(to_keep=False)
         try:
-            SqliteTransaction(step).sort_in()
+            arriving.sort_in(step)
             step.write()
             yield step
         finally:
@@ -297,9 +281,7 @@ class SqliteStore:
                 return
             self._closed = True
             if self._process == os.getpid():
-                with self._readers_lock:
-                    connections = [connection for connection, _known in self._readers]
-                    self._readers.clear()
+                connections = self._readers.close()
                 if self._ahead is not None:
                     self._ahead.close()
                 self._file_lock.acquire()
@@ -314,13 +296,6 @@ class SqliteStore:
 
     def _connect_reader(self) -> Connection:
         return connect(self._driver, self._path, self._vfs, cache_kibibytes=READER_CACHE_KIBIBYTES)
-
-    def _keep_reader(self, connection: Connection, known: Known) -> None:
-        with self._readers_lock:
-            if not self._closed and len(self._readers) < MAX_IDLE_READERS:
-                self._readers.append((connection, known))
-                return
-        connection.close()
 
     def _note_pages(self, pages: int) -> None:
         self._pages = pages

@@ -66,7 +66,7 @@ class SqliteTransaction:
 
     def sort_in(self) -> None:
         """Let no task wait: see `arriving`."""
-        assert self._step.arrived == 0, "they are sorted in"
+        arriving.sort_in(self._bare)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -94,12 +94,12 @@ class SqliteTransaction:
     # -- producers and workers ------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        self._bare.now = now
-        if (arrived := arriving.arrive(self._bare, queue, tasks, now=now)) is not None:
-            return arrived
-        step = self._at(now)
+        step = self._bare
+        step.now = now
         adding.check_adds(step, queue, tasks, now=now)
-        return adding.add(step, queue, tasks, now=now)
+        if (arrived := arriving.arrive(step, queue, tasks, now=now)) is not None:
+            return arrived
+        return adding.add(self._step, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         step = self._at(now)
