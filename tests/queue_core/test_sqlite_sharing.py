@@ -210,12 +210,11 @@ def test_what_was_acknowledged_survives_kill_minus_nine(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     store = a_store(path)
     store.close()
-    process = a_process(path, 1_000_000, "victim")
-    assert process.stdout is not None
-    told = [process.stdout.readline().strip() for _ in range(120)]
-    process.send_signal(signal.SIGKILL)
-    told += process.stdout.read().split("\n")[:-1]  # `communicate` would leave out what was read ahead of these lines
-    process.wait(60)
+    with a_process(path, 1_000_000, "victim") as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline().strip() for _ in range(120)]
+        process.send_signal(signal.SIGKILL)
+        told += process.stdout.read().split("\n")[:-1]  # `communicate` would leave out what was read ahead of these
     store = SqliteStore(path)
     assert store.check().problems == ()
     with store.begin() as transaction:
