@@ -132,26 +132,72 @@ def test_samples_of_a_transaction_that_commits_late_are_not_passed_over(store: S
 
 
 _DEAD = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'tasks'"
+_CLEARED = "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'tasks'"
 
 
-def test_dead_rows_are_cleared_away_without_waiting_for_the_server(store: PostgresStore, url: str) -> None:
-    add(store, *[NewTask() for _ in range(1000)])
-    delete(store, *lease(store, 1000))
-    eventually(lambda: store._upkeep.clear_if_due(dead_rows=100), seconds=30)
+def leave_dead(store: Store, tasks: int) -> None:
+    add(store, *[NewTask() for _ in range(tasks)])
+    delete(store, *lease(store, tasks))
+
+
+def test_dead_rows_are_cleared_away_without_waiting_for_the_server(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "DEAD_ROWS", 100)
+    leave_dead(store, 1000)
+    eventually(store._upkeep.clear_if_due, seconds=30)
     eventually(lambda: number(url, _DEAD) == 0, seconds=30)
-    assert not store._upkeep.clear_if_due(dead_rows=100)
+    assert number(url, _CLEARED) == 1
+    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
+    assert not store._upkeep.clear_if_due()
 
 
-def test_who_leases_much_looks_whether_it_is_time_to_clear(
+def test_dead_rows_wait_for_a_while_after_a_pass_by_whomever(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "DEAD_ROWS", 100)
+    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 3600.0)
+    with psycopg.connect(url, autocommit=True) as another:
+        another.execute("VACUUM towline.tasks")
+    leave_dead(store, 1000)
+    eventually(lambda: number(url, _DEAD) > 100, seconds=30)
+    assert not store._upkeep.clear_if_due()
+    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
+    assert store._upkeep.clear_if_due()
+
+
+def test_a_large_table_is_cleared_for_a_share_of_it_only(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "DEAD_ROWS", 100)
+    monkeypatch.setattr(upkeep, "DEAD_SHARE", 10.0)
+    add(store, *[NewTask() for _ in range(1000)])
+    delete(store, *lease(store, 100))
+    eventually(lambda: number(url, _DEAD) > 100, seconds=30)
+    assert not store._upkeep.clear_if_due()
+    monkeypatch.setattr(upkeep, "DEAD_SHARE", 0.01)
+    assert store._upkeep.clear_if_due()
+
+
+def test_who_finishes_much_looks_whether_it_is_time_to_clear(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "TASKS_BETWEEN_LOOKS", 100)
-    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(tidying, "SAMPLES_BETWEEN", 100)
+    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(upkeep, "DEAD_ROWS", 50)
 
     def is_cleared() -> bool:
-        add(store, *[NewTask() for _ in range(100)])
-        delete(store, *lease(store, 100))
-        return number(url, "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'tasks'") > 0
+        leave_dead(store, 100)
+        return number(url, _CLEARED) > 0
 
     eventually(is_cleared, seconds=30)
+
+
+def test_nobody_looks_who_finishes_little(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(upkeep, "DEAD_ROWS", 50)
+    monkeypatch.setattr(tidying.random, "randrange", lambda _between: 0)
+    leave_dead(store, 100)
+    eventually(lambda: number(url, _DEAD) > 100, seconds=30)
+    leave_dead(store, 100)
+    assert number(url, _CLEARED) == 0

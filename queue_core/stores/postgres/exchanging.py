@@ -75,7 +75,6 @@ def exchange_one(
         deleted = new_deleted(told.finished_of(queue, sample, (name, tag, worker), "deleted", now))
     if task_id is None:
         return deleted, _NOTHING
-    step.turnover += 1
     eta, since, added_at, leased_at, leases, name, tag, payload = lease
     granted = new_lease(
         queue,

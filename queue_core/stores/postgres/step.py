@@ -18,7 +18,18 @@ _NUMBER = Statement("towline_number", "SELECT txid_current_if_assigned()")
 class Step:
     """Calls statements in a transaction that begins with the first of them."""
 
-    __slots__ = ("_begin", "_caller", "_marking", "finished", "is_numbered", "now", "ripe", "tagged", "turnover", "xid")
+    __slots__ = (
+        "_begin",
+        "_caller",
+        "_marking",
+        "finished",
+        "is_littered",
+        "is_numbered",
+        "now",
+        "ripe",
+        "tagged",
+        "xid",
+    )
 
     def __init__(self, caller: Caller, begin: Sequence[Call], marking: Marking | None = None) -> None:
         """Args:
@@ -33,7 +44,7 @@ class Step:
         self.finished: dict[str, int] = {}
         self.tagged: dict[str, int] = {}
         self.now = NEVER
-        self.turnover = 0
+        self.is_littered = False  # whether dead rows are to be cleared away, as far as it was looked
         self.ripe: dict[tuple[str, str | None], int] = {}
 
     @property
@@ -82,7 +93,6 @@ class Step:
 
     def note_finished(self, queue: str, number: int) -> None:
         """So many finished leases of a queue were kept as samples."""
-        self.turnover += number
         self.finished[queue] = self.finished.get(queue, 0) + number
 
     def note_tagged(self, queue: str, number: int, *, now: Instant) -> None:

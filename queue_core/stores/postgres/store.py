@@ -178,8 +178,8 @@ class PostgresStore:
             self._commits += 1
         for (queue, tag), number in step.take_ripe().items():
             self._signals.publish(queue, tag, number)
-        if step.turnover:
-            self._upkeep.note(step.turnover)
+        if step.is_littered:
+            self._upkeep.begin()
 
     def _check_sound(self, pgconn: pq.abc.PGconn) -> None:
         if pgconn.transaction_status == pq.TransactionStatus.INERROR:

@@ -11,9 +11,10 @@ from threading import Lock
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.step import Step
+from queue_core.stores.postgres.upkeep import is_due
 
 KEPT_SAMPLES = 10_000
-SAMPLES_BETWEEN = 2000
+SAMPLES_BETWEEN = 5000
 TAGGED_BETWEEN = 1000
 TAGS_EXAMINED = 2000
 """More than tags can have come since the last time."""
@@ -47,6 +48,7 @@ class Tidying:
             step.rows(_TRIM, queue, KEPT_SAMPLES)
         if finished:
             step.rows(_FORGET_MARKS)
+            step.is_littered = is_due(step)
         for queue in self._due(self._tagged, step.tagged, TAGGED_BETWEEN):
             rows = step.rows(_FORGET, queue, step.now, self._examined.get(queue, ""), TAGS_EXAMINED)
             if rows:

@@ -1,28 +1,44 @@
 """Clears away what leased and deleted tasks leave in the table, before leases have to step over it.
 
 The server's own autovacuum comes by once a minute. At 5,000 tasks a second a lease steps over 1,500 index pages of dead
-entries by then, which costs it 1 ms; here whoever works much looks every few thousand tasks whether it is time.
+entries by then, which costs it 1 ms; here whoever finishes many leases looks now and then whether it is time.
 """
 
 from collections.abc import Callable
 from math import inf
-from threading import Condition, Thread
+from threading import Lock, Thread
 
 import structlog
 
 from queue_core.errors import StoreError
 from queue_core.stores.postgres import events
+from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.step import Step
 
-TASKS_BETWEEN_LOOKS = 5_000
-SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_BETWEEN = 2.0
+"""From the end of one pass, whoever made it, to the beginning of the next."""
 DEAD_ROWS = 20_000
 DEAD_SHARE = 0.05
 """Cleared are this many dead rows, and this share of the live: a pass reads the whole of the indexes."""
 
-_LOOK = "SELECT n_dead_tup > %s + %s * n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass(%s)"
+_LOOK = Statement(
+    "towline_look",
+    "SELECT pg_stat_get_dead_tuples(t.id) > $1::int8 + $2::float8 * pg_stat_get_live_tuples(t.id)"
+    " AND coalesce(clock_timestamp() - pg_stat_get_last_vacuum_time(t.id) > $3::float8 * interval '1 second', true)"
+    " FROM (SELECT 'towline.tasks'::regclass::oid) AS t (id)",
+    (pack.int8, pack.float8, pack.float8),
+)
+"""By the functions under `pg_stat_user_tables`: the view itself takes a new connection 20 ms to plan."""
 
 log = structlog.get_logger()
+
+
+def is_due(step: Step) -> bool:
+    """Whether enough is dead, and nobody cleared it a moment ago."""
+    ((found,),) = step.rows(_LOOK, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
+    return bool(found)
 
 
 class Upkeep:
@@ -30,32 +46,28 @@ class Upkeep:
 
     def __init__(self, link: Link, monotonic: Callable[[], float]) -> None:
         self._link = link
-        self._monotonic = monotonic
         self._table = f"{link.address.schema}.tasks"
-        self._changed = Condition()
-        self._tasks = 0
-        self._looked_at = -inf
+        self._monotonic = monotonic
+        self._lock = Lock()
+        self._began_at = -inf
         self._is_running = False
         self._is_closed = False
 
-    def note(self, tasks: int) -> None:
-        """So many tasks were leased or deleted by this process."""
-        self._tasks += tasks
-        if self._tasks < TASKS_BETWEEN_LOOKS:
-            return
-        with self._changed:
+    def begin(self) -> None:
+        """Clear the table in a thread, unless that is being done, or was a moment ago."""
+        with self._lock:
             now = self._monotonic()
-            if self._is_running or self._is_closed or now - self._looked_at < SECONDS_BETWEEN_LOOKS:
+            if self._is_running or self._is_closed or now - self._began_at < SECONDS_BETWEEN:
                 return
-            self._tasks, self._looked_at, self._is_running = 0, now, True
-        Thread(target=self._look, name="towline-upkeep", daemon=True).start()
+            self._began_at, self._is_running = now, True
+        Thread(target=self._clear, name="towline-upkeep", daemon=True).start()
 
     def close(self) -> None:
         """Begin no more; what is under way goes on at the server."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
 
-    def _look(self) -> None:
+    def _clear(self) -> None:
         try:
             self.clear_if_due()
         except StoreError as error:  # autovacuum still comes
@@ -65,11 +77,10 @@ class Upkeep:
         finally:
             self._is_running = False
 
-    def clear_if_due(self, *, dead_rows: int = DEAD_ROWS) -> bool:
+    def clear_if_due(self) -> bool:
         """Clear the table if enough is dead; whether it was."""
         with self._link.lend(seconds=inf) as wire:
-            row = wire.connection.execute(_LOOK, (dead_rows, DEAD_SHARE, self._table)).fetchone()
-            if row is None or not row[0]:
+            if not is_due(Step(wire.caller, ())):
                 return False
             # Whoever may not, or comes while another clears, is told so in a notice and does nothing.
             wire.connection.execute(

@@ -78,11 +78,12 @@ _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 _UNSETTLED, _REFUSED = 1, 2
 
 _order = itemgetter(2, 0)
+_task_id, _grant = itemgetter(0), itemgetter(3)
 
 new_deleted = builder(Deleted)
 new_lease = builder(Lease)
 
-Fences = tuple[Sequence[int], Sequence[int]]
+Fences = tuple[list[int], list[int]]
 """Ids of tasks, and the instants at which each was leased."""
 
 
@@ -127,7 +128,6 @@ def lease_delayed(
     step.note_number(xid)
     if refusal:
         refuse(refusal, note)
-    step.turnover += len(rows)
     leases = _leases(queue, rows, worker)
     return leases[0] if leases else None
 
@@ -176,7 +176,6 @@ def _exchange(
     expired = _expired(step, queue, settled) if settled else ()
     if not rows:
         return outcomes, Granted((), expired, bool(flags & _UNSETTLED), bool(flags & _REFUSED))
-    step.turnover += len(rows)
     if len(rows) > 1:
         rows.sort(key=_order)
     return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
@@ -216,11 +215,11 @@ def _deleted(
     if not numbers or not texts:
         return [None] * len(fences[0])
     step.note_finished(queue, len(numbers))
-    asked, held = list(zip(*fences, strict=True)), [(sample[0], sample[3]) for sample in numbers]
-    if asked == held:
-        return LazyList(len(held), lambda: _ended(queue, numbers, texts, now=now))
-    places = {fence: place for place, fence in enumerate(held)}
-    found = [places.pop(fence, None) for fence in asked]
+    ids, grants = list(map(_task_id, numbers)), list(map(_grant, numbers))
+    if ids == fences[0] and grants == fences[1]:
+        return LazyList(len(ids), lambda: _ended(queue, numbers, texts, now=now))
+    places = {fence: place for place, fence in enumerate(zip(ids, grants, strict=True))}
+    found = [places.pop(fence, None) for fence in zip(*fences, strict=True)]
 
     def outcomes() -> list[Deleted | None]:
         ended = _ended(queue, numbers, texts, now=now)
