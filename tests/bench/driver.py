@@ -37,6 +37,10 @@ class Loads:
         )
 
 
+IN_A_TABLE = Loads(add=4_000, drain=6_000, add_batch=60_000, drain_batch=120_000)
+"""Of queues in PostgreSQL that are compared: as many rows for each, as rows that are done with slow down the rest."""
+
+
 def _divided(load: int, by: int, *, step: int) -> int:
     """A smaller load in whole steps that still means something; what is not offered stays so."""
     if load == 0:

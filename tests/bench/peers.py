@@ -88,11 +88,15 @@ def main() -> None:
 
 
 def _run(arguments: argparse.Namespace, rounds: int, site: Site, results: Results) -> None:
-    """Round by round, and one measurement of all systems after the other: a busy minute of the machine falls on all."""
+    """Round by round, and one measurement of all systems after the other: a busy minute of the machine falls on all.
+
+    Every other round goes through the systems backwards, so that none is always the one that follows another.
+    """
     for number in range(1, rounds + 1):
         label = f"round {number}/{rounds}"
+        entries = ENTRIES if number % 2 else ENTRIES[::-1]
         for kind in KINDS:
-            for entry in ENTRIES:
+            for entry in entries:
                 if entry.name in arguments.only and kind in entry.kinds(arguments.section):
                     _measure_system(entry, kind, site, results, label)
         for part in ALONE:

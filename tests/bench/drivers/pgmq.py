@@ -11,7 +11,7 @@ from importlib.resources import files
 import psycopg
 from psycopg.types.json import Jsonb
 
-from tests.bench.driver import Consumer, Loads, Producer
+from tests.bench.driver import IN_A_TABLE, Consumer, Producer
 from tests.bench.places import new_database
 from tests.bench.site import Site
 from tests.support.engines import EngineUnavailableError
@@ -25,7 +25,7 @@ class PgmqDriver:
 
     name = "pgmq"
     durable = "yes"
-    loads = Loads(add=3_000, drain=3_000, add_batch=50_000, drain_batch=50_000)
+    loads = IN_A_TABLE
 
     def __init__(self) -> None:
         self._url = ""

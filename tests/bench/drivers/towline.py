@@ -9,7 +9,7 @@ from functools import partial
 
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
-from tests.bench.driver import Consumer, Loads, Producer
+from tests.bench.driver import IN_A_TABLE, Consumer, Loads, Producer
 from tests.bench.places import Durability, Engine, Place, new_place, opened
 from tests.bench.site import Site
 
@@ -17,7 +17,7 @@ NAMES: Mapping[Engine, str] = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "
 LOADS: Mapping[tuple[Engine, Durability], Loads] = {
     ("sqlite", "strict"): Loads(add=10_000, drain=10_000, add_batch=200_000, drain_batch=200_000),
     ("sqlite", "relaxed"): Loads(add=40_000, drain=30_000, add_batch=200_000, drain_batch=200_000),
-    ("postgresql", "strict"): Loads(add=3_000, drain=4_000, add_batch=60_000, drain_batch=60_000),
+    ("postgresql", "strict"): IN_A_TABLE,
     ("redis", "relaxed"): Loads(add=10_000, drain=12_000, add_batch=100_000, drain_batch=100_000),
 }
 
