@@ -71,6 +71,17 @@ def honest() -> Iterator[tuple[str, Story]]:
         Story().add().lease(a_lease(since=2.05, number=3)).end("delete", "a.2050000"),
     )
     yield (
+        "a lease that nobody was told of, committed after its end, while the next was under way",
+        Story()
+        .add("b")
+        .add("a")
+        .add("c")
+        .call(Asked("lease", QUEUE, count=1, seconds=0.03), outcome="unknown")
+        .lease(a_lease("b", since=5.05, number=2, ready=4.08))
+        .end("delete", "b.5050000")
+        .keeps(a_stored("a"), a_stored("c")),
+    )
+    yield (
         "given back uncounted",
         Story()
         .add()
@@ -278,6 +289,17 @@ def broken() -> Iterator[tuple[str, str, Story]]:
         .lease(a_lease("b", since=3.05, ready=2.05))
         .end("delete", "b.3050000")
         .keeps(a_stored("a")),
+    )
+    yield (
+        "I10",
+        "a lease that was answered, expired and gone to the end, and taken before those that came before it",
+        Story()
+        .add("b")
+        .add("a")
+        .add("c")
+        .lease(a_lease("b", since=4.05, until=4.5, ready=1.05))
+        .lease(a_lease("b", since=5.05, number=2, ready=4.5))
+        .keeps(a_stored("a"), a_stored("c")),
     )
     yield (
         "I11",
