@@ -95,6 +95,20 @@ def test_no_task_is_leased_twice_and_none_is_left(store: Store, other: Store, ta
     assert stats(store).in_flight == 300
 
 
+@pytest.mark.parametrize("tags", [TagFilter.of("a", "b"), TagFilter.oldest("a", "b")])
+def test_a_task_that_went_to_the_end_between_look_and_lock_is_not_leased_first(
+    store: Store, url: str, tags: TagFilter
+) -> None:
+    add(store, NewTask(tag="a"), NewTask(tag="b"), NewTask(tag="b"), now=at(1))
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as another:
+        another.execute("LOCK TABLE towline.tasks IN EXCLUSIVE MODE")  # whoever looks may, whoever locks a row waits
+        leasing = pool.submit(lease, store, 2, tags=tags, now=at(3))
+        eventually(lambda: is_waiting(url))
+        another.execute("UPDATE towline.tasks SET eta = %s WHERE id = 1", (at(2),))  # leased, expired, ready again
+        another.commit()
+        assert [each.name for each in leasing.result()] == ["_2", "_3"]
+
+
 def test_counters_agree_with_the_tasks_whoever_counted(store: Store, other: Store) -> None:
     def work(number: int) -> None:
         one = store if number % 2 else other

@@ -26,7 +26,9 @@ BEGIN
         ) AS first;
         EXIT WHEN candidates IS NULL;
         SELECT array_agg(l.ctid), array_agg(l.tag) INTO locked, locked_tags FROM (
-            SELECT t.ctid, t.tag FROM towline.tasks AS t WHERE t.id = ANY (candidates) AND t.state - 0 = 0
+            -- Not what has been leased and is back in a later place since it was looked at.
+            SELECT t.ctid, t.tag FROM towline.tasks AS t
+            WHERE t.id = ANY (candidates) AND t.state - 0 = 0 AND t.eta + 0 <= last_eta
             FOR UPDATE SKIP LOCKED
         ) AS l;
         places := places || locked;
