@@ -30,7 +30,7 @@ _LOOK = Statement(
     " FROM (SELECT 'towline.tasks'::regclass::oid) AS t (id)",
     (pack.int8, pack.float8, pack.float8),
 )
-"""By the functions under `pg_stat_user_tables`: the view itself takes a new connection 20 ms to plan."""
+"""By the functions under `pg_stat_user_tables`: 0.1 ms, where the view takes 0.45 ms."""
 
 log = structlog.get_logger()
 
