@@ -16,6 +16,19 @@ FIRST = a_lease(since=2.05)
 SECOND_LEASE = a_lease(since=4.05, number=2)
 
 
+def displaced(story: Story, *, tags: tuple[str, ...] = ()) -> Story:
+    """A task that is leased before others, though it went to the end when a lease of it expired that nobody saw."""
+    return (
+        story.add("b", tag="x")
+        .add("a", tag="x")
+        .add("c", tag="x")
+        .call(Asked("lease", QUEUE, count=1, seconds=0.03), outcome="unknown")
+        .lease(a_lease("b", since=5.05, number=2, ready=4.08, tag="x"), kind="tags" if tags else "any", tags=tags)
+        .end("delete", "b.5050000")
+        .keeps(a_stored("a"), a_stored("c"))
+    )
+
+
 def honest() -> Iterator[tuple[str, Story]]:
     yield "added, kept", Story().add().keeps(a_stored())
     yield "killed in the add, not kept", Story().add(outcome="unknown")
@@ -72,14 +85,7 @@ def honest() -> Iterator[tuple[str, Story]]:
     )
     yield (
         "a lease that nobody was told of, committed after its end, while the next was under way",
-        Story()
-        .add("b")
-        .add("a")
-        .add("c")
-        .call(Asked("lease", QUEUE, count=1, seconds=0.03), outcome="unknown")
-        .lease(a_lease("b", since=5.05, number=2, ready=4.08))
-        .end("delete", "b.5050000")
-        .keeps(a_stored("a"), a_stored("c")),
+        displaced(Story(clock_error=1)),
     )
     yield (
         "given back uncounted",
@@ -292,8 +298,18 @@ def broken() -> Iterator[tuple[str, str, Story]]:
     )
     yield (
         "I10",
+        "a task that was not in its place, in a store whose calls come one after the other",
+        displaced(Story()),
+    )
+    yield (
+        "I10",
+        "a task that was not in its place, to one who asked for several tags",
+        displaced(Story(clock_error=1), tags=("x", "y")),
+    )
+    yield (
+        "I10",
         "a lease that was answered, expired and gone to the end, and taken before those that came before it",
-        Story()
+        Story(clock_error=1)
         .add("b")
         .add("a")
         .add("c")
