@@ -64,8 +64,11 @@ def _may_be_displaced(lease: SeenLease, life: Life, call: Call) -> bool:
     """
     if lease.number == 1 or (call.asked.filter_kind == "tags" and len(call.asked.tags) > 1):
         return False
-    answers = [one.call.answered for one in life.grants if one.call and one.lease.number == lease.number - 1]
-    return not any(answered is not None and answered.at <= call.invoked.at for answered in answers)
+    before = [one for one in life.grants if one.leased_at < lease.leased_at]
+    last = max(before, key=lambda one: one.leased_at, default=None)
+    if last is None or last.lease.number != lease.number - 1 or last.call is None or last.call.answered is None:
+        return True
+    return last.call.answered.at > call.invoked.at
 
 
 @dataclass(frozen=True, slots=True)

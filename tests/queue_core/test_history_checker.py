@@ -16,15 +16,18 @@ FIRST = a_lease(since=2.05)
 SECOND_LEASE = a_lease(since=4.05, number=2)
 
 
-def displaced(story: Story, *, tags: tuple[str, ...] = ()) -> Story:
+def displaced(story: Story, *, since: float = 5.05, tags: tuple[str, ...] = ()) -> Story:
     """A task that is leased before others, though it went to the end when a lease of it expired that nobody saw."""
-    return (
+    if not story.calls:
         story.add("b", tag="x")
-        .add("a", tag="x")
+    return (
+        story.add("a", tag="x")
         .add("c", tag="x")
         .call(Asked("lease", QUEUE, count=1, seconds=0.03), outcome="unknown")
-        .lease(a_lease("b", since=5.05, number=2, ready=4.08, tag="x"), kind="tags" if tags else "any", tags=tags)
-        .end("delete", "b.5050000")
+        .lease(
+            a_lease("b", since=since, number=2, ready=since - 0.97, tag="x"), kind="tags" if tags else "any", tags=tags
+        )
+        .end("delete", f"b.{round(since * SECOND)}")
         .keeps(a_stored("a"), a_stored("c"))
     )
 
@@ -86,6 +89,16 @@ def honest() -> Iterator[tuple[str, Story]]:
     yield (
         "a lease that nobody was told of, committed after its end, while the next was under way",
         displaced(Story(clock_error=1)),
+    )
+    yield (
+        "the same, after an earlier lease that was given back uncounted",
+        displaced(
+            Story(clock_error=1)
+            .add("b", tag="x")
+            .lease(a_lease("b", since=2.05, tag="x"))
+            .end("release", "b.2050000", charge="uncounted"),
+            since=7.05,
+        ),
     )
     yield (
         "given back uncounted",
