@@ -68,7 +68,8 @@ def _may_be_displaced(lease: SeenLease, life: Life, call: Call) -> bool:
     last = max(before, key=lambda one: one.leased_at, default=None)
     if last is None or last.lease.number != lease.number - 1 or last.call is None or last.call.answered is None:
         return True
-    return last.call.answered.at > call.invoked.at
+    is_uncounted = any(one.verb == "release" and one.call.asked.charge == "uncounted" for one in last.operations)
+    return is_uncounted or last.call.answered.at > call.invoked.at  # uncounted: the one after it had its number too
 
 
 @dataclass(frozen=True, slots=True)
