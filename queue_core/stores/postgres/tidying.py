@@ -14,7 +14,7 @@ from queue_core.stores.postgres.step import Step
 from queue_core.stores.postgres.upkeep import is_due
 
 KEPT_SAMPLES = 10_000
-SAMPLES_BETWEEN = 5000
+SAMPLES_BETWEEN = 2000
 """Leases that finish between two cuts; whoever cuts looks for dead rows too."""
 TAGGED_BETWEEN = 1000
 TAGS_EXAMINED = 2000
