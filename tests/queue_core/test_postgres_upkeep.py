@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from math import inf
 from threading import Thread
 
 import psycopg
@@ -193,7 +194,7 @@ def test_who_finishes_much_looks_whether_it_is_time_to_clear(
     eventually(is_cleared, seconds=30)
 
 
-def test_nobody_looks_who_finishes_little(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_looks_who_finishes_little(store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(upkeep, "DEAD_ROWS", 50)
     monkeypatch.setattr(tidying.random, "randrange", lambda _between: 0)
@@ -201,3 +202,4 @@ def test_nobody_looks_who_finishes_little(store: Store, url: str, monkeypatch: p
     eventually(lambda: number(url, _DEAD) > 100, seconds=30)
     leave_dead(store, 100)
     assert number(url, _CLEARED) == 0
+    assert store._upkeep._began_at == -inf  # no thread was begun that might clear later
