@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from tests.faults.history import Call, SeenLease
+from tests.faults.history import Call
 from tests.faults.lives import FOREVER, Life
 
 UNANSWERED_SECONDS = 1.0
@@ -27,8 +27,7 @@ ONE_TRY_SECONDS = 0.02
 def order(calls: Sequence[Call], lives: dict[str, Life], *, clock_error: int) -> Iterator[tuple[str, str]]:
     """The number of the invariant, and how a lease broke it.
 
-    A waiting task's eta may be ahead of this host's clock, and the lease's instant behind it, by `clock_error` each; it
-    is 0 for a store whose calls have one clock, and come one after the other.
+    A waiting task's eta may be ahead of this host's clock, and the lease's instant behind it, by `clock_error` each.
     """
     slack = 2 * clock_error
     waiting = _Waiting(lives, takes_back_unseen=_takes_back_unseen(calls))
@@ -42,11 +41,7 @@ def order(calls: Sequence[Call], lives: dict[str, Life], *, clock_error: int) ->
                 yield "I10", f"{following.uid} with the earlier eta was leased after {one.uid}"
         if took + slack >= 1e6 * call.asked.seconds:
             continue  # what it was granted may have expired on the way, and then it was not told of it
-        leases = call.answer.leases
-        telling = [each for each in leases if not clock_error or not _may_be_displaced(each, lives[each.uid], call)]
-        if leases and not telling:
-            continue
-        newest = max((lease.ready_at for lease in telling), default=FOREVER)
+        newest = max((lease.ready_at for lease in call.answer.leases), default=FOREVER)
         left = waiting.left_behind(call, added_before=min(newest, call.invoked.at) - slack)
         if not left or len(left) <= hiding.most(call):
             continue
@@ -54,22 +49,6 @@ def order(calls: Sequence[Call], lives: dict[str, Life], *, clock_error: int) ->
             yield "I10", f"{left[0]} was leasable before {newest}, the eta of a task that was leased instead"
         else:
             yield "I7", f"{left[0]} was leasable, but a lease of {call.asked.filter} came back empty"
-
-
-def _may_be_displaced(lease: SeenLease, life: Life, call: Call) -> bool:
-    """Whether the task's lease before may have been committed, and its expiry acted on, while this call was under way.
-
-    PostgreSQL's `FOR UPDATE`: a call that found the task where it was before comes to its row, finds it ready again,
-    and takes it though it is in a later place by now. Where a filter names several tags the store looks twice.
-    """
-    if lease.number == 1 or (call.asked.filter_kind == "tags" and len(call.asked.tags) > 1):
-        return False
-    before = [one for one in life.grants if one.leased_at < lease.leased_at]
-    last = max(before, key=lambda one: one.leased_at, default=None)
-    if last is None or last.lease.number != lease.number - 1 or last.call is None or last.call.answered is None:
-        return True
-    is_uncounted = any(one.verb == "release" and one.call.asked.charge == "uncounted" for one in last.operations)
-    return is_uncounted or last.call.answered.at > call.invoked.at  # uncounted: the one after it had its number too
 
 
 @dataclass(frozen=True, slots=True)

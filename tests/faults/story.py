@@ -25,7 +25,6 @@ class Story:
     problems: tuple[str, ...] = ()
     stats: QueueStats | None = None
     seconds: float = 0.0
-    clock_error: int = 0
 
     def call(self, asked: Asked, answer: Answer = NO_ANSWER, outcome: Outcome = "ok", *, lasts: float = 0.1) -> "Story":
         self.seconds += 1
@@ -88,7 +87,6 @@ class Story:
             self.problems,
             {} if self.stats is None else {QUEUE: self.stats},
             {QUEUE: self.max_leases},
-            self.clock_error,
         )
         return [violation.invariant for violation in check(self.calls, contents)]
 

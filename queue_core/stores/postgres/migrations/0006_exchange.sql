@@ -46,12 +46,19 @@ CREATE FUNCTION oldest_tag(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     picked record;
+    is_in_place bool;
+    place tid;
+    last_place tid;
 BEGIN
     IF wanted_tags = '{}' THEN
-        SELECT t.tag INTO tag FROM towline.tasks AS t
-        WHERE t.queue = queue_id AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
-        ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
-        is_found := FOUND;
+        LOOP
+            SELECT t.tag, t.ctid, t.leased_at = 0 INTO tag, place, is_in_place FROM towline.tasks AS t
+            WHERE t.queue = queue_id AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
+            ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+            is_found := FOUND;
+            EXIT WHEN NOT is_found OR is_in_place OR place = last_place;  -- see `exchange`
+            last_place := place;
+        END LOOP;
     ELSE
         SELECT * INTO picked FROM towline.pick_of_tags(queue_id, wanted_tags, 1, end_eta, end_id);
         is_found := picked.places <> '{}';
@@ -97,6 +104,8 @@ DECLARE
     texts text[];
     settled text;
     picked tid[];  -- where they are: locked, they stay there
+    last_picked tid[];
+    are_in_place bool;
     gone_tags text[];
     picked_tags text[];
     one text;  -- the tag of all that is counted, if `is_plain`
@@ -212,38 +221,45 @@ BEGIN
         ELSIF filter = 0 AND has_tags THEN
             filter := 5;
         END IF;
-        CASE filter
-        WHEN 0 THEN
-            -- No task had a tag yet; one that came a moment ago is left to the next call, as it would be miscounted.
-            SELECT array_agg(p.ctid) INTO picked FROM (
-                SELECT t.ctid FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
-                ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
-            ) AS p;
-        WHEN 1 THEN
-            SELECT array_agg(p.ctid) INTO picked FROM (
-                SELECT t.ctid FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag = tags[1] AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
-                ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
-            ) AS p;
-        WHEN 2 THEN
-            SELECT array_agg(p.ctid) INTO picked FROM (
-                SELECT t.ctid FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
-                ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
-            ) AS p;
-        WHEN 4 THEN
-            SELECT p.places, p.tags INTO picked, picked_tags
-            FROM towline.pick_of_tags(queue_id, tags, wanted, end_eta, end_id) AS p;
-        WHEN 5 THEN
-            SELECT array_agg(p.ctid), array_agg(p.tag) INTO picked, picked_tags FROM (
-                SELECT t.ctid, t.tag FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
-                ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
-            ) AS p;
-        ELSE
-            NULL;
-        END CASE;
+        -- A row that others change between a look and its lock is locked as it has become: leased, expired and ready again,
+        -- it is in a later place. So what was ever leased is looked for again, until all of it was locked before the look.
+        LOOP
+            CASE filter
+            WHEN 0 THEN
+                -- No task had a tag yet; one that came a moment ago is left to the next call, as it would be miscounted.
+                SELECT array_agg(p.ctid), bool_and(p.leased_at = 0) INTO picked, are_in_place FROM (
+                    SELECT t.ctid, t.leased_at FROM towline.tasks AS t
+                    WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                    ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
+                ) AS p;
+            WHEN 1 THEN
+                SELECT array_agg(p.ctid), bool_and(p.leased_at = 0) INTO picked, are_in_place FROM (
+                    SELECT t.ctid, t.leased_at FROM towline.tasks AS t
+                    WHERE t.queue = queue_id AND t.tag = tags[1] AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                    ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
+                ) AS p;
+            WHEN 2 THEN
+                SELECT array_agg(p.ctid), bool_and(p.leased_at = 0) INTO picked, are_in_place FROM (
+                    SELECT t.ctid, t.leased_at FROM towline.tasks AS t
+                    WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                    ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
+                ) AS p;
+            WHEN 4 THEN
+                SELECT p.places, p.tags, true INTO picked, picked_tags, are_in_place
+                FROM towline.pick_of_tags(queue_id, tags, wanted, end_eta, end_id) AS p;
+            WHEN 5 THEN
+                SELECT array_agg(p.ctid), array_agg(p.tag), bool_and(p.leased_at = 0)
+                INTO picked, picked_tags, are_in_place FROM (
+                    SELECT t.ctid, t.tag, t.leased_at FROM towline.tasks AS t
+                    WHERE t.queue = queue_id AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                    ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
+                ) AS p;
+            ELSE
+                are_in_place := true;
+            END CASE;
+            EXIT WHEN are_in_place OR picked IS NULL OR picked = last_picked;
+            last_picked := picked;
+        END LOOP;
         IF picked <> '{}' THEN
             end_at := now + round(seconds * 1000000)::int8;
             RETURN QUERY UPDATE towline.tasks AS t SET

@@ -38,6 +38,8 @@ DECLARE
     done_worker text;
     got towline.exchanged;
     place tid;  -- where it is: locked, it stays there
+    last_place tid;
+    is_in_place bool;
     last_eta int8;
     free_slot int2;
     gone int4 := 0;
@@ -94,20 +96,24 @@ BEGIN
 
     -- See `exchange` for this bound.
     last_eta := greatest(now, (date_part('epoch', statement_timestamp()) * 1000000)::int8);
-    IF filter = 0 THEN
-        SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = queue_id AND t.state = 0 AND t.eta <= last_eta
-        ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
-    ELSIF filter = 1 THEN
-        SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = queue_id AND t.tag = wanted_tag AND t.state + 0 = 0 AND t.eta <= last_eta
-        ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
-    ELSE
-        SELECT t.ctid INTO place FROM towline.tasks AS t
-        WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND t.eta <= last_eta
-        ORDER BY t.tag, t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
-    END IF;
-    IF FOUND THEN
+    LOOP
+        IF filter = 0 THEN
+            SELECT t.ctid, t.leased_at = 0 INTO place, is_in_place FROM towline.tasks AS t
+            WHERE t.queue = queue_id AND t.state = 0 AND t.eta <= last_eta
+            ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        ELSIF filter = 1 THEN
+            SELECT t.ctid, t.leased_at = 0 INTO place, is_in_place FROM towline.tasks AS t
+            WHERE t.queue = queue_id AND t.tag = wanted_tag AND t.state + 0 = 0 AND t.eta <= last_eta
+            ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        ELSE
+            SELECT t.ctid, t.leased_at = 0 INTO place, is_in_place FROM towline.tasks AS t
+            WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND t.eta <= last_eta
+            ORDER BY t.tag, t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        END IF;
+        EXIT WHEN is_in_place OR place IS NULL OR place = last_place;  -- see `exchange` for this too
+        last_place := place;
+    END LOOP;
+    IF place IS NOT NULL THEN
         taken := 1;
         UPDATE towline.tasks AS t SET
             state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
