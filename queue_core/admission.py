@@ -47,8 +47,8 @@ def check_types(task: NewTask) -> None:
         raise InvalidRequestError(f"eta must be whole microseconds since 1970: {task.eta!r}; see `queue_core.clock`")
     if task.max_leases is not None and not isinstance(task.max_leases, int):
         raise InvalidRequestError(f"max_leases must be a whole number: {task.max_leases!r}")
-    if task.delay_seconds is not None and not isinstance(task.delay_seconds, int | float):
-        raise InvalidRequestError(f"delay_seconds must be a number: {task.delay_seconds!r}")
+    if task.delay_seconds is not None:
+        limits.check_delay_seconds(task.delay_seconds)
 
 
 def _check_limits(task: NewTask) -> None:
@@ -70,6 +70,12 @@ def check_filter(tags: object) -> None:
     if not isinstance(tags, TagFilter):
         raise InvalidRequestError(f"tags must be a TagFilter, such as TagFilter.of('resize'): {tags!r}")
     limits.check_tags(tags.tags)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise an `InvalidRequestError` for what is none of the choices."""
+    if value not in choices:
+        raise InvalidRequestError(f"{name} must be {' or '.join(map(repr, choices))}: {value!r}")
 
 
 def check_storage(tasks: Sequence[NewTask], *, used_bytes: int, limit_bytes: int) -> None:

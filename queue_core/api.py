@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 
 from queue_core.building import builder
 from queue_core.clock import Instant
@@ -231,8 +231,23 @@ def _no_lease(value: object) -> InvalidRequestError:
 
 
 def as_names(names: str | Iterable[str]) -> list[str]:
-    """One or many, as a list."""
-    return [names] if isinstance(names, str) else list(names)
+    """One or many, as a list. Raises `InvalidRequestError` for anything else."""
+    if isinstance(names, str):
+        return [names]
+    many: list[object] = [*names] if isinstance(names, Iterable) else [names]
+    strange = [name for name in many if not isinstance(name, str)]
+    if strange:
+        raise InvalidRequestError(f"a task's name or a list of names is needed: {strange[0]!r} is none")
+    return cast("list[str]", many)
+
+
+def as_states(states: Iterable[TaskState]) -> frozenset[TaskState]:
+    """A set of states. Raises `InvalidRequestError` for anything else."""
+    many: list[object] = [*states] if isinstance(states, Iterable) else [states]
+    strange = [state for state in many if not isinstance(state, TaskState)]
+    if strange:
+        raise InvalidRequestError(f"states must be a set of TaskState, such as {{TaskState.READY}}: {states!r}")
+    return frozenset(cast("list[TaskState]", many))
 
 
 def as_deletions(leases: Ended | Iterable[Ended], then: Sequence[NewTask]) -> list[Deletion]:

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 from urllib.parse import urlencode
 
-from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
+from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_states, as_tokens
 from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.http_api import values
 from queue_core.http_api.caller import Caller, Repeat, Retries, quoted
 from queue_core.http_api.values import Json
+from queue_core.limits import check_page, check_tag, check_wait_seconds
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
@@ -158,6 +159,9 @@ class HttpQueue:
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
         """See `QueueApi.tag_stats`."""
+        if after is not None:
+            check_tag(after)
+        check_page(limit)
         return values.tag_stats_of(self._caller.get(f"{self._path}/tags{_query(after=after, limit=limit)}")["tags"])
 
     def peek(
@@ -173,8 +177,8 @@ class HttpQueue:
         """See `QueueApi.peek`."""
         body: Json = {
             **values.tags_json(tags),
-            "states": [values.STATE_NAMES[state] for state in sorted(states)],
-            "names": None if names is None else list(names),
+            "states": [values.STATE_NAMES[state] for state in sorted(as_states(states))],
+            "names": None if names is None else as_names(names),
             "after": after,
             "limit": limit,
             "payload_bytes": payload_bytes,
@@ -279,6 +283,7 @@ def _refuse_connection(connection: object | None) -> None:
 
 
 def _lease_json(count: int, seconds: float | None, tags: TagFilter, worker: str, wait_seconds: float) -> Json:
+    check_wait_seconds(wait_seconds)
     body = values.tags_json(tags)
     body["count"] = count
     if seconds is not None:

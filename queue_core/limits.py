@@ -27,7 +27,8 @@ MAX_LEASES = (1 << 31) - 1  # our own: what a store's column holds
 MAX_LEASE_CALLS_PER_SECOND = 1_000_000  # our own
 MAX_EMAILS = 1000  # our own, of users and of writers each
 MAX_EMAIL_CHARACTERS = 320  # RFC 3696: 64 before the @, 255 after
-MAX_STORAGE_BYTES = (1 << 63) - 1  # our own: what a store's column holds
+MAX_INTEGER = (1 << 63) - 1  # our own: what a store's column holds
+MAX_STORAGE_BYTES = MAX_INTEGER  # our own
 MAX_TAG_BYTES = 500
 MAX_TAGS_PER_LEASE = 100  # our own: one index probe a tag
 MAX_QUEUE_NAME_CHARACTERS = 100
@@ -38,6 +39,7 @@ MAX_WORKER_CHARACTERS = 200  # our own
 MAX_PEEK_TASKS = 1000  # our own
 NAME_RETENTION_SECONDS = 9 * 86_400.0  # of queues from a queue.yaml
 
+_NUMBERS = (int, float)
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
 _TASK_NAME = re.compile(r"[a-zA-Z0-9_-]{1,500}")
 _CHOSEN_NAME = re.compile(r"_[0-9]+")
@@ -45,7 +47,7 @@ _CHOSEN_NAME = re.compile(r"_[0-9]+")
 
 def check_queue_name(name: str) -> None:
     """Raise `InvalidQueueNameError` unless `name` is 1 to 100 letters, digits and hyphens."""
-    if not _QUEUE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidQueueNameError(
             f"queue name must be 1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-': {_shown(name)}"
         )
@@ -65,7 +67,10 @@ def check_task_name(name: str) -> None:
 
 def check_tag(tag: str) -> None:
     """Raise `InvalidTagError` unless `tag` is 1 to 500 bytes of UTF-8."""
-    size = len(tag.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(tag.encode("utf-8", "surrogatepass"))
+    except AttributeError:
+        raise InvalidTagError(f"tag must be text: {tag!r}") from None
     if not 1 <= size <= MAX_TAG_BYTES or "\x00" in tag:
         raise InvalidTagError(f"tag must be 1 to {MAX_TAG_BYTES} bytes without NUL: {_shown(tag)} has {size} bytes")
     if any("\ud800" <= character <= "\udfff" for character in tag):
@@ -100,28 +105,32 @@ def check_eta(eta: Instant, *, now: Instant) -> None:
 
 def check_delay_seconds(seconds: float) -> None:
     """Raise `InvalidEtaError` unless 0 <= `seconds` <= 30 days."""
-    if not 0 <= seconds <= MAX_ETA_SECONDS:
-        raise InvalidEtaError(f"delay must be in [0, {MAX_ETA_SECONDS:.0f}] s: {seconds}")
+    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_ETA_SECONDS:
+        raise InvalidEtaError(f"delay must be a number in [0, {MAX_ETA_SECONDS:.0f}] s: {seconds!r}")
 
 
 def check_lease_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days."""
-    if not 0 <= seconds <= MAX_LEASE_SECONDS:
-        raise InvalidLeaseTimeError(f"lease time must be in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {seconds}")
+    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_LEASE_SECONDS:
+        raise InvalidLeaseTimeError(
+            f"lease time must be a number in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {seconds!r}"
+        )
 
 
 def check_wait_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 300."""
-    if not 0 <= seconds <= MAX_WAIT_SECONDS:
+    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_WAIT_SECONDS:
         raise InvalidLeaseTimeError(
-            f"waiting time must be in [0, {MAX_WAIT_SECONDS:.0f}] s: {seconds}; call again to wait longer"
+            f"waiting time must be a number in [0, {MAX_WAIT_SECONDS:.0f}] s: {seconds!r}; call again to wait longer"
         )
 
 
 def check_lease_count(count: int) -> None:
     """Raise `InvalidCountError` unless 1 <= `count` <= 1000."""
-    if not 1 <= count <= MAX_TASKS_PER_LEASE:
-        raise InvalidCountError(f"number of tasks to lease must be in [1, {MAX_TASKS_PER_LEASE}]: {count}")
+    if not isinstance(count, int) or not 1 <= count <= MAX_TASKS_PER_LEASE:
+        raise InvalidCountError(
+            f"number of tasks to lease must be a whole number in [1, {MAX_TASKS_PER_LEASE}]: {count!r}"
+        )
 
 
 def check_add_count(count: int) -> None:
@@ -137,10 +146,33 @@ def check_token_count(count: int) -> None:
 
 
 def check_worker(worker: str) -> None:
-    """Raise `InvalidRequestError`'s `InvalidTaskNameError` over 200 characters."""
+    """Raise `InvalidTaskNameError` for no text, or one of over 200 characters."""
+    if not isinstance(worker, str):
+        raise InvalidTaskNameError(f"worker must be text: {worker!r}")
     if len(worker) > MAX_WORKER_CHARACTERS:
         raise InvalidTaskNameError(f"worker must be at most {MAX_WORKER_CHARACTERS} characters: {len(worker)}")
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+def check_reason(reason: str) -> None:
+    """Raise `InvalidCountError` for no text, or one of over 2,000 characters: why a task is dead."""
+    if not isinstance(reason, str):
+        raise InvalidCountError(f"dead_reason must be text: {reason!r}")
+    if len(reason) > MAX_REASON_CHARACTERS:
+        raise InvalidCountError(f"dead_reason must be at most {MAX_REASON_CHARACTERS} characters: {len(reason)}")
+
+
+def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:
+    """Raise `InvalidCountError` unless a page has 1 to 1,000 entries, after one, with 0 to 1 MiB of each payload."""
+    _check_whole("limit", limit, 1, MAX_PEEK_TASKS)
+    _check_whole("after", after, 0, MAX_INTEGER)
+    _check_whole("payload_bytes", payload_bytes, 0, MAX_PAYLOAD_BYTES)
+
+
+def _check_whole(name: str, number: int, least: int, most: int) -> None:
+    if not isinstance(number, int) or not least <= number <= most:
+        raise InvalidCountError(f"{name} must be a whole number in [{least}, {most}]: {number!r}")
+
+
+def _shown(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= 62 else f"{text[:58]}...{text[-1]}"

@@ -5,10 +5,10 @@ from contextlib import suppress
 from threading import Event
 from typing import Literal, TypeVar
 
-from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_tokens
+from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_states, as_tokens
 from queue_core.clock import Instant
 from queue_core.errors import LeaseLostError
-from queue_core.limits import check_wait_seconds
+from queue_core.limits import check_wait_seconds, check_worker
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Storage, Subscription, Unit
@@ -65,6 +65,7 @@ class PullQueue:
     ) -> tuple[list[Lease], tuple[str, ...]]:
         """See `QueueApi.exchange`."""
         check_wait_seconds(wait_seconds)
+        check_worker(worker)
 
         def lease(turn: Turn) -> Granted:
             return turn.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
@@ -156,12 +157,14 @@ class PullQueue:
         payload_bytes: int = 0,
     ) -> Page:
         """See `QueueApi.peek`."""
+        wanted = as_states(states)
+        listed = None if names is None else as_names(names)
         return self._service.look(
             lambda turn: turn.peek(
                 self._name,
                 tags=tags,
-                states=states,
-                names=names,
+                states=wanted,
+                names=listed,
                 after=after,
                 limit=limit,
                 payload_bytes=payload_bytes,

@@ -14,9 +14,10 @@ from queue_core.clock import Clock, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog, QueueEvent
 from queue_core.notes import Wake
+from queue_core.storage_guard import StorageGuard
 from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
-from queue_core.verbs import StorageGuard, Turn
+from queue_core.verbs import Turn
 
 PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Before another try of a remote store; each is drawn from its upper half. Whoever called tries again after these."""

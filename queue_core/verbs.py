@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import events, limits
-from queue_core.admission import check_filter, check_new_tasks, check_queue_spec, check_storage, check_storage_limit
+from queue_core.admission import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
 from queue_core.api import ALL_STATES, Observation
 from queue_core.building import builder
-from queue_core.clock import MICROSECONDS, Instant
+from queue_core.clock import Instant
 from queue_core.errand import Errand, errand_of
-from queue_core.errors import InvalidCountError, WorkerRetiredError
+from queue_core.errors import WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.notes import Notes
 from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.storage_guard import StorageGuard
 from queue_core.store import (
     Added,
     ClientCall,
@@ -36,33 +37,8 @@ PURGE_CHUNK = 1000
 SETTLE_CHUNK = 500
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
-KNOWN_SECONDS = 1.0
 
 new_request = builder(LeaseRequest)
-
-
-class StorageGuard:
-    """Keeps adds within the store's limit. That there is none is taken for granted for a second, so that a store
-    without one is not asked with every add. From any thread."""
-
-    def __init__(self) -> None:
-        self._unlimited_at: Instant | None = None
-
-    def check(self, turn: "Turn", tasks: Sequence[NewTask]) -> None:
-        """Raise `StorageLimitError` where these tasks would pass the limit."""
-        known_at = self._unlimited_at
-        if known_at is not None and 0 <= turn.now - known_at < KNOWN_SECONDS * MICROSECONDS:
-            return
-        storage = turn.transaction.storage()
-        if storage.limit_bytes is None:
-            self._unlimited_at = turn.now
-        else:
-            self._unlimited_at = None
-            check_storage(tasks, used_bytes=storage.used_bytes, limit_bytes=storage.limit_bytes)
-
-    def forget(self) -> None:
-        """Ask with the next add: the limit has changed."""
-        self._unlimited_at = None
 
 
 class Turn(Notes):
@@ -87,7 +63,7 @@ class Turn(Notes):
     def add(self, queue: str, tasks: Sequence[NewTask]) -> list[Added]:
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
-        self._storage.check(self, tasks)
+        self._storage.check(self.transaction, tasks, now=self.now)
         added = self.transaction.add(queue, tasks, now=self.now)
         self.note_added(queue, tasks, added)
         return added
@@ -96,7 +72,7 @@ class Turn(Notes):
         """A repeat is noted again: whoever added first may not have come to tell of it."""
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
-        self._storage.check(self, tasks)
+        self._storage.check(self.transaction, tasks, now=self.now)
         added = self.transaction.add_once(queue, tasks, call, now=self.now)
         self.note_added(queue, tasks, added)
         return added
@@ -180,10 +156,8 @@ class Turn(Notes):
         for release in releases:
             if release.delay_seconds is not None:
                 limits.check_delay_seconds(release.delay_seconds)
-            if len(release.dead_reason) > limits.MAX_REASON_CHARACTERS:
-                raise InvalidCountError(
-                    f"reason must be at most {limits.MAX_REASON_CHARACTERS} characters: {len(release.dead_reason)}"
-                )
+            limits.check_reason(release.dead_reason)
+            check_choice("charge", release.charge, ("counted", "uncounted"))
         outcomes = self.transaction.release(
             queue, [replace(release, jitter=self._jitter()) for release in releases], now=self.now
         )
@@ -223,6 +197,7 @@ class Turn(Notes):
     def purge(self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"]) -> int:
         """One chunk; call again in a new turn until it answers 0."""
         check_filter(tags)
+        check_choice("dead", dead, ("keep", "only"))
         purge = self.transaction.purge if dead == "keep" else self.transaction.purge_dead
         count = purge(queue, tags, limit=PURGE_CHUNK, now=self.now)
         if count:
@@ -286,7 +261,9 @@ class Turn(Notes):
         return replace(self.transaction.stats(queue, tags, now=self.now), as_of=self.now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int) -> list[TagStats]:
-        _check_page(limit)
+        limits.check_page(limit)
+        if after is not None:
+            limits.check_tag(after)
         return self.transaction.tag_stats(queue, after=after, limit=limit, now=self.now)
 
     def peek(
@@ -301,7 +278,9 @@ class Turn(Notes):
         payload_bytes: int,
     ) -> Page:
         check_filter(tags)
-        _check_page(limit)
+        limits.check_page(limit, after=after, payload_bytes=payload_bytes)
+        if names is not None:
+            limits.check_token_count(len(names))
         return self.transaction.peek(
             queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=self.now
         )
@@ -343,8 +322,3 @@ def _check_deletions(deletions: Sequence[Deletion]) -> None:
     for then in handed_over(deletions):
         limits.check_add_count(len(then))
         check_new_tasks(then)
-
-
-def _check_page(limit: int) -> None:
-    if not 1 <= limit <= limits.MAX_PEEK_TASKS:
-        raise InvalidCountError(f"a page must have 1 to {limits.MAX_PEEK_TASKS} entries: {limit}")

@@ -8,6 +8,7 @@ from binascii import Error as Base64Error
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, to_json
 
 from queue_core import limits
 from queue_core.clock import Instant
@@ -17,10 +18,11 @@ from queue_core.server.problems import Problem, refusal
 from queue_core.store import Deletion
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
 
-MAX_INTEGER = (1 << 63) - 1
-"""What a store's integer column holds."""
+MAX_SHOWN_CHARACTERS = 62
+PLAIN_MISTAKES = {"int_type", "float_type", "bool_type", "literal_error"}
+PAYLOADS = {"payload", "text"}
 
-Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
 StateName = Literal["ready", "delayed", "in_flight", "dead"]
 
 
@@ -247,15 +249,25 @@ def tag_filter(kind: str | None, tags: tuple[str, ...]) -> TagFilter:
 
 def invalid(error: ValidationError) -> Problem:
     """What a body that does not fit its model is refused with: every mistake at once, by place."""
-    mistakes = error.errors(include_url=False, include_context=False, include_input=False)
+    mistakes = error.errors(include_url=False, include_context=False)
     first = mistakes[0]
     if first["type"] == "json_invalid":
         return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
     shown = [
-        {"pointer": "/" + "/".join(str(part) for part in mistake["loc"]), "detail": mistake["msg"]}
+        {"pointer": "/" + "/".join(str(part) for part in mistake["loc"]), "detail": mistake["msg"] + _given(mistake)}
         for mistake in mistakes[:20]
     ]
     told = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
     more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
     plain = refusal(422, "invalid-request", told + more)
     return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
+
+
+def _given(mistake: ErrorDetails) -> str:
+    """The value that did not fit, if it is short: a number, or what stands for one or for a choice. Never a payload."""
+    value = mistake["input"]
+    is_plain = isinstance(value, int | float) or (isinstance(value, str) and mistake["type"] in PLAIN_MISTAKES)
+    if not is_plain or not PAYLOADS.isdisjoint(mistake["loc"]) or mistake["type"] == "extra_forbidden":
+        return ""
+    shown = to_json(value).decode()
+    return f": {shown}" if len(shown) <= MAX_SHOWN_CHARACTERS else ""

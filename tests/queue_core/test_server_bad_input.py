@@ -99,6 +99,38 @@ def test_every_mistake_in_a_body_is_told_with_its_place(server: RunningServer) -
     assert [one["pointer"] for one in told["errors"]] == ["/tasks/0/text", "/tasks/1/colour"]  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("verb", "body", "told"),
+    [
+        ("lease", b'{"count":"1"}', '/count: Input should be a valid integer: "1"'),
+        ("lease", b'{"count":true}', "/count: Input should be a valid integer: true"),
+        ("lease", b'{"seconds":"5 s"}', '/seconds: Input should be a valid number: "5 s"'),
+        ("purge", b'{"dead":"all"}', "/dead: Input should be 'keep' or 'only': \"all\""),
+        ("peek", b'{"limit":"' + b"9" * 61 + b'"}', "/limit: Input should be a valid integer"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told(server: RunningServer, verb: str, body: bytes, told: str) -> None:
+    assert server.ask("POST", f"/v1/queues/{QUEUE}/{verb}", body).json()["detail"] == told
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"tasks":[{"payload":4711}]}',
+        b'{"tasks":[{"text":4711}]}',
+        b'{"tasks":["4711"]}',
+        b'{"tasks":[{"test":"4711"}]}',
+        b'{"tasks":[{"test":4711}]}',
+        b'{"tasks":"4711"}',
+        b'"4711"',
+    ],
+)
+def test_what_may_be_a_payload_is_not_told(server: RunningServer, body: bytes) -> None:
+    reply = server.ask("POST", ADD, body)
+    assert reply.status == 422
+    assert "4711" not in reply.body.decode()
+
+
 def test_broken_json_is_told_with_its_position(server: RunningServer) -> None:
     assert "line 1 column 12" in str(server.ask("POST", ADD, b'{"tasks": [}').json()["detail"])
 

@@ -14,7 +14,7 @@ from queue_core.server.options import ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.store import Deletion
 from queue_core.stores.memory import MemoryStore
-from queue_core.task import NewTask
+from queue_core.task import NewTask, TagFilter
 
 
 @pytest.fixture(params=["memory", "sqlite", "server"])
@@ -47,7 +47,7 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueApi]:
         pytest.param(NewTask(queue=b"q"), "queue must be text: b'q'", id="a queue"),  # type: ignore[arg-type]
         pytest.param(NewTask(eta=1.5), "eta must be whole microseconds since 1970: 1.5", id="an eta"),  # type: ignore[arg-type]
         pytest.param(NewTask(max_leases="2"), "max_leases must be a whole number: '2'", id="a bound"),  # type: ignore[arg-type]
-        pytest.param(NewTask(delay_seconds="1"), "delay_seconds must be a number: '1'", id="a delay"),  # type: ignore[arg-type]
+        pytest.param(NewTask(delay_seconds="1"), r"delay must be a number in \[0, 2592000\] s: '1'", id="a delay"),  # type: ignore[arg-type]
     ],
 )
 def test_an_add(queue: QueueApi, tasks: Any, told: str) -> None:
@@ -67,6 +67,70 @@ def test_a_lease(queue: QueueApi, verb: str, leases: Any) -> None:
 def test_a_filter(queue: QueueApi, verb: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"must be a TagFilter, such as TagFilter.of\('resize'\): 'resize'"):
         getattr(queue, verb)(tags="resize")
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "told"),
+    [
+        ("lease", {"count": "1"}, "'1'|/count: Input should be a valid integer"),
+        ("lease", {"count": 1.5}, r"1\.5|/count: Input should be a valid integer"),
+        ("lease", {"seconds": "5"}, "must be a number in .*: '5'|/seconds: Input should be a valid number"),
+        ("lease", {"wait_seconds": "5"}, "waiting time must be a number in .*: '5'"),
+        ("lease", {"wait_seconds": float("nan")}, "waiting time must be a number in .*: nan"),
+        ("lease", {"worker": 7}, "worker must be text: 7|/worker: Input should be a valid string"),
+        ("lease", {"tags": TagFilter("tags", (5,))}, "tag must be text: 5|/tags/0: Input should be a valid string"),  # type: ignore[arg-type]
+        ("peek", {"limit": "5"}, "limit must be a whole number in .*: '5'|/limit: Input should be a valid integer"),
+        ("peek", {"after": "5"}, "after must be a whole number in .*: '5'|/after: Input should be a valid integer"),
+        (
+            "peek",
+            {"payload_bytes": -1},
+            "payload_bytes must be a whole number in .*: -1|/payload_bytes: .* greater than",
+        ),
+        ("peek", {"names": 7}, "a task's name or a list of names is needed: 7 is none"),
+        ("peek", {"names": [b"n"]}, "a task's name or a list of names is needed: b'n' is none"),
+        ("peek", {"states": "ready"}, "states must be a set of TaskState.*: 'ready'"),
+        ("peek", {"states": None}, "states must be a set of TaskState.*: None"),
+        ("tag_stats", {"limit": "5"}, "limit must be a whole number in .*: '5'"),
+        ("tag_stats", {"after": 5}, "tag must be text: 5"),
+        ("purge", {"dead": "all"}, "dead must be 'keep' or 'only': 'all'|/dead: Input should be 'keep' or 'only'"),
+        ("delete_by_name", {"names": 7}, "a task's name or a list of names is needed: 7 is none"),
+        ("redrive", {"names": [None]}, "a task's name or a list of names is needed: None is none"),
+    ],
+)
+def test_what_goes_with_a_verb(queue: QueueApi, verb: str, given: dict[str, Any], told: str) -> None:
+    queue.add(b"x")
+    with pytest.raises(InvalidRequestError, match=told):
+        getattr(queue, verb)(**given)
+    assert (queue.stats().ready, queue.stats().in_flight) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "told"),
+    [
+        ("renew", {"seconds": "5"}, "lease time must be a number in .*: '5'|/seconds: Input should be a valid number"),
+        ("release", {"delay_seconds": "5"}, "delay must be a number in .*: '5'|/delay_seconds: .* a valid number"),
+        ("release", {"charge": "free"}, "charge must be 'counted' or 'uncounted': 'free'|/charge: Input should be"),
+        ("release", {"dead_reason": 7}, "dead_reason must be text: 7|/dead_reason: Input should be a valid string"),
+    ],
+)
+def test_what_goes_with_a_lease(queue: QueueApi, verb: str, given: dict[str, Any], told: str) -> None:
+    queue.add(b"x")
+    leases = queue.lease()
+    with pytest.raises(InvalidRequestError, match=told):
+        getattr(queue, verb)(leases, **given)
+    assert queue.stats().in_flight == 1
+
+
+def test_the_name_of_a_queue() -> None:
+    wrong: Any = 5
+    with pytest.raises(InvalidRequestError, match="queue name must be 1 to 100 letters, digits or '-': 5"):
+        open_queue("memory:", wrong)
+
+
+def test_one_name_is_not_looked_for_letter_by_letter(queue: QueueApi) -> None:
+    queue.add([NewTask(name="ab"), NewTask(name="a")])
+    one: Any = "ab"
+    assert [task.name for task in queue.peek(names=one).tasks] == ["ab"]
 
 
 def test_what_a_deletion_hands_over(queue: QueueApi) -> None:
