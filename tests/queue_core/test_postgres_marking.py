@@ -7,7 +7,6 @@ from threading import Thread
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
@@ -17,7 +16,7 @@ from queue_core.stores.postgres import tidying
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.cutting_wire import CuttingWire, a_wire
 from tests.support.eventually import eventually
-from tests.support.postgres_links import Operator, Pooler, operator, through
+from tests.support.postgres_links import Operator, Pooler, operator, port_of, through
 from tests.support.stores import new_url
 from tests.support.task_builders import QUEUE, a_queue
 
@@ -58,10 +57,6 @@ class Place:
         row = self.operator.execute(query.encode()).fetchone()
         assert row is not None
         return int(str(row[0]))
-
-
-def port_of(url: str) -> int:
-    return int(str(conninfo_to_dict(url)["port"]))
 
 
 @pytest.fixture

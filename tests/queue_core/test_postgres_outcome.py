@@ -11,10 +11,9 @@ from queue_core.stores.postgres import link as link_module
 from queue_core.stores.postgres.link import Link
 from queue_core.stores.postgres.outcome import Status, judge
 from queue_core.stores.postgres.wire import Wire
-from tests.support import engines
 from tests.support.cutting_wire import WireFate, a_wire
-from tests.support.engines import Engine, EngineUnavailableError
-from tests.support.postgres_links import Pooler, a_link, make_schema, operator, through
+from tests.support.engines import Engine
+from tests.support.postgres_links import Pooler, a_link, a_postgres, make_schema, operator, through
 from tests.support.stores import new_url
 
 OLD, NEW = "7.00000001.700.aa", "7.00000001.900.bb"
@@ -55,12 +54,9 @@ def url() -> str:
 @pytest.fixture
 def own_engine(tmp_path: Path) -> Iterator[Engine]:
     """A server to kill."""
-    try:
-        with engines.postgresql(tmp_path) as engine:
-            make_schema(engine.tcp_url)
-            yield engine
-    except EngineUnavailableError as error:
-        pytest.skip(str(error))
+    with a_postgres(tmp_path) as engine:
+        make_schema(engine.tcp_url)
+        yield engine
 
 
 def begun(wire: Wire) -> int:

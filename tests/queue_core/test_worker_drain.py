@@ -16,7 +16,7 @@ from queue_core.worker.app import App
 from queue_core.worker.held import HeldTask
 from queue_core.worker.recycle import Recycle
 from tests.support.eventually import eventually, eventually_async
-from tests.support.workers import FaultyQueue, memory_queues, running_worker, unavailable
+from tests.support.workers import FaultyQueue, both_kinds, memory_queues, running_worker, unavailable
 
 
 @pytest.fixture
@@ -43,9 +43,6 @@ class Handling:
         self.tasks.append(task)
         self.started.set()
         await eventually_async(self.finish.is_set, seconds=20)
-
-
-both_kinds = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
 @both_kinds

@@ -15,7 +15,7 @@ from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.held import HeldTask
 from tests.support.eventually import eventually, eventually_async
-from tests.support.workers import FaultyQueue, memory_queues, running_worker, unavailable
+from tests.support.workers import FaultyQueue, both_kinds, memory_queues, running_worker, unavailable
 
 
 @pytest.fixture
@@ -45,9 +45,6 @@ def handler_until(kind: str, done: Callable[[HeldTask], bool], ends: list[str]) 
         ends.append("done")
 
     return handle if kind == "plain" else handle_async
-
-
-both_kinds = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
 @both_kinds

@@ -1,17 +1,25 @@
-"""Links to private PostgreSQL servers: what the link and the signals promise without a store."""
+"""Links to private PostgreSQL servers, and who waits on them: what link and signals promise without a store."""
 
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 
 import psycopg
+import pytest
 
+from queue_core.store import Subscription
 from queue_core.stores.postgres.address import parse_address
 from queue_core.stores.postgres.link import MAX_CONNECTIONS, Link
 from queue_core.stores.postgres.signals import NotifySignals
+from queue_core.task import ANY
+from tests.support import engines
+from tests.support.engines import Engine, EngineUnavailableError
 
+LONG = 20.0
+"""Seconds to wait for what must come."""
 SCHEMA = "towline"
 Operator = psycopg.Connection[tuple[object, ...]]
 
@@ -24,6 +32,16 @@ def make_schema(url: str) -> str:
         connection.execute(f"SET search_path TO {SCHEMA}")  # type: ignore[call-overload]
         connection.execute(steps.joinpath("0002_ears.sql").read_bytes())
     return url
+
+
+@contextmanager
+def a_postgres(folder: Path) -> Iterator[Engine]:
+    """A server of one's own; skips, by name, where there is none."""
+    try:
+        with engines.postgresql(folder) as engine:
+            yield engine
+    except EngineUnavailableError as error:
+        pytest.skip(str(error))
 
 
 @contextmanager
@@ -58,6 +76,51 @@ def through(url: str, port: int) -> str:
     """The URL by way of another port of this host."""
     address = psycopg.conninfo.conninfo_to_dict(url)
     return f"postgresql://{address['user']}@127.0.0.1:{port}/{address['dbname']}"
+
+
+def port_of(url: str) -> int:
+    """The port that its server listens on."""
+    return int(str(psycopg.conninfo.conninfo_to_dict(url)["port"]))
+
+
+def asked(link: Link, query: str) -> object:
+    """What a query on a lent connection gives: one cell."""
+    with link.lend() as wire:
+        row = wire.connection.execute(query).fetchone()  # type: ignore[call-overload]
+    assert row is not None
+    return row[0]
+
+
+def backend(link: Link) -> object:
+    """The number of the server's process behind the connection that is lent."""
+    return asked(link, "SELECT pg_backend_pid()")
+
+
+def settle(there: NotifySignals, here: NotifySignals) -> None:
+    """What `there` published before this has been heard here, as one after the other is told."""
+    last = here.subscribe("settled", ANY)
+    there.publish("settled", None, 1)
+    assert last.wait(timeout_seconds=LONG)
+    last.close()
+
+
+def woken(*subscriptions: Subscription) -> list[bool]:
+    """Which of them were woken since they last waited."""
+    return [each.wait(timeout_seconds=0) for each in subscriptions]
+
+
+def closing(*subscriptions: Subscription) -> None:
+    """Close them all."""
+    for each in subscriptions:
+        each.close()
+
+
+def rows(url: str, table: str) -> int:
+    """How many rows a table of the signals has."""
+    with operator(url) as connection:
+        row = connection.execute(f"SELECT count(*) FROM towline.{table}").fetchone()  # type: ignore[call-overload]
+    assert row is not None
+    return int(str(row[0]))
 
 
 class Pooler:

@@ -1,16 +1,23 @@
-"""Redis stores for tests that look inside: every call sent twice, and the raw commands of an operator."""
+"""Redis stores for tests that look inside: every call sent twice, a queue on shards, an operator's raw commands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import count
 
 import redis
 
 from queue_core.store import Store
+from queue_core.stores import open_store
 from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.line import Answer, Cell
 from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.redis.topology import Key
+from queue_core.task import ANY, Lease, TagFilter
 from tests.support.stores import new_url
+from tests.support.task_builders import QUEUE, a_queue, lease
+
+SHARDS = 3
+SPREAD = f"?spread={QUEUE}:{SHARDS}"
 
 
 def a_redis_store() -> RedisStore:
@@ -45,3 +52,19 @@ def hash_of(store: RedisStore, queue: str) -> dict[bytes, bytes]:
     """All fields of a queue's hash."""
     with operator_of(store) as client:
         return client.hgetall(key_of(queue))
+
+
+@contextmanager
+def a_spread_store(url: str) -> Iterator[Store]:
+    """A store whose queue is spread over shards."""
+    with closing(open_store(url + SPREAD)) as opened:
+        a_queue(opened)
+        yield opened
+
+
+def take_all(store: Store, *, count: int = 4, tags: TagFilter = ANY) -> list[Lease]:
+    """Lease until nothing is left."""
+    taken: list[Lease] = []
+    while some := lease(store, count, tags=tags):
+        taken += some
+    return taken

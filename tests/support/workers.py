@@ -1,9 +1,12 @@
-"""Workers for tests: a runner in a thread over a memory store, and queues that fail on demand."""
+"""Workers for tests: a runner in a thread over a memory store, handlers of both kinds, queues that fail on demand."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+import pytest
 
 from queue_core.api import QueueApi
 from queue_core.errors import StoreUnavailableError
@@ -12,9 +15,12 @@ from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import QueueSpec
 from queue_core.worker.app import App
+from queue_core.worker.held import HeldTask
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
+
+both_kinds = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
 def memory_queues(**settings: object) -> tuple[PullQueues, PullQueue]:
@@ -22,6 +28,18 @@ def memory_queues(**settings: object) -> tuple[PullQueues, PullQueue]:
     queues = PullQueues(QueueService(MemoryStore()))
     queues.put_queue(QueueSpec("q", **{"retry_min_seconds": 0.0, "retry_max_seconds": 0.0, **settings}))
     return queues, queues.queue("q")
+
+
+def plain_or_async(kind: str, function: Callable[[HeldTask], object]) -> Callable[[HeldTask], object]:
+    """The function as a plain handler, or as an async one."""
+    if kind == "plain":
+        return function
+
+    async def handler(task: HeldTask) -> object:
+        await asyncio.sleep(0)
+        return function(task)
+
+    return handler
 
 
 class FaultyQueue:

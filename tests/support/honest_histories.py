@@ -1,0 +1,103 @@
+"""Histories that keep every promise, told by hand: the crash tests' checker must believe each of them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.faults.history import Asked
+from tests.faults.story import Story, a_lease, a_stored, an_add
+
+FIRST = a_lease(since=2.05)
+SECOND_LEASE = a_lease(since=4.05, number=2)
+
+
+def honest() -> Iterator[tuple[str, Story]]:
+    """What happens, and the story."""
+    yield "added, kept", Story().add().keeps(a_stored())
+    yield "killed in the add, not kept", Story().add(outcome="unknown")
+    yield "killed in the add, kept", Story().add(outcome="unknown").keeps(a_stored())
+    yield "done", Story().add().lease(FIRST).end("delete", FIRST.token)
+    yield "killed in the delete, gone", Story().add().lease(FIRST).end("delete", FIRST.token, "unknown")
+    yield (
+        "killed in the delete, kept",
+        Story().add().lease(FIRST).end("delete", FIRST.token, "unknown").keeps(a_stored(lease=FIRST, state="LEASED")),
+    )
+    yield (
+        "released, leased again",
+        Story().add().lease(FIRST).end("release", FIRST.token).lease(SECOND_LEASE).end("delete", SECOND_LEASE.token),
+    )
+    yield (
+        "killed in the release, leased again inside the first lease",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("release", FIRST.token, "unknown")
+        .lease(SECOND_LEASE)
+        .end("delete", SECOND_LEASE.token),
+    )
+    yield (
+        "killed in a renewal that shortened the lease",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("renew", FIRST.token, "unknown", seconds=0.5)
+        .lease(SECOND_LEASE)
+        .keeps(a_stored(lease=SECOND_LEASE)),
+    )
+    yield (
+        "a renewal that shortened the lease, sent again when it had ended",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("renew", FIRST.token, "unknown", seconds=0.5, lost=True)
+        .lease(SECOND_LEASE)
+        .keeps(a_stored(lease=SECOND_LEASE)),
+    )
+    yield (
+        "expired, refused, leased again",
+        Story()
+        .add()
+        .lease(a_lease(since=2.05, until=2.5))
+        .end("delete", "a.2050000", lost=True)
+        .lease(SECOND_LEASE)
+        .keeps(a_stored(lease=SECOND_LEASE)),
+    )
+    yield (
+        "a lease nobody lived to see is counted",
+        Story().add().lease(a_lease(since=2.05, number=3)).end("delete", "a.2050000"),
+    )
+    yield (
+        "given back uncounted",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("release", FIRST.token, charge="uncounted")
+        .lease(replace(SECOND_LEASE, number=1))
+        .end("delete", SECOND_LEASE.token),
+    )
+    yield "added again", Story().add().add(status="exists").keeps(a_stored())
+    yield "added again after a kill", Story().add(outcome="unknown").add(status="exists").keeps(a_stored())
+    yield "deleted by name", Story().add().by_name("a")
+    yield (
+        "handed over",
+        Story().add().lease(FIRST).end("delete", FIRST.token, then=(an_add("b"),)).keeps(a_stored("b")),
+    )
+    yield (
+        "killed in the hand-over, done",
+        Story().add().lease(FIRST).end("delete", FIRST.token, "unknown", then=(an_add("b"),)).keeps(a_stored("b")),
+    )
+    yield (
+        "killed in the hand-over, undone",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
+        .keeps(a_stored(lease=FIRST, state="LEASED")),
+    )
+    overtaken = Story().add("a").add("b").lease(a_lease("b", since=3.05, ready=2.05)).end("delete", "b.3050000")
+    overtaken.call(Asked("release_worker", worker="killed"), outcome="unknown")
+    overtaken.lease(a_lease("a", since=6.05)).end("delete", "a.6050000")
+    yield "overtaken while a worker had it that was killed before it knew", overtaken
+    yield (
+        "an empty answer while the only task is leased",
+        Story().add().lease(FIRST).lease().keeps(a_stored(lease=FIRST)),
+    )
