@@ -103,7 +103,6 @@ _POSTGRESQL = (
     _faster(
         "PostgreSQL: lease + delete one by one, 2 processes, vs pgmq", "towline-postgresql.drain", 1.8, "pgmq.drain"
     ),
-    _faster("PostgreSQL: add one by one vs Procrastinate", "towline-postgresql.add", 3, "procrastinate.add"),
     _faster(
         "PostgreSQL: lease + delete one by one vs Procrastinate's workers",
         "towline-postgresql.drain",
