@@ -269,7 +269,7 @@ def test_a_reader_of_a_closed_store_is_told_so(store: SqliteStore) -> None:
 
 def test_a_program_of_before_that_has_the_file_open_fails_at_once(store: Store, tmp_path: Path) -> None:
     add(store, NewTask())
-    with closing(apsw.Connection(str(tmp_path / FILE))) as of_before, pytest.raises(apsw.SQLError, match="version"):
+    with closing(apsw.Connection(str(tmp_path / FILE))) as of_before, pytest.raises(apsw.SQLError, match="catalog"):
         of_before.execute("SELECT version, (SELECT added FROM counts WHERE id = 0) FROM catalog").fetchall()
 
 

@@ -10,14 +10,13 @@ from queue_core.clock import Instant, after
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest
 from queue_core.stores.sqlite.counts import DELETED, LEASED, LEASES, READY
 from queue_core.stores.sqlite.ending import HELD, deleted_samples, outcomes_of
-from queue_core.stores.sqlite.leasing import ANY, TAG, TAKE, new_lease, take
+from queue_core.stores.sqlite.leasing import TAKE, first_ready, new_lease, take
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.rows import payload_of, remove_ids
 from queue_core.stores.sqlite.settling import IS_DUE
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import parse_token
 
-_IS_KEPT_IS_DUE = f"SELECT (SELECT retired_at IS NULL FROM workers WHERE worker = ?3), EXISTS ({IS_DUE})"  # noqa: S608
 _NOTHING = Granted(())
 
 new_granted = builder(Granted)
@@ -31,7 +30,7 @@ def exchange_one(
     """See `Transaction.exchange`, and `Transaction.lease` without a deletion; None: nothing is done here.
 
     That is so for several leases or deletions, a `then`, the oldest tag or several, a lease that is too long, a queue
-    that is paused or has tasks that are due, a worker that is new or retired.
+    that is paused or has tasks that are due, a worker that this process has not leased to since it last looked.
     """
     if request.count != 1 or len(deletions) > 1 or (deletions and deletions[0].then) or request.tags.kind == "oldest":
         return None
@@ -41,9 +40,11 @@ def exchange_one(
     tag_ids = step.tag_ids(queue, request.tags)
     if spec.paused or seconds > spec.max_lease_seconds or (tag_ids is not None and len(tag_ids) != 1):
         return None
+    if request.worker and request.worker not in step.known.workers:
+        return None
     fence = parse_token(deletions[0].token) if deletions else None
-    ((is_kept, is_due),) = step.cursor.execute(_IS_KEPT_IS_DUE, (queue.id, now, request.worker)).fetchall()
-    if is_due or not (is_kept or request.worker == ""):
+    ((is_due,),) = step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()
+    if is_due:
         return None
     outcomes = [] if fence is None else _delete(step, queue, fence, now=now)
     tag_id = None if tag_ids is None else tag_ids[0]
@@ -68,7 +69,7 @@ def _delete(step: Step, queue: QueueRow, fence: tuple[int, Instant], *, now: Ins
 
 
 def _lease(step: Step, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant) -> Granted:
-    sql, of = (ANY, queue.id) if tag_id is None else (TAG, tag_id)
+    sql, of = first_ready(queue, tag_id)
     rows = step.cursor.execute(sql, (of, 1)).fetchall()
     if not rows:
         return _NOTHING

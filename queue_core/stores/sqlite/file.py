@@ -89,7 +89,7 @@ def prepare(driver: Driver, path: Path, lock: FileLock, vfs: str) -> Connection:
         try:
             version = recognise(connection, path)
             _migrate(connection, path, version)
-            connection.execute("SELECT count(*) FROM catalog").fetchall()  # opens the log for the syncer
+            connection.execute("SELECT count(*) FROM migrations").fetchall()  # opens the log for the syncer
         except driver.error as error:
             raise driver.translate(error, str(path)) from error
         sync_folder(path.parent)

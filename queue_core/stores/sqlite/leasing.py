@@ -24,7 +24,7 @@ from queue_core.stores.sqlite.rows import (
     write,
 )
 from queue_core.stores.sqlite.settling import settle
-from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.stores.sqlite.step import QueueRow, Step, untagged_id
 from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, TagFilter, lease_of
 
@@ -93,15 +93,21 @@ def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> 
     tag_ids = step.tag_ids(queue, tags)
     if tags.kind == "oldest":
         tag_ids = _oldest_tag(step, queue, tag_ids)
-    if tag_ids is None:
-        return step.cursor.execute(ANY, (queue.id, count)).fetchall()
+    if tag_ids is None or len(tag_ids) == 1:
+        sql, of = first_ready(queue, None if tag_ids is None else tag_ids[0])
+        return step.cursor.execute(sql, (of, count)).fetchall()
     if not tag_ids:
         return []
-    if len(tag_ids) == 1:
-        return step.cursor.execute(TAG, (tag_ids[0], count)).fetchall()
     first = islice(in_order(step, tag_ids, limit=count), count)
     rows = (step.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
     return [row for row in rows if row is not None]
+
+
+def first_ready(queue: QueueRow, tag_id: int | None) -> tuple[str, int]:
+    """What finds the first ready tasks of a tag, or of all, and whose they are."""
+    if tag_id is not None:
+        return TAG, tag_id
+    return (ANY, queue.id) if queue.has_tags else (TAG, untagged_id(queue.id))
 
 
 def in_order(step: Step, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:

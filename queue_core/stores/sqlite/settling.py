@@ -15,10 +15,11 @@ from queue_core.stores.sqlite.step import QueueRow, Step
 SETTLED_PER_CALL = 500
 
 IS_DUE = (
-    "SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2 UNION ALL"
-    " SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2 LIMIT 1"
+    "SELECT CASE WHEN EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2)"
+    " THEN 1 WHEN (SELECT delayed FROM counts WHERE id = ?3) = 0 THEN 0 ELSE"
+    " EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2) END"
 )
-"""A row when a task of queue ?1 is due at ?2."""
+"""Whether a task of queue ?1, which row ?3 counts, is due at ?2."""
 _DUE_DELAYED = (
     "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
     " ORDER BY eta, id LIMIT ?"
@@ -42,7 +43,7 @@ NOTHING_DUE = Settled()
 
 def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
     """Settle the first `limit` due tasks by eta."""
-    if not step.cursor.execute(IS_DUE, (queue.id, now)).fetchall():
+    if not step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0]:
         return NOTHING_DUE
     delayed = step.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
     leased = step.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()

@@ -1,7 +1,7 @@
 """What the verbs of one transaction share: the connection, what is known of queues and tags, and what is to be written.
 
 A `Known` outlives transactions. A part of it holds until another process commits anything, which the library tells; the
-rest until `catalog.revision` rises.
+rest until the revision in row 0 of `counts` rises.
 """
 
 import json
@@ -20,15 +20,13 @@ from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
 MAX_KNOWN_TAGS = 50_000
+MAX_KNOWN_WORKERS = 10_000
 TAG_IDLE_MICROSECONDS = 86_400 * 1_000_000
 TAGS_EXAMINED_PER_NEW_TAG = 8
 
 Arrival: TypeAlias = tuple[int, int, int, Instant, int | None, bytes]
 
-_LOOK = (
-    "SELECT revision, EXISTS (SELECT 1 FROM storage), (SELECT added FROM counts WHERE id = 0),"
-    " (SELECT max(id) FROM arrivals) FROM catalog"
-)
+_LOOK = "SELECT revision, added, (SELECT max(id) FROM arrivals) FROM counts WHERE id = 0"
 _ACTED_ON = (
     "lease_seconds",
     "max_lease_seconds",
@@ -42,11 +40,12 @@ _ACTED_ON = (
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue as the file has it: its row, its settings, and the row that counts the whole of it."""
+    """A queue as the file has it: its row, its settings, the row that counts the whole of it, whether it has tags."""
 
     id: int
     whole: int
     spec: QueueSpec
+    has_tags: bool
 
 
 class Known:
@@ -62,6 +61,7 @@ class Known:
         self.queues: dict[str, QueueRow] = {}
         self.tag_ids: dict[tuple[int, str], int] = {}
         self.tags: dict[int, str | None] = {}
+        self.workers: set[str] = set()  # that have leased before, and are not retired
         self.examined = 0
         self.examined_session = ""
 
@@ -73,6 +73,7 @@ class Known:
         self.queues.clear()
         self.tag_ids.clear()
         self.tags.clear()
+        self.workers.clear()
 
 
 class Step:
@@ -120,10 +121,11 @@ class Step:
         known = self.known
         row = self.connection.execute(_LOOK).fetchone()
         assert row is not None, "the migration wrote it"
-        if row[0] != known.revision:
+        revision, known.counted_id, last_arrival = row
+        if revision != known.revision:
             known.forget()
-            known.revision = row[0]
-        _, known.is_limited, known.counted_id, last_arrival = row
+            known.revision = revision
+            known.is_limited = self.connection.execute("SELECT 1 FROM storage").fetchone() is not None
         known.next_id = (last_arrival or known.counted_id) + 1
         known.last_samples.clear()
 
@@ -143,23 +145,24 @@ class Step:
 
     def _find_queue(self, name: str) -> QueueRow:
         found = self.connection.execute(
-            "SELECT q.id, c.id, q.settings, q.paused, q.moved_to FROM queues q"
-            " JOIN counts c ON c.queue = q.id AND c.tag IS NULL WHERE q.name = ?",
+            "SELECT q.id, c.id, q.settings, q.paused, q.moved_to,"
+            " EXISTS (SELECT 1 FROM counts t WHERE t.queue = q.id AND t.tag > '')"
+            " FROM queues q JOIN counts c ON c.queue = q.id AND c.tag IS NULL WHERE q.name = ?",
             (name,),
         ).fetchone()
         if found is None:
             some = self.connection.execute("SELECT name FROM queues ORDER BY name LIMIT 5").fetchall()
             raise UnknownQueueError.among(name, (row[0] for row in some))
-        row = QueueRow(found[0], found[1], spec_of(name, found[2], paused=found[3], moved_to=found[4]))
+        spec = spec_of(name, found[2], paused=found[3], moved_to=found[4])
+        row = QueueRow(found[0], found[1], spec, bool(found[5]))
         self.known.queues[name] = row
         return row
 
     def catalog_changed(self) -> None:
-        """Have every process read queues and tags anew, this one included."""
-        self.connection.execute("UPDATE catalog SET revision = revision + 1")
+        """Have every process read anew what it remembers, this one included."""
+        self.connection.execute("UPDATE counts SET revision = revision + 1 WHERE id = 0")
         self.known.forget()
-        row = self.connection.execute("SELECT revision FROM catalog").fetchone()
-        self.known.revision = row[0] if row is not None else -1
+        ((self.known.revision,),) = self.connection.execute("SELECT revision FROM counts WHERE id = 0").fetchall()
 
     # -- tags -----------------------------------------------------------------------------------------------------
 
@@ -176,6 +179,8 @@ class Step:
             self.connection.execute(
                 "INSERT INTO counts (id, queue, tag, changed_at) VALUES (?, ?, ?, ?)", (row_id, *key, self.now)
             )
+            if tag is not None and not self.queue(queue.spec.name).has_tags:
+                self.catalog_changed()
             found = self._find_tag(key)
             assert found is not None, "it was written a line above"
         return found

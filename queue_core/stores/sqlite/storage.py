@@ -28,10 +28,11 @@ def set_storage_limit(step: Step, limit_bytes: int | None) -> None:
     """See `Transaction.set_storage_limit`."""
     connection = step.connection
     step.told = True
-    step.known.is_limited = limit_bytes is not None
     before = storage(connection)
     if limit_bytes == before.limit_bytes:
         return
+    step.known.is_limited = limit_bytes is not None
+    step.catalog_changed()
     if limit_bytes is None:
         for name in _TRIGGERS:
             connection.execute(f"DROP TRIGGER {name}")

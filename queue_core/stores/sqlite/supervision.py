@@ -9,7 +9,7 @@ from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
 from queue_core.stores.sqlite.settling import settle
-from queue_core.stores.sqlite.step import Step
+from queue_core.stores.sqlite.step import MAX_KNOWN_WORKERS, Step
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4
@@ -22,12 +22,18 @@ _HELD = (
 
 def is_known(step: Step, worker: str) -> bool:
     """Whether a worker has asked for a lease before ("" is nobody: known). Raises `WorkerRetiredError`."""
-    if not worker:
+    known = step.known.workers
+    if not worker or worker in known:
         return True
     row = step.connection.execute("SELECT retired_at FROM workers WHERE worker = ?", (worker,)).fetchone()
-    if row is not None and row[0] is not None:
+    if row is None:
+        return False
+    if row[0] is not None:
         raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
-    return row is not None
+    if len(known) >= MAX_KNOWN_WORKERS:
+        known.clear()
+    known.add(worker)
+    return True
 
 
 def remember(step: Step, worker: str, *, now: Instant) -> None:
@@ -86,6 +92,7 @@ def _fence(step: Step, worker: str, *, now: Instant) -> None:
         " ON CONFLICT DO UPDATE SET retired_at = coalesce(retired_at, excluded.retired_at)",
         (worker, now),
     )
+    step.catalog_changed()
 
 
 def lead(step: Step, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
