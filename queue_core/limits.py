@@ -127,10 +127,7 @@ def check_wait_seconds(seconds: float) -> None:
 
 def check_lease_count(count: int) -> None:
     """Raise `InvalidCountError` unless 1 <= `count` <= 1000."""
-    if not isinstance(count, int) or not 1 <= count <= MAX_TASKS_PER_LEASE:
-        raise InvalidCountError(
-            f"number of tasks to lease must be a whole number in [1, {MAX_TASKS_PER_LEASE}]: {count!r}"
-        )
+    _check_whole("number of tasks to lease", count, 1, MAX_TASKS_PER_LEASE)
 
 
 def check_add_count(count: int) -> None:

@@ -11,6 +11,7 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter
 from tests.support.eventually import eventually
+from tests.support.postgres_links import somebody_waits
 from tests.support.stores import new_store_url
 from tests.support.task_builders import a_queue, add, at, lease
 
@@ -64,14 +65,6 @@ def store(url: str) -> Iterator[Store]:
         assert opened.check().problems == ()
 
 
-def is_at_the_gate(url: str) -> bool:
-    with psycopg.connect(url) as connection:
-        row = connection.execute(
-            "SELECT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND NOT l.granted)"
-        ).fetchone()
-    return bool(row and row[0])
-
-
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(
     ("first", "others", "tags"),
@@ -90,7 +83,7 @@ def test_a_task_that_goes_to_the_end_between_look_and_lock_is_not_leased_first(
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as another:
         another.execute("SELECT pg_advisory_lock(%s)", (GATE,))
         leasing = pool.submit(lease, store, count, tags=tags, now=at(3))
-        eventually(lambda: is_at_the_gate(url))
+        eventually(lambda: somebody_waits(url, locktype="advisory"))
         another.execute(  # leased, expired, ready again
             "UPDATE towline.tasks SET eta = %s, ready_at = %s, leases = 1, leased_at = %s WHERE id = 1",
             (at(2), at(2), at(1)),
@@ -98,3 +91,17 @@ def test_a_task_that_goes_to_the_end_between_look_and_lock_is_not_leased_first(
         another.commit()
         another.execute("SELECT pg_advisory_unlock(%s)", (GATE,))
         assert [each.name for each in leasing.result()] == ["_2", "_3"][:count]
+
+
+@pytest.mark.parametrize("tags", [TagFilter.of("a", "b"), TagFilter.oldest("a", "b")])
+def test_a_task_that_went_to_the_end_between_look_and_lock_is_not_leased_first(
+    store: Store, url: str, tags: TagFilter
+) -> None:
+    add(store, NewTask(tag="a"), NewTask(tag="b"), NewTask(tag="b"), now=at(1))
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as another:
+        another.execute("LOCK TABLE towline.tasks IN EXCLUSIVE MODE")  # whoever looks may, whoever locks a row waits
+        leasing = pool.submit(lease, store, 2, tags=tags, now=at(3))
+        eventually(lambda: somebody_waits(url))
+        another.execute("UPDATE towline.tasks SET eta = %s WHERE id = 1", (at(2),))  # leased, expired, ready again
+        another.commit()
+        assert [each.name for each in leasing.result()] == ["_2", "_3"]

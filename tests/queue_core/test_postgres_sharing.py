@@ -17,6 +17,7 @@ from queue_core.store import LeaseRequest, Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.support.eventually import eventually
+from tests.support.postgres_links import somebody_waits
 from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
 
@@ -41,12 +42,6 @@ def other(url: str, store: Store) -> Iterator[Store]:
     """The same store, as another process has it open."""
     with closing(open_store(url)) as opened:
         yield opened
-
-
-def is_waiting(url: str) -> bool:
-    with psycopg.connect(url) as connection:
-        row = connection.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)").fetchone()
-    return bool(row and row[0])
 
 
 def deadlocks(url: str) -> int:
@@ -95,20 +90,6 @@ def test_no_task_is_leased_twice_and_none_is_left(store: Store, other: Store, ta
     assert stats(store).in_flight == 300
 
 
-@pytest.mark.parametrize("tags", [TagFilter.of("a", "b"), TagFilter.oldest("a", "b")])
-def test_a_task_that_went_to_the_end_between_look_and_lock_is_not_leased_first(
-    store: Store, url: str, tags: TagFilter
-) -> None:
-    add(store, NewTask(tag="a"), NewTask(tag="b"), NewTask(tag="b"), now=at(1))
-    with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as another:
-        another.execute("LOCK TABLE towline.tasks IN EXCLUSIVE MODE")  # whoever looks may, whoever locks a row waits
-        leasing = pool.submit(lease, store, 2, tags=tags, now=at(3))
-        eventually(lambda: is_waiting(url))
-        another.execute("UPDATE towline.tasks SET eta = %s WHERE id = 1", (at(2),))  # leased, expired, ready again
-        another.commit()
-        assert [each.name for each in leasing.result()] == ["_2", "_3"]
-
-
 def test_counters_agree_with_the_tasks_whoever_counted(store: Store, other: Store) -> None:
     def work(number: int) -> None:
         one = store if number % 2 else other
@@ -132,7 +113,7 @@ def test_a_queue_is_fenced_once_those_who_change_it_are_done(store: Store, other
     with store.begin() as transaction:
         transaction.add(QUEUE, [NewTask()], now=at(0))
         moving.start()
-        eventually(lambda: is_waiting(url))
+        eventually(lambda: somebody_waits(url))
     moving.join()
     assert stats(store).ready == 1
     with pytest.raises(QueueMovedError):
@@ -151,7 +132,7 @@ def test_a_worker_is_not_retired_under_a_lease_that_is_being_granted(store: Stor
     with store.begin() as transaction:
         assert transaction.lease(QUEUE, LeaseRequest(1, 60.0, ANY, "w"), now=at(0)).leases
         retiring.start()
-        eventually(lambda: is_waiting(url))
+        eventually(lambda: somebody_waits(url))
     retiring.join()
     assert retired == [False]
 

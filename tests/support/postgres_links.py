@@ -96,6 +96,15 @@ def backend(link: Link) -> object:
     return asked(link, "SELECT pg_backend_pid()")
 
 
+def somebody_waits(url: str, *, locktype: str = "%") -> bool:
+    """Whether a session of the server waits for a lock; of any type, unless one is named."""
+    with operator(url) as connection:
+        row = connection.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype LIKE %s)", (locktype,)
+        ).fetchone()
+    return bool(row and row[0])
+
+
 def settle(there: NotifySignals, here: NotifySignals) -> None:
     """What `there` published before this has been heard here, as one after the other is told."""
     last = here.subscribe("settled", ANY)

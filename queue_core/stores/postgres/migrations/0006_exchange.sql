@@ -225,8 +225,8 @@ BEGIN
         -- it is in a later place. So what was ever leased is looked for again, until all of it was locked before the look.
         LOOP
             CASE filter
-            WHEN 0 THEN
-                -- No task had a tag yet; one that came a moment ago is left to the next call, as it would be miscounted.
+            WHEN 0, 2 THEN
+                -- 0: no task had a tag yet; one that came a moment ago is left to the next call, as it would be miscounted.
                 SELECT array_agg(p.ctid), bool_and(p.leased_at = 0) INTO picked, are_in_place FROM (
                     SELECT t.ctid, t.leased_at FROM towline.tasks AS t
                     WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
@@ -237,12 +237,6 @@ BEGIN
                     SELECT t.ctid, t.leased_at FROM towline.tasks AS t
                     WHERE t.queue = queue_id AND t.tag = tags[1] AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
                     ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
-                ) AS p;
-            WHEN 2 THEN
-                SELECT array_agg(p.ctid), bool_and(p.leased_at = 0) INTO picked, are_in_place FROM (
-                    SELECT t.ctid, t.leased_at FROM towline.tasks AS t
-                    WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
-                    ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
                 ) AS p;
             WHEN 4 THEN
                 SELECT p.places, p.tags, true INTO picked, picked_tags, are_in_place

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.stores.postgres import events, listening
+from queue_core.stores.postgres import events
 from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.task import ANY
 from tests.support.cutting_wire import a_wire
@@ -30,25 +30,6 @@ from tests.support.postgres_links import (
     through,
     woken,
 )
-from tests.support.stores import new_url
-
-
-@pytest.fixture(autouse=True)
-def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has the first listener of its store; that it looks again after a while is tested by itself."""
-    monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", ())
-
-
-@pytest.fixture
-def url() -> str:
-    return make_schema(new_url("postgresql"))
-
-
-@pytest.fixture
-def here(url: str) -> Iterator[NotifySignals]:
-    """Who waits."""
-    with signals_on(url) as signals:
-        yield signals
 
 
 @pytest.fixture

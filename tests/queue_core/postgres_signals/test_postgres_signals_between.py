@@ -26,24 +26,6 @@ from tests.support.postgres_links import (
 from tests.support.stores import new_url
 
 
-@pytest.fixture(autouse=True)
-def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has the first listener of its store; that it looks again after a while is tested by itself."""
-    monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", ())
-
-
-@pytest.fixture
-def url() -> str:
-    return make_schema(new_url("postgresql"))
-
-
-@pytest.fixture
-def here(url: str) -> Iterator[NotifySignals]:
-    """Who waits."""
-    with signals_on(url) as signals:
-        yield signals
-
-
 @pytest.fixture
 def pooled(url: str) -> Iterator[str]:
     """The same database by way of a pooler."""

@@ -15,26 +15,7 @@ from queue_core.stores.postgres import listening
 from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from tests.support.eventually import eventually
-from tests.support.postgres_links import LONG, closing, make_schema, operator, rows, settle, signals_on, woken
-from tests.support.stores import new_url
-
-
-@pytest.fixture(autouse=True)
-def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has the first listener of its store; that it looks again after a while is tested by itself."""
-    monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", ())
-
-
-@pytest.fixture
-def url() -> str:
-    return make_schema(new_url("postgresql"))
-
-
-@pytest.fixture
-def here(url: str) -> Iterator[NotifySignals]:
-    """Who waits."""
-    with signals_on(url) as signals:
-        yield signals
+from tests.support.postgres_links import LONG, closing, operator, rows, settle, signals_on, woken
 
 
 @pytest.fixture(params=["of this process", "of another"])

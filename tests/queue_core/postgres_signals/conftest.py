@@ -1,0 +1,28 @@
+"""What every test of PostgreSQL's signals begins with: a schema of its own, and somebody who waits there."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from queue_core.stores.postgres import listening
+from queue_core.stores.postgres.signals import NotifySignals
+from tests.support.postgres_links import make_schema, signals_on
+from tests.support.stores import new_url
+
+
+@pytest.fixture(autouse=True)
+def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has the first listener of its store; that it looks again after a while is tested by itself."""
+    monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", ())
+
+
+@pytest.fixture
+def url() -> str:
+    return make_schema(new_url("postgresql"))
+
+
+@pytest.fixture
+def here(url: str) -> Iterator[NotifySignals]:
+    """Who waits."""
+    with signals_on(url) as signals:
+        yield signals
