@@ -22,6 +22,7 @@ from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
 from queue_core.server.remote_turns import RemoteTurns
 from queue_core.server.repeats import Repeats
+from queue_core.server.returning import Returning
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
 from queue_core.server.watching import Watcher
@@ -48,8 +49,12 @@ class ServerCore:
         self.run = secrets.token_hex(6)
         self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
         self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
-        turns = RemoteTurns if store.is_remote else LoopTurns
-        self.turns: Turns = turns(self.service, after_turn=self._after_turn)
+        self.returning = Returning()
+        self.turns: Turns = (
+            RemoteTurns(self.service, after_turn=self._after_turn)
+            if store.is_remote
+            else LoopTurns(self.service, after_turn=self._after_turn, returning=self.returning)
+        )
         self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
         self.readiness = Readiness(self.turns, self.service.clock, run=self.run)
         self.gate = Gate(options)

@@ -5,12 +5,10 @@ is answered, `Expect: 100-continue`, an upgrade), takes uvicorn's own way to the
 """
 
 import asyncio
+import os
 import select
-import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from struct import unpack_from
 from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -18,8 +16,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from queue_core.server import appengine
 from queue_core.server.core import ServerCore
 from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
+from queue_core.server.known_head import KnownHead
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import Problem, refusal
+from queue_core.server.returning import Returning
+from queue_core.server.turns import Turns
+from queue_core.server.unheard import is_unheard
 from queue_core.task import Lease
 
 PREFIX = b"/v1/queues/"
@@ -28,25 +30,10 @@ MAX_DROPPED_BYTES = 256 << 20
 MAX_HEADER_BYTES = 64 << 10
 MAX_KNOWN_BYTES = 2 << 10
 """A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
+MAX_HEARD_BYTES = 4 << 10
+"""Read at once outside the loop; what a worker sends has a tenth of that."""
 END_OF_HEAD = b"\r\n\r\n"
-TCP_INFO_BYTES = 216
-BYTES_ACKED, NOTSENT_BYTES, BYTES_SENT = 120, 144, 200
-"""Offsets in Linux's `struct tcp_info`, from 4.19 on; `bytes_retrans` follows `bytes_sent`, which includes it."""
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-
-
-@dataclass(frozen=True, slots=True)
-class KnownHead:
-    """The head of a request on the short way, and what was read from it: one that is the same byte for byte, with a
-    body of the same size, need not be read again. A worker that goes from task to task sends it for hours."""
-
-    head: bytes
-    request_bytes: int
-    door: Door
-    verb: str
-    queue: str
-    headers: list[tuple[bytes, bytes]]
-    is_admitted: bool
 
 
 class HotCycle(RequestResponseCycle):
@@ -76,6 +63,8 @@ class HotProtocol(HttpToolsProtocol):
 
     hot: HotVerbs
     appengine: Door
+    turns: Turns
+    returning: Returning
     max_body_bytes: int
     granted: Sequence[Lease] = ()
     """Leases in the last answer, until the caller says something: then it has read it."""
@@ -86,10 +75,16 @@ class HotProtocol(HttpToolsProtocol):
     answered_at = 0.0
     is_between = True
     """Whether the parser is between two requests, so that what arrives next is the beginning of one."""
+    heard = b""
+    """What was read outside the loop and left to it: it comes before all that the loop reads."""
+    read_error: OSError | None = None
 
     def data_received(self, data: bytes) -> None:
         """A request whose head is known goes past the parser."""
+        if self.heard:
+            data, self.heard = self.heard + data, b""
         known = self.known
+        self.returning.forget(self)
         if not self.is_between or (self.cycle is not None and not self.cycle.response_complete):
             super().data_received(data)
         elif known is not None and len(data) == known.request_bytes and data.startswith(known.head):
@@ -97,11 +92,44 @@ class HotProtocol(HttpToolsProtocol):
             cycle = self.cycle = HotCycle(known.door, known.verb, known.queue, known.headers, keep_alive=True)
             cycle.more_body = False
             self._start(cycle, data[len(known.head) :], is_admitted=known.is_admitted)
+            self.turns.begin()
         else:
             before = self.cycle
             super().data_received(data)
             if self.cycle is not before:
                 self._learn(data)
+
+    def hear(self) -> None:
+        """See `Caller.hear`: within a transaction, so that all but the verbs that only submit is left to the loop."""
+        known = self.known
+        if known is None or known.door is not self.hot or self.transport.is_closing():
+            return
+        if not self.is_between or not self.cycle.response_complete:
+            return
+        try:
+            data = os.read(self.transport.get_extra_info("socket").fileno(), MAX_HEARD_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.read_error = error  # the loop would not be told of it again
+            self.transport.abort()
+            return
+        if len(data) == known.request_bytes and data.startswith(known.head):
+            self.data_received(data)
+        elif data:
+            self.known = None  # until the parser has seen what it is
+            self.heard = data
+            self.returning.forget(self)
+            self.loop.call_soon(self._hand_on)
+
+    def _hand_on(self) -> None:
+        if self.heard and not self.transport.is_closing():
+            self.data_received(b"")
+
+    def eof_received(self) -> None:
+        """The caller says no more; what it said before counts."""
+        self._hand_on()
+        super().eof_received()
 
     def _learn(self, data: bytes) -> None:
         """Know the head of the request that has just been parsed, if that was all that arrived, and not in chunks."""
@@ -183,6 +211,8 @@ class HotProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The caller hung up, or its link is dead; then an answer may never have arrived."""
+        exc = exc or self.read_error
+        self.returning.forget(self)
         cycle = self.cycle
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
@@ -263,6 +293,8 @@ class HotProtocol(HttpToolsProtocol):
         self.granted = reply.leases
         cycle.response_complete = True
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
+        if self.known is not None:
+            self.returning.answered(self)
         if not cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
@@ -291,20 +323,6 @@ def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bo
     return b"".join(parts)
 
 
-def is_unheard(transport: asyncio.Transport) -> bool:
-    """Whether the other end's machine has not confirmed all that was written; False where nobody knows."""
-    try:
-        info = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-    except OSError:  # not TCP
-        return False
-    if len(info) < TCP_INFO_BYTES:
-        return False
-    (confirmed,) = unpack_from("Q", info, BYTES_ACKED)
-    (unsent,) = unpack_from("I", info, NOTSENT_BYTES)
-    sent, sent_again = unpack_from("QQ", info, BYTES_SENT)
-    return unsent > 0 or bool(confirmed < sent - sent_again)
-
-
 def too_large(limit: int) -> Problem:
     """What a body over the limit is refused with."""
     return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
@@ -316,6 +334,8 @@ def hot_protocol(core: ServerCore, *, limit: int) -> type[HotProtocol]:
     class ServerProtocol(HotProtocol):
         hot = core.hot
         appengine = core.appengine
+        turns = core.turns
+        returning = core.returning
         max_body_bytes = limit
 
     return ServerProtocol

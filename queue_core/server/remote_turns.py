@@ -110,6 +110,9 @@ class RemoteTurns:
         if self._watch is None:
             self._watch = loop.call_later(WATCH_SECONDS, self._look_after)
 
+    def begin(self) -> None:
+        """See `Turns.begin`; the threads have begun by themselves."""
+
     def follow_with(self, follow: Follow) -> None:
         """See `Turns.follow_with`: these run beside the loop."""
 

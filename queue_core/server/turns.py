@@ -69,6 +69,9 @@ class Turns(Protocol):
             unit: `verb` for a step that changes something with one verb only; see `Store.begin`.
         """
 
+    def begin(self) -> None:
+        """What was submitted has been read whole: begin its turn, if nothing is gained by waiting for the loop."""
+
     def follow_with(self, follow: Follow) -> None:
         """Have it asked who goes with a turn, if turns run in the loop."""
 
