@@ -105,8 +105,7 @@ class LoopTurns:
     ) -> None:
         """See `Turns.submit`; nothing comes late here, and nothing waits for long. No store here minds the unit."""
         self._entries.append(new_entry(step, done))
-        if not self._is_turning:
-            self._schedule()
+        self._schedule()
 
     def begin(self) -> None:
         """See `Turns.begin`."""

@@ -8,6 +8,7 @@ import asyncio
 import os
 import select
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -16,7 +17,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from queue_core.server import appengine
 from queue_core.server.core import ServerCore
 from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
-from queue_core.server.known_head import KnownHead
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import Problem, refusal
 from queue_core.server.returning import Returning
@@ -30,10 +30,24 @@ MAX_DROPPED_BYTES = 256 << 20
 MAX_HEADER_BYTES = 64 << 10
 MAX_KNOWN_BYTES = 2 << 10
 """A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
-MAX_HEARD_BYTES = 4 << 10
-"""Read at once outside the loop; what a worker sends has a tenth of that."""
+MAX_HEARD_BYTES = 64 << 10
+"""Read at once without the loop; the rest of a longer request is left to it."""
 END_OF_HEAD = b"\r\n\r\n"
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """The head of a request on the short way, and what was read from it: one that is the same byte for byte, with a
+    body of the same size, need not be read again. A worker that goes from task to task sends it for hours."""
+
+    head: bytes
+    request_bytes: int
+    door: Door
+    verb: str
+    queue: str
+    headers: list[tuple[bytes, bytes]]
+    is_admitted: bool
 
 
 class HotCycle(RequestResponseCycle):
@@ -75,14 +89,10 @@ class HotProtocol(HttpToolsProtocol):
     answered_at = 0.0
     is_between = True
     """Whether the parser is between two requests, so that what arrives next is the beginning of one."""
-    heard = b""
-    """What was read outside the loop and left to it: it comes before all that the loop reads."""
     read_error: OSError | None = None
 
     def data_received(self, data: bytes) -> None:
         """A request whose head is known goes past the parser."""
-        if self.heard:
-            data, self.heard = self.heard + data, b""
         known = self.known
         self.returning.forget(self)
         if not self.is_between or (self.cycle is not None and not self.cycle.response_complete):
@@ -92,44 +102,26 @@ class HotProtocol(HttpToolsProtocol):
             cycle = self.cycle = HotCycle(known.door, known.verb, known.queue, known.headers, keep_alive=True)
             cycle.more_body = False
             self._start(cycle, data[len(known.head) :], is_admitted=known.is_admitted)
-            self.turns.begin()
         else:
             before = self.cycle
             super().data_received(data)
             if self.cycle is not before:
                 self._learn(data)
+        self.turns.begin()
 
     def hear(self) -> None:
-        """See `Caller.hear`: within a transaction, so that all but the verbs that only submit is left to the loop."""
-        known = self.known
-        if known is None or known.door is not self.hot or self.transport.is_closing():
-            return
-        if not self.is_between or not self.cycle.response_complete:
+        """See `Caller.hear`. It may be within a transaction: nothing that a request begins at once asks the store."""
+        if self.transport.is_closing():
             return
         try:
             data = os.read(self.transport.get_extra_info("socket").fileno(), MAX_HEARD_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
-            self.read_error = error  # the loop would not be told of it again
-            self.transport.abort()
+            self.read_error = error  # the loop finds the end too, but not why
             return
-        if len(data) == known.request_bytes and data.startswith(known.head):
+        if data:
             self.data_received(data)
-        elif data:
-            self.known = None  # until the parser has seen what it is
-            self.heard = data
-            self.returning.forget(self)
-            self.loop.call_soon(self._hand_on)
-
-    def _hand_on(self) -> None:
-        if self.heard and not self.transport.is_closing():
-            self.data_received(b"")
-
-    def eof_received(self) -> None:
-        """The caller says no more; what it said before counts."""
-        self._hand_on()
-        super().eof_received()
 
     def _learn(self, data: bytes) -> None:
         """Know the head of the request that has just been parsed, if that was all that arrived, and not in chunks."""
@@ -293,9 +285,9 @@ class HotProtocol(HttpToolsProtocol):
         self.granted = reply.leases
         cycle.response_complete = True
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
-        if self.known is not None:
+        if cycle.keep_alive:
             self.returning.answered(self)
-        if not cycle.keep_alive:
+        else:
             self.transport.close()
         self.on_response_complete()
 

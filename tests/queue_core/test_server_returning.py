@@ -206,6 +206,44 @@ def test_a_broken_step_of_who_came_does_not_take_the_others_with_it() -> None:
     asyncio.run(main())
 
 
+def test_a_turn_is_not_begun_within_another() -> None:
+    async def main() -> None:
+        shared = Shared()
+        await shared.warm()
+        Coming(shared, 1)
+        Coming(shared, None)
+        shared.submit("first")
+        shared.turns.begin()
+        assert shared.counts() == (1, 1)
+        assert shared.told == {"first": "_6", "coming": "_7"}
+
+    asyncio.run(main())
+
+
+def test_nothing_is_begun_for_nobody() -> None:
+    async def main() -> None:
+        shared = Shared()
+        await shared.warm()
+        callers = [Coming(shared, 1) for _ in range(2)]
+        shared.turns.begin()
+        assert shared.counts() == (0, 0)
+        assert [one.looked for one in callers] == [0, 0]
+
+    asyncio.run(main())
+
+
+def test_several_who_stay_away_are_looked_for_no_oftener_together() -> None:
+    async def main() -> None:
+        shared = Shared()
+        await shared.warm(callers=3)
+        callers = [Coming(shared, None) for _ in range(2)]
+        shared.submit("first")
+        shared.turns.begin()
+        assert [one.looked for one in callers] == [MAX_READS // 2] * 2
+
+    asyncio.run(main())
+
+
 def test_what_a_step_submits_gets_a_turn_of_its_own() -> None:
     async def main() -> None:
         shared = Shared()

@@ -10,6 +10,7 @@ from queue_core.server.core import ServerCore
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.options import ServeOptions
+from queue_core.server.turns import MAX_STEPS_PER_TURN
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
@@ -44,6 +45,16 @@ def test_callers_of_one_turn_share_a_transaction_and_are_answered_in_order(sync_
         assert names == [f"_{number}" for number in range(4, 54)]
         assert (store.transactions - before[0], store.syncs - before[1]) == (1, 1)
         turns.close()
+
+    asyncio.run(main())
+
+
+def test_more_callers_than_a_turn_takes_are_answered_by_the_next() -> None:
+    async def main() -> None:
+        turns, store = _turns()
+        calls = [turns.run(_add) for _ in range(2 * MAX_STEPS_PER_TURN + 1)]
+        await asyncio.wait_for(asyncio.gather(*calls), timeout=10)
+        assert store.transactions == 3
 
     asyncio.run(main())
 
