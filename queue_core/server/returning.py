@@ -36,8 +36,9 @@ class Returning:
         self._callers.clear()
 
     def hear(self) -> int:
-        """Read each once; how many those were."""
+        """Read each once; how many those were. The first who is here may begin a turn, for which others are heard."""
         callers = tuple(self._callers)
         for caller in callers:
-            caller.hear()
+            if caller in self._callers:
+                caller.hear()
         return len(callers)
