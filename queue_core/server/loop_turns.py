@@ -1,21 +1,18 @@
 """Turns of a store in this process: what arrives in one turn of the loop shares a transaction, and a sync."""
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
-from queue_core.building import builder
 from queue_core.errors import QueueError, StoreError
 from queue_core.server import events
+from queue_core.server.disk import Committed, Disk, Entry, new_entry
 from queue_core.server.returning import Returning
 from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Follower, Late, run_step, sync, tell
-from queue_core.service import Batch, QueueService, Step
+from queue_core.service import QueueService, Step
 from queue_core.store import Unit
 from queue_core.verbs import Turn
 
@@ -42,24 +39,6 @@ TURNS_WITHOUT = 16
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    step: Step[object]
-    done: Done
-
-
-new_entry = builder(_Entry)
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """A transaction on its way to the disk: for so many callers, and for others who go with it."""
-
-    entries: Sequence[_Entry]
-    batch: Batch[object]
-    callers: int
-
-
 class LoopTurns:
     """`Turns` that commit in the loop itself: nothing is faster for a file or for memory."""
 
@@ -80,7 +59,7 @@ class LoopTurns:
         self._after_turn = after_turn
         self._returning = Returning() if returning is None else returning
         self._follow: Follow = _nobody
-        self._entries: list[_Entry] = []
+        self._entries: list[Entry] = []
         self._is_scheduled = False
         self._is_turning = False
         self._is_looking = False
@@ -91,9 +70,9 @@ class LoopTurns:
         goes round the loop for them. Twice in a row, as two that meet by chance are not to be waited for."""
         self._shared = 1
         self._sync_seconds = 0.0
-        self._unsynced: list[_Committed] = []
+        self._unsynced: list[Committed] = []
         self._unsynced_callers = 0
-        self._disk = _Disk(service, self._synced)
+        self._disk = Disk(service, self._synced)
         self.failure: StoreError | None = None
 
     @property
@@ -191,7 +170,7 @@ class LoopTurns:
                 return
             reads -= max(1, self._returning.hear())
 
-    def _hear(self, entries: list[_Entry]) -> Iterator[_Entry]:
+    def _hear(self, entries: list[Entry]) -> Iterator[Entry]:
         """Those who are missing, as they come back while the turn of `entries`, to which they are added, goes on."""
         reads = MAX_READS
         while reads > 0 and 0 < self._missing() - len(entries) <= len(self._returning):
@@ -219,7 +198,7 @@ class LoopTurns:
         failure = sync(self._service, committed[-1].batch)
         self._synced(committed, failure, self._service.clock.monotonic() - began_at)
 
-    def _commit(self, entries: list[_Entry]) -> _Committed | None:
+    def _commit(self, entries: list[Entry]) -> Committed | None:
         """Commit their steps. Those who come in time to go with them are added to `entries`."""
         followers: list[Follower] = []
         try:
@@ -227,7 +206,7 @@ class LoopTurns:
                 [entry.step for entry in entries], follow=partial(self._others, entries, followers)
             )
             everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
-            return _Committed(everybody, batch, len(entries))
+            return Committed(everybody, batch, len(entries))
         except StoreError as error:
             _send_back(followers)
             self._fail(entries, error)
@@ -241,7 +220,7 @@ class LoopTurns:
             tell(entries[0].done, error)
         return None
 
-    def _others(self, entries: list[_Entry], followers: list[Follower], turn: Turn) -> Iterator[Step[object]]:
+    def _others(self, entries: list[Entry], followers: list[Follower], turn: Turn) -> Iterator[Step[object]]:
         """Who goes with a turn besides those it was begun for; they are added to the lists."""
         for entry in self._hear(entries):
             yield entry.step
@@ -249,17 +228,17 @@ class LoopTurns:
             followers.append(follower)
             yield follower.step
 
-    def _commit_alone(self, entry: _Entry) -> None:
+    def _commit_alone(self, entry: Entry) -> None:
         """A transaction for one step, after one of its companions broke theirs."""
         committed = self._commit([entry])
         if committed is not None:
             self._await_sync(committed)
 
-    def _await_sync(self, committed: _Committed) -> None:
+    def _await_sync(self, committed: Committed) -> None:
         self._unsynced.append(committed)
         self._unsynced_callers += committed.callers
 
-    def _synced(self, committed: Sequence[_Committed], failure: StoreError | None, seconds: float) -> None:
+    def _synced(self, committed: Sequence[Committed], failure: StoreError | None, seconds: float) -> None:
         self._sync_seconds += (seconds - self._sync_seconds) / 8
         for one in committed:
             if failure is not None:
@@ -279,7 +258,7 @@ class LoopTurns:
         elif 1 < self._expected <= len(self._returning):
             asyncio.get_running_loop().call_soon(self._look_ahead)  # after all that the loop has to do now
 
-    def _fail(self, entries: Sequence[_Entry], error: StoreError) -> None:
+    def _fail(self, entries: Sequence[Entry], error: StoreError) -> None:
         if self.failure is None:
             log.error(events.STORE_FAILED, error=str(error))
         self.failure = error
@@ -294,63 +273,3 @@ def _nobody(_turn: Turn) -> tuple[()]:
 def _send_back(followers: Sequence[Follower]) -> None:
     for follower in followers:
         follower.back()
-
-
-class _Disk:
-    """A thread that waits for slow syncs while the loop goes on; one sync covers all that was committed before it."""
-
-    def __init__(
-        self, service: QueueService, synced: Callable[[Sequence[_Committed], StoreError | None, float], None]
-    ) -> None:
-        self._service = service
-        self._synced = synced
-        self._committed: queue.SimpleQueue[tuple[Sequence[_Committed], asyncio.AbstractEventLoop] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread: threading.Thread | None = None
-        self._under_way = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a batch has not been told of yet: a later one must not overtake it."""
-        return self._under_way > 0
-
-    def submit(self, committed: Sequence[_Committed]) -> None:
-        """Sync them, then tell the loop."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="towline-sync", daemon=True)
-            self._thread.start()
-        self._under_way += len(committed)
-        self._committed.put((committed, asyncio.get_running_loop()))
-
-    def close(self) -> None:
-        """Finish what is under way."""
-        if self._thread is not None:
-            self._committed.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _work(self) -> None:
-        while (first := self._committed.get()) is not None:
-            committed, loop = first
-            batches = list(committed)
-            stop = False
-            while not self._committed.empty():
-                more = self._committed.get()
-                if more is None:
-                    stop = True
-                    break
-                batches += more[0]
-            began_at = self._service.clock.monotonic()
-            failure = sync(self._service, batches[-1].batch)
-            seconds = self._service.clock.monotonic() - began_at
-            try:
-                loop.call_soon_threadsafe(self._told, batches, failure, seconds)
-            except RuntimeError:
-                return  # the loop was closed over our head: nobody is left to be told
-            if stop:
-                return
-
-    def _told(self, batches: Sequence[_Committed], failure: StoreError | None, seconds: float) -> None:
-        self._under_way -= len(batches)
-        self._synced(batches, failure, seconds)
