@@ -16,7 +16,8 @@ class Caller(Protocol):
 class Returning:
     """Lives in the server's loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int = MAX_RETURNING) -> None:
+        self._most = most
         self._callers: dict[Caller, None] = {}
 
     def __len__(self) -> int:
@@ -24,7 +25,7 @@ class Returning:
 
     def answered(self, caller: Caller) -> None:
         """It got an answer, and may be read by `hear`."""
-        if len(self._callers) < MAX_RETURNING:
+        if len(self._callers) < self._most:
             self._callers[caller] = None
 
     def forget(self, caller: Caller) -> None:

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from queue_core.server.protocol import MAX_HEARD_BYTES, HotProtocol
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
-from tests.support.servers import QUEUE, RunningServer, read_reply, request
+from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
 LEASE = f"/v1/queues/{QUEUE}/lease"
 READ = os.read
@@ -33,6 +33,14 @@ class Heard:
         data = READ(descriptor, count)
         self.data.append(data)
         return data
+
+
+@pytest.fixture(params=[2])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    """A server that takes its host for one with so many processors."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(request.param)))
+    with a_server() as running:
+        yield running
 
 
 @pytest.fixture
@@ -140,6 +148,16 @@ def test_a_request_of_another_size_is_known_the_next_time(
         leases = [lease for connection in pair for lease in _leases(connection)]
     assert heard.data == [other]
     assert len({str(lease["leased_at"]) for lease in leases}) == 1
+
+
+@pytest.mark.parametrize("server", [1], indirect=True)
+def test_with_one_processor_nobody_is_looked_for(
+    server: RunningServer, pair: list[socket.socket], heard: Heard
+) -> None:
+    for _ in range(3):
+        _send(server, pair, [ONE, ONE])
+        assert [len(_names(connection)) for connection in pair] == [1, 1]
+    assert heard.tried == set()
 
 
 def test_a_verb_that_looks_is_left_to_the_loop(server: RunningServer, pair: list[socket.socket], heard: Heard) -> None:
