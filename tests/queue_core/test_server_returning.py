@@ -267,6 +267,28 @@ def test_who_comes_right_back_begins_a_turn_before_the_loop_sleeps() -> None:
     asyncio.run(main())
 
 
+def test_who_comes_right_back_again_and_again_is_looked_for_each_time() -> None:
+    class Tireless(Coming):
+        """Comes back at the second look, whenever it was answered."""
+
+        def hear(self) -> None:
+            self.looked += 1
+            if self.looked % 2 == 0:
+                shared.returning.forget(self)
+                shared.turns.submit(_add, lambda _outcome: shared.returning.answered(self))
+                shared.turns.begin()
+
+    async def main() -> None:
+        await shared.warm()
+        await _answered(shared, [Tireless(shared, None) for _ in range(2)])
+        for _ in range(4 * MAX_READS_AHEAD):
+            await asyncio.sleep(0)
+        assert shared.store.transactions > MAX_READS_AHEAD
+
+    shared = Shared()
+    asyncio.run(main())
+
+
 def test_nobody_is_looked_for_a_while_after_nobody_came() -> None:
     async def main() -> None:
         shared = Shared()
