@@ -37,7 +37,7 @@ class Notes:
         self._noted: list[Iterable[QueueEvent]] = []
 
     def note(self, noted: Iterable[QueueEvent]) -> None:
-        """Keep events to be told of, if the log wants any."""
+        """Keep events to be told of, if the log wants any. They are made late: `now` may have gone on by then."""
         if self._lifecycle != "off":
             self._noted.append(noted)
 
@@ -75,8 +75,9 @@ class Notes:
             if outcome.ready and outcome.status == "added":
                 self.wake(task.queue or queue, task.tag)
         if self._lifecycle != "off":
+            at = self.now
             self.note(
-                new_event(events.TASK_ADDED, self.now, task.queue or queue, outcome.name, task.tag)
+                new_event(events.TASK_ADDED, at, task.queue or queue, outcome.name, task.tag)
                 for task, outcome in zip(tasks, added, strict=True)
                 if outcome.status == "added"
             )
@@ -86,7 +87,8 @@ class Notes:
         for lease in finished:
             if not lease.died:
                 self.wake(lease.queue, lease.tag)
-        self.note(event for lease in finished for event in finished_events(lease, at=self.now))
+        at = self.now
+        self.note(event for lease in finished for event in finished_events(lease, at=at))
 
     def wake(self, queue: str, tag: str | None) -> None:
         """Have one waiter woken for a task of this tag."""

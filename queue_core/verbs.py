@@ -42,7 +42,10 @@ new_request = builder(LeaseRequest)
 
 
 class Turn(Notes):
-    """The verbs of one transaction at one instant, and what is to be told when it is durable."""
+    """The verbs of one transaction, and what is to be told when it is durable.
+
+    They have one instant; `now` goes on only for who came when others had been served already.
+    """
 
     def __init__(
         self,
@@ -142,10 +145,9 @@ class Turn(Notes):
             limits.check_lease_seconds(seconds)
         outcomes = self.transaction.renew(queue, [Renewal(token, seconds) for token in tokens], now=self.now)
         if self._lifecycle != "off":
+            at = self.now
             self.note(
-                QueueEvent(
-                    events.LEASE_RENEWED, self.now, queue, lease.name, lease.tag, lease.worker, lease.lease_number
-                )
+                QueueEvent(events.LEASE_RENEWED, at, queue, lease.name, lease.tag, lease.worker, lease.lease_number)
                 for lease in outcomes
                 if lease is not None
             )
@@ -186,9 +188,10 @@ class Turn(Notes):
 
     def delete_by_name(self, queue: str, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         limits.check_token_count(len(names))
-        outcomes = self.transaction.delete_by_name(queue, names, now=self.now)
+        at = self.now
+        outcomes = self.transaction.delete_by_name(queue, names, now=at)
         self.note(
-            QueueEvent(events.TASK_DELETED, self.now, queue, name)
+            QueueEvent(events.TASK_DELETED, at, queue, name)
             for name, outcome in zip(names, outcomes, strict=True)
             if outcome == "deleted"
         )
@@ -218,8 +221,9 @@ class Turn(Notes):
         check_filter(tags)
         if names is not None:
             limits.check_token_count(len(names))
-        tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=self.now)
-        self.note(QueueEvent(events.TASK_REDRIVEN, self.now, queue, task.shown_name, task.tag) for task in tasks)
+        at = self.now
+        tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=at)
+        self.note(QueueEvent(events.TASK_REDRIVEN, at, queue, task.shown_name, task.tag) for task in tasks)
         for task in tasks:
             self.wake(queue, task.tag)
         return len(tasks)

@@ -223,6 +223,7 @@ class LoopTurns:
     def _others(self, entries: list[Entry], followers: list[Follower], turn: Turn) -> Iterator[Step[object]]:
         """Who goes with a turn besides those it was begun for; they are added to the lists."""
         for entry in self._hear(entries):
+            turn.now = self._service.clock.now()  # it may have been called after the turn had begun
             yield entry.step
         for follower in self._follow(turn):
             followers.append(follower)

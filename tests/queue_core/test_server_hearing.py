@@ -6,12 +6,14 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from queue_core.server.protocol import MAX_HEARD_BYTES, HotProtocol
+from queue_core.store import Transaction, Unit
+from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
@@ -19,6 +21,16 @@ from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, re
 LEASE = f"/v1/queues/{QUEUE}/lease"
 READ = os.read
 ONE = request("POST", LEASE, b'{"count":1}')
+
+
+class Counted(MemoryStore):
+    """Counts its transactions."""
+
+    transactions = 0
+
+    def begin(self, unit: Unit = "transaction") -> AbstractContextManager[Transaction]:
+        self.transactions += 1
+        return super().begin(unit)
 
 
 class Heard:
@@ -37,7 +49,7 @@ class Heard:
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     """A server that takes its host for one with so many processors."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(request.param)))
-    with a_server() as running:
+    with a_server(Counted()) as running:
         yield running
 
 
@@ -98,23 +110,29 @@ def _names(connection: socket.socket) -> list[str]:
     return [str(lease["name"]) for lease in _leases(connection)]
 
 
+def _transactions(server: RunningServer) -> int:
+    assert isinstance(server.store, Counted)
+    return server.store.transactions
+
+
 def _connections(server: RunningServer) -> list[HotProtocol]:
     http = server.thread._server._http
     assert http is not None
     return [one for one in http.server_state.connections if isinstance(one, HotProtocol)]
 
 
-def test_the_second_is_heard_and_both_lease_at_one_instant(
+def test_the_second_is_heard_and_both_share_a_transaction(
     server: RunningServer, pair: list[socket.socket], heard: Heard
 ) -> None:
     for _ in range(3):
         with _held(server):
             heard.data.clear()
+            before = _transactions(server)
             for connection in pair:
                 connection.sendall(ONE)
         leases = [lease for connection in pair for lease in _leases(connection)]
         assert len({str(lease["name"]) for lease in leases}) == 2
-        assert len({str(lease["leased_at"]) for lease in leases}) == 1
+        assert _transactions(server) == before + 1
         assert heard.data[0] == ONE, "of two who are there, one is read, and who came first is not looked for"
 
 
@@ -143,10 +161,11 @@ def test_a_request_of_another_size_is_known_the_next_time(
     other = request("POST", LEASE, b'{"count": 2}')
     for _ in range(4):
         heard.data.clear()
+        before = _transactions(server)
         _send(server, pair, [other, other])
-        leases = [lease for connection in pair for lease in _leases(connection)]
+        assert [len(_names(connection)) for connection in pair] == [2, 2]
     assert other in heard.data
-    assert len({str(lease["leased_at"]) for lease in leases}) == 1
+    assert _transactions(server) == before + 1
 
 
 @pytest.mark.parametrize("server", [1], indirect=True)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from queue_core.clock import ManualClock
+from queue_core.clock import MICROSECONDS, ManualClock
 from queue_core.errors import StoreFullError
+from queue_core.events import Lifecycle, QueueEvent
 from queue_core.server.loop_turns import MAX_READS, MAX_READS_AHEAD, SLOW_SYNC_SECONDS, TURNS_WITHOUT, LoopTurns
 from queue_core.server.returning import MAX_RETURNING, Returning
 from queue_core.service import QueueService
@@ -32,14 +33,21 @@ class Shared:
     """Turns that two callers shared twice, and where they are told."""
 
     def __init__(self, *, unit: Unit = "verb") -> None:
-        clock = ManualClock()
+        clock = self.clock = ManualClock()
+        self.events: list[QueueEvent] = []
         self.store = Disk(clock, sync_seconds=SLOW_SYNC_SECONDS / 2)
         self.store.takes_effect = unit
-        service = QueueService(self.store, clock=clock)
+        service = QueueService(self.store, clock=clock, log=self)
         service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         self.returning = Returning()
         self.turns = LoopTurns(service, returning=self.returning)
         self.told: dict[str, object] = {}
+
+    lifecycle: Lifecycle = "task"
+
+    def record(self, events: Sequence[QueueEvent]) -> None:
+        """As a log does."""
+        self.events += events
 
     async def warm(self, *, callers: int = 2) -> None:
         await self.turns.run(_add)
@@ -107,6 +115,35 @@ def test_what_comes_back_in_the_loops_own_round_goes_with_it_too() -> None:
         await asyncio.sleep(0)
         assert shared.counts() == (1, 1)
         assert shared.told == {"first": "_6", "coming": "_7"}
+
+    asyncio.run(main())
+
+
+def test_who_comes_later_is_served_at_its_own_instant() -> None:
+    async def main() -> None:
+        shared = Shared()
+        await shared.warm()
+        began_at = shared.clock.now()
+
+        def late(turn: Turn) -> object:
+            turn.add(QUEUE, [NewTask(name="late")])
+            return turn.now
+
+        class Late(Coming):
+            """Its call is a second after the turn's beginning."""
+
+            def hear(self) -> None:
+                shared.clock.advance(1.0)
+                super().hear()
+
+        Late(shared, 1, step=late)
+        shared.submit("first", lambda turn: (turn.add(QUEUE, [NewTask(name="first")]), turn.now)[1])
+        shared.turns.begin()
+        assert shared.told == {"first": began_at, "coming": began_at + MICROSECONDS}
+        assert [(event.task, event.at) for event in shared.events[-2:]] == [
+            ("first", began_at),
+            ("late", began_at + MICROSECONDS),
+        ]
 
     asyncio.run(main())
 
