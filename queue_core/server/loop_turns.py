@@ -176,9 +176,8 @@ class LoopTurns:
         while reads > 0 and 0 < self._missing() - len(entries) <= len(self._returning):
             reads -= self._returning.hear()
             heard, self._entries = self._entries, []
-            for entry in heard:
-                entries.append(entry)
-                yield entry
+            entries += heard  # before the first of them is run: all are to be told if that breaks the turn
+            yield from heard
 
     def _sync_unless_more(self) -> None:
         if not self._entries:
