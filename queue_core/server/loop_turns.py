@@ -10,7 +10,7 @@ import structlog
 from queue_core.errors import QueueError, StoreError
 from queue_core.server import events
 from queue_core.server.disk import Committed, Disk, Entry, new_entry
-from queue_core.server.returning import Returning
+from queue_core.server.returning import MAX_RETURNING, Returning
 from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Follower, Late, run_step, sync, tell
 from queue_core.service import QueueService, Step
 from queue_core.store import Unit
@@ -95,7 +95,9 @@ class LoopTurns:
 
     def begin(self) -> None:
         """See `Turns.begin`."""
-        if self._entries and not self._is_turning and self._expected > 1 and self._missing() <= len(self._returning):
+        if self._is_turning or not self._entries or not 1 < self._expected <= MAX_RETURNING:
+            return
+        if self._missing() <= self._near():
             self._take_turn()
 
     def follow_with(self, follow: Follow) -> None:
@@ -127,7 +129,7 @@ class LoopTurns:
         self._is_scheduled = False
         if not self._entries:
             return  # theirs was begun at once
-        if self._rounds < MAX_ROUNDS and self._missing() > len(self._returning):
+        if self._rounds < MAX_ROUNDS and self._missing() > self._near():
             self._rounds += 1
             self._schedule()
             return
@@ -159,6 +161,10 @@ class LoopTurns:
         """Callers who are expected to share the next sync and are not here yet; none when that is negative."""
         return self._expected - len(self._entries) - self._unsynced_callers
 
+    def _near(self) -> int:
+        """How many callers can be read without the loop; none where many are expected, as it reads those faster."""
+        return len(self._returning) if self._expected <= MAX_RETURNING else 0
+
     def _look_ahead(self) -> None:
         """Read those who were answered together for a moment: the first of them begins a turn."""
         self._is_looking = True
@@ -173,7 +179,7 @@ class LoopTurns:
     def _hear(self, entries: list[Entry]) -> Iterator[Entry]:
         """Those who are missing, as they come back while the turn of `entries`, to which they are added, goes on."""
         reads = MAX_READS
-        while reads > 0 and 0 < self._missing() - len(entries) <= len(self._returning):
+        while reads > 0 and 0 < self._missing() - len(entries) <= self._near():
             reads -= self._returning.hear()
             heard, self._entries = self._entries, []
             entries += heard  # before the first of them is run: all are to be told if that breaks the turn

@@ -89,7 +89,11 @@ def test_who_stays_away_is_looked_for_so_often_and_the_turn_goes_on() -> None:
 
 @pytest.mark.parametrize(
     ("callers", "returning"),
-    [pytest.param(1, 1, id="a lone caller waits for nobody"), pytest.param(2, 0, id="the missing one can't be heard")],
+    [
+        pytest.param(1, 1, id="a lone caller waits for nobody"),
+        pytest.param(2, 0, id="the missing one can't be heard"),
+        pytest.param(MAX_RETURNING + 1, MAX_RETURNING, id="the loop reads many faster"),
+    ],
 )
 def test_a_turn_is_left_to_the_loop(callers: int, returning: int) -> None:
     async def main() -> None:
