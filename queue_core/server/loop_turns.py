@@ -29,9 +29,9 @@ MAX_ROUNDS = 4
 """How many times round the loop a turn waits for callers who are expected: about 25 us, less than a transaction of
 their own costs. Eight and sixteen gained nothing more."""
 MAX_READS = 32
-"""How often sockets are read for callers who are missing in a turn, where that goes without the loop: about 40 us."""
+"""How often sockets are read for callers who are missing in a turn, where that goes without the loop: about 45 us."""
 MAX_READS_AHEAD = 64
-"""How often they are read for the first of a turn before the loop sleeps: about 80 us. To sleep and be woken would keep
+"""How often they are read for the first of a turn before the loop sleeps: about 90 us. To sleep and be woken would keep
 a worker waiting that needs no more than that for its task."""
 TURNS_WITHOUT = 16
 """Turns without such a look after one that saw nobody: tasks take longer, or there is no processor to spare."""

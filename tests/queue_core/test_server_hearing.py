@@ -55,7 +55,7 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def pair(server: RunningServer) -> Iterator[list[socket.socket]]:
-    """Two connections that were answered together twice, so that the server expects both."""
+    """Two connections that were answered together a few times, so that the server expects both."""
     with closing(server.queue()) as queue:
         queue.add([NewTask(name=f"t{number:02}") for number in range(40)])
     with ExitStack() as stack:
