@@ -26,6 +26,9 @@ class Wake:
     served: int = 0
 
 
+new_wake = builder(Wake)
+
+
 class Notes:
     """Collects events, as far as the lifecycle log wants them, and wake-ups by queue and tag."""
 
@@ -98,7 +101,7 @@ class Notes:
     def all_wakes(self) -> list[Wake]:
         """The wake-ups by queue and tag."""
         served = self._served
-        return [Wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
+        return [new_wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
 
     def note_served(self, wake: Wake, number: int) -> None:
         """So many of these tasks went to those who waited."""

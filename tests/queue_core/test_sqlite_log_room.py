@@ -7,11 +7,15 @@ from typing import Literal
 
 import pytest
 
+from queue_core.stores.sqlite import file as file_module
 from queue_core.stores.sqlite import store as store_module
-from queue_core.stores.sqlite.durable import FEWEST_PAGES, FRAME_BYTES, LOG_HEAD_BYTES, SPARE_PAGES, FileSyncer
+from queue_core.stores.sqlite.durable import FEWEST_PAGES, FRAME_HEAD_BYTES, LOG_HEAD_BYTES, SPARE_PAGES, FileSyncer
+from queue_core.stores.sqlite.file import PAGE_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
 from tests.support.task_builders import a_queue, add, lease, stats
+
+FRAME_BYTES = FRAME_HEAD_BYTES + PAGE_BYTES
 
 
 def sizes(folder: Path, durability: Literal["strict", "relaxed"], commits: int) -> list[int]:
@@ -26,10 +30,22 @@ def sizes(folder: Path, durability: Literal["strict", "relaxed"], commits: int) 
 
 
 def test_it_grows_for_many_commits_at_a_time(tmp_path: Path) -> None:
-    found = sizes(tmp_path, "strict", 100)
-    grown = sorted(set(found[FEWEST_PAGES:]))
+    check_growth(sizes(tmp_path, "strict", 100), PAGE_BYTES)
+
+
+def test_it_grows_by_whole_pages_of_a_file_that_was_made_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(file_module, "PAGE_BYTES", 4096)
+        SqliteStore(tmp_path / "queue.db").close()
+    check_growth(sizes(tmp_path, "strict", 100), 4096)
+
+
+def check_growth(sizes_bytes: list[int], page_bytes: int) -> None:
+    grown = sorted(set(sizes_bytes[FEWEST_PAGES:]))
     assert 2 <= len(grown) <= 6
-    assert all((size - LOG_HEAD_BYTES) % FRAME_BYTES == 0 for size in grown)
+    assert all((size - LOG_HEAD_BYTES) % (FRAME_HEAD_BYTES + page_bytes) == 0 for size in grown)
 
 
 def test_it_grows_no_longer_than_it_is_ever_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 from typing import Protocol
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError
@@ -18,7 +18,7 @@ FEWEST_PAGES = 16
 SPARE_PAGES = 8
 """More than most commits take."""
 LOG_HEAD_BYTES = 32
-FRAME_BYTES = 24 + 4096
+FRAME_HEAD_BYTES = 24
 
 
 class Syncer(Protocol):
@@ -78,11 +78,13 @@ class LogRoom:
     again when it is nearly full, once for many commits. Zeros at its end are no frames to SQLite, whoever finds them.
     """
 
-    def __init__(self, syncer: Syncer, most_pages: int) -> None:
+    def __init__(self, syncer: Syncer, most_pages: int, *, page_bytes: int) -> None:
         """Args:
         most_pages: about as many as it has when SQLite begins anew from its start.
+        page_bytes: the file's, whoever made it.
         """
         self._syncer = syncer
+        self._frame_bytes = FRAME_HEAD_BYTES + page_bytes
         self._most_pages = most_pages + SPARE_PAGES
         self._pages = 0
 
@@ -92,7 +94,7 @@ class LogRoom:
             return
         self._pages = min(2 * used_pages, self._most_pages)
         try:
-            self._syncer.grow(LOG_HEAD_BYTES + self._pages * FRAME_BYTES)
+            self._syncer.grow(LOG_HEAD_BYTES + self._pages * self._frame_bytes)
         except OSError:
             self._pages = self._most_pages  # no room: the transaction finds out whether there is enough for it
 
@@ -103,7 +105,8 @@ class GroupSync:
     def __init__(self, syncer: Syncer, path: Path) -> None:
         self._syncer = syncer
         self._path = path
-        self._turn = Condition()
+        self._lock = RLock()
+        self._ended = Condition(self._lock)  # a sync has; entered by its lock, which costs a third
         self._committed = 0
         self._durable = 0
         self._busy = False
@@ -128,16 +131,16 @@ class GroupSync:
 
     def fail(self, failure: OSError) -> None:
         """Acknowledge nothing more: what was written may be lost though a later sync would say otherwise."""
-        with self._turn:
+        with self._lock:
             self._failure = self._failure or failure
-            self._turn.notify_all()
+            self._ended.notify_all()
 
     def wait(self, ticket: Ticket) -> None:
         """Return when the commit is durable: by a sync of one's own, or of another thread."""
-        while True:
-            with self._turn:
+        while self._durable < ticket:
+            with self._lock:
                 while self._busy and self._durable < ticket:
-                    self._turn.wait()
+                    self._ended.wait()
                 if self._durable >= ticket:
                     return
                 self.check()
@@ -154,11 +157,11 @@ class GroupSync:
         except OSError as error:
             failure = error
         finally:
-            with self._turn:
+            with self._lock:
                 self._busy = False
-                self._durable = max(self._durable, durable)
+                self._durable = durable or self._durable
                 self._failure = self._failure or failure
-                self._turn.notify_all()
+                self._ended.notify_all()
 
     def close(self) -> None:
         """Release the file."""

@@ -18,7 +18,7 @@ from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead
-from queue_core.stores.sqlite.file import check_path, connect, inspect, prepare
+from queue_core.stores.sqlite.file import check_path, connect, inspect, page_bytes, prepare
 from queue_core.stores.sqlite.reading import Readers
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.step import Known, Step
@@ -87,7 +87,9 @@ class SqliteStore:
         syncer = (open_syncer or FileSyncer)(self._beside("-wal"))
         self._group = GroupSync(syncer, self._path)
         self._ahead = SyncAhead(syncer, self._group.fail) if durability == "relaxed" else None
-        self._room = LogRoom(syncer, CHECKPOINT_PAGES) if durability == "strict" else None
+        self._room = (
+            LogRoom(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer)) if durability == "strict" else None
+        )
         self._signals = SocketSignals(self._path)
         self._known = Known()
         self._clock = SystemClock()
