@@ -169,7 +169,9 @@ class Demo:
             self._kill(fleet)
             self._view.update(run)
             if run.is_done and not run.workers:
-                return
+                self._look(fleet)  # whoever was woken for the last task may have come since
+                if not run.workers:
+                    return
             self._pause.wait(TICK_SECONDS)
 
     def _feed(self, queue: QueueApi) -> None:

@@ -1,17 +1,22 @@
 """The demo, whole and short; and the small pieces it counts with."""
 
+import json
 import subprocess
 import sys
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from orchestrator.clock import SystemClock
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
+from orchestrator.demo.crew import ProcessCrew
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import Record, quantile, twice
-from orchestrator.demo.script import MIN_SECONDS, script_of, settings_text, slo_for
+from orchestrator.demo.runner import Demo, Run
+from orchestrator.demo.script import MIN_SECONDS, Script, script_of, settings_text, slo_for
 from orchestrator.demo.trial import TRIAL
 from orchestrator.project import parse
 from queue_core.clock import Instant
@@ -172,6 +177,35 @@ def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path
     assert {f"{name}.html" for name in modules} <= links.links
     assert all((folder / "report" / link).is_file() for link in links.links)
     assert "killed " in done.stderr.decode()
+
+
+class LateEyes(ProcessCrew):
+    """A view, and a crew that is seen by nobody until the view was told that all tasks are finished."""
+
+    sees = False
+
+    def update(self, run: Run) -> None:
+        self.sees = run.is_done
+
+    def decided(self, decision: dict[str, object]) -> None:
+        pass
+
+    def tell(self, text: str) -> None:
+        pass
+
+    def workers(self, fleet: int) -> frozenset[str]:
+        return super().workers(fleet) if self.sees else frozenset()
+
+
+def test_it_waits_for_the_last_worker_though_none_was_there_when_it_last_looked(tmp_path: Path) -> None:
+    eyes = LateEyes()
+    script = Script(1.0, (("json", Path(json.__file__)),), (0.0,), rest_seconds=0.01, kill_at_seconds=3600.0)
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
+        listen = f"unix:{folder}/queue.sock"
+        outcome = Demo(script, tmp_path, listen=listen, clock=SystemClock(), view=eyes, crew=eyes).run()
+    assert outcome.is_good
+    assert (outcome.done, outcome.final_workers) == (script.tasks, 0)
+    assert outcome.peak_workers >= 1
 
 
 def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
