@@ -13,6 +13,7 @@ from queue_core.stores.sqlite.ending import HELD, deleted_samples, outcomes_of
 from queue_core.stores.sqlite.leasing import TAKE, first_ready, new_lease, take
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.rows import payload_of, remove_ids
+from queue_core.stores.sqlite.samples import Sample
 from queue_core.stores.sqlite.settling import IS_DUE
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import parse_token
@@ -46,16 +47,20 @@ def exchange_one(
     ((is_due,),) = step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()
     if is_due:
         return None
-    outcomes = [] if fence is None else _delete(step, queue, fence, now=now)
+    outcomes, samples = ([], []) if fence is None else _delete(step, queue, fence, now=now)
     tag_id = None if tag_ids is None else tag_ids[0]
-    return outcomes, _lease(step, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+    granted = _lease(step, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+    if samples:
+        note = step.hold if granted.leases else step.note_all
+        note(queue, samples)
+    return outcomes, granted
 
 
-def _delete(step: Step, queue: QueueRow, fence: tuple[int, Instant], *, now: Instant) -> Outcomes:
+def _delete(step: Step, queue: QueueRow, fence: tuple[int, Instant], *, now: Instant) -> tuple[Outcomes, list[Sample]]:
     step.told = True
     rows = step.cursor.execute(HELD["one"], (fence[0], queue.id, now)).fetchall()
     if not rows or rows[0][4] != fence[1]:
-        return [None]
+        return [None], []
     task_id, tag_id, _, _, _, _, given, is_long = rows[0]
     remove_ids(step, [task_id], long=[task_id] if is_long else [])
     if given is not None:
@@ -64,8 +69,7 @@ def _delete(step: Step, queue: QueueRow, fence: tuple[int, Instant], *, now: Ins
     numbers[LEASED] -= 1
     numbers[DELETED] += 1
     samples = deleted_samples(rows, {tag_id: step.tag(tag_id)}, now=now)
-    step.note_all(queue, samples)
-    return LazyList(1, lambda: outcomes_of(queue.spec.name, rows, samples))
+    return LazyList(1, lambda: outcomes_of(queue.spec.name, rows, samples)), samples
 
 
 def _lease(step: Step, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant) -> Granted:

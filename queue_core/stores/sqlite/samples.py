@@ -12,6 +12,8 @@ from queue_core.stores.sqlite.driver import Connection
 
 KEPT_SAMPLES = 10_000
 TRIM_EVERY = 512
+MAX_HELD = 64
+MAX_HELD_MICROSECONDS = 50_000
 _SHIFT = 40
 _LARGEST = (1 << _SHIFT) - 1
 

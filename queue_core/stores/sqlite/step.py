@@ -16,7 +16,7 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.counts import Counts
 from queue_core.stores.sqlite.driver import Connection, Cursor
-from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
+from queue_core.stores.sqlite.samples import MAX_HELD, MAX_HELD_MICROSECONDS, Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
 MAX_KNOWN_TAGS = 50_000
@@ -57,6 +57,8 @@ class Known:
         self.counted_id = 0  # the last id that `counts` tells of: those of arrivals are beyond
         self.is_limited = False
         self.last_samples: dict[int, int] = {}
+        self.held: list[tuple[int, Sample]] = []  # of transactions that are committed, and with them their queue's id
+        self.samples_written_at = Instant(0)
         self.revision = -1
         self.queues: dict[str, QueueRow] = {}
         self.tag_ids: dict[tuple[int, str], int] = {}
@@ -66,7 +68,7 @@ class Known:
         self.examined_session = ""
 
     def forget(self) -> None:
-        """Know nothing: after a rollback, or when the catalog has changed."""
+        """Know nothing of what is in the file: after a rollback, or when the catalog has changed."""
         self.seen = -1
         self.last_samples.clear()
         self.revision = -1
@@ -81,6 +83,7 @@ class Step:
 
     __slots__ = (
         "_finished",
+        "_held",
         "_new_tags",
         "arrived",
         "arriving",
@@ -106,6 +109,7 @@ class Step:
         self.counts = Counts()
         self.told = False
         self._finished: dict[int, list[Sample]] = {}
+        self._held = known.held
         self.now = Instant(0)
         self._new_tags = 0
         if seen is None or seen != known.seen:
@@ -250,18 +254,38 @@ class Step:
         """Keep finished leases, as samples are."""
         self._finished.setdefault(queue.id, []).extend(finished)
 
+    def hold(self, queue: QueueRow, finished: list[Sample]) -> None:
+        """Keep finished leases of a holder who has the next one by now: they may be written with those to come."""
+        self._held = [*self._held, *[(queue.id, sample) for sample in finished]]
+
     def write_samples(self) -> None:
-        """Write the finished leases noted so far."""
-        if not self._finished:
-            return
+        """Write the finished leases noted so far, and those that were held."""
+        if self._held:
+            held, self._held = self._held, []
+            for queue_id in {of for of, _ in held}:
+                if self.connection.execute("SELECT 1 FROM queues WHERE id = ?", (queue_id,)).fetchone():
+                    samples = [sample for of, sample in held if of == queue_id]
+                    self._finished[queue_id] = samples + self._finished.get(queue_id, [])
+        if self._finished:
+            self.known.samples_written_at = self.now
         last = self.known.last_samples
         for queue_id, finished in self._finished.items():
             last[queue_id] = write_samples(self.connection, queue_id, finished, before=last.get(queue_id))
         self._finished = {}
 
+    def _is_writing_due(self) -> bool:
+        """Whether samples are to be written with this transaction, and not a later one."""
+        if self._finished:
+            return True
+        if not self._held:
+            return False
+        since = self.now - self.known.samples_written_at
+        return len(self._held) >= MAX_HELD or not 0 <= since < MAX_HELD_MICROSECONDS
+
     def write(self) -> None:
         """Write samples and counters; the last act before the commit."""
-        self.write_samples()
+        if self._is_writing_due():
+            self.write_samples()
         known, last_id = self.known, self.next_id - 1
         if last_id != known.counted_id and not self.arrived:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
@@ -274,6 +298,7 @@ class Step:
     def committed(self, *, seen: int) -> None:
         """Keep what the file holds now, for the next transaction; `seen` is the library's number for it."""
         self.known.seen = seen
+        self.known.held = self._held
 
 
 def untagged_id(queue_id: int) -> int:

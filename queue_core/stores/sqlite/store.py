@@ -220,14 +220,15 @@ class SqliteStore:
 
     @contextmanager
     def _snapshot(self) -> Iterator[Step]:
-        """All tasks as they are by now, none of them waiting to be sorted in."""
+        """All tasks as they are by now, none of them waiting to be sorted in, and all samples of this process."""
         self._check_usable()
         try:
-            with self._readers.glance() as step:
-                if not step.arrived:
-                    yield step
-                    return
-            if not self._sort_in():
+            if not self._known.held:
+                with self._readers.glance() as step:
+                    if not step.arrived:
+                        yield step
+                        return
+            if not self._bring_in():
                 with self._unsaved() as step:
                     yield step
                 return
@@ -237,21 +238,21 @@ class SqliteStore:
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
 
-    def _sort_in(self) -> bool:
-        """Sort in what waits; False when that can't be kept, as the disk is full or failed."""
+    def _bring_in(self) -> bool:
+        """Write what waits and what is held; False when that can't be kept, as the disk is full or failed."""
         try:
             with self.begin() as transaction:
-                transaction.sort_in()
+                transaction.bring_in()
         except StoreError:
             return False
         return True
 
     @contextmanager
     def _unsaved(self) -> Iterator[Step]:
-        """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
+        """As it would be with all brought in; nothing of it is written, and nobody else writes meanwhile."""
         step = self.enter(to_keep=False)
         try:
-            arriving.sort_in(step)
+            SqliteTransaction(step).bring_in()
             step.write()
             yield step
         finally:
@@ -278,6 +279,8 @@ class SqliteStore:
 
     def close(self) -> None:
         """See `Store.close`. The last process to close folds the log into the file."""
+        if self._known.held and not self._closed and self._process == os.getpid():
+            self._bring_in()
         with self._lock:
             if self._closed:
                 return

@@ -64,9 +64,10 @@ class SqliteTransaction:
         self._bare.now = now
         return self._step
 
-    def sort_in(self) -> None:
-        """Let no task wait: see `arriving`."""
+    def bring_in(self) -> None:
+        """Let no task wait (see `arriving`), and hold no sample."""
         arriving.sort_in(self._bare)
+        self._bare.write_samples()
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
