@@ -103,7 +103,8 @@ class LiveLease:
 class Samples:
     """Finished leases after a cursor, oldest first; `cursor` is where the next call goes on.
 
-    `missed` is true when older ones had been dropped (a bounded number is kept).
+    `missed` is true when older ones had been dropped (a bounded number is kept). The last of a
+    process that was killed may be missing; the totals of `QueueStats` tell of all.
     """
 
     finished: tuple[FinishedLease, ...]
