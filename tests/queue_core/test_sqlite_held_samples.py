@@ -194,6 +194,7 @@ def test_on_a_disk_that_takes_nothing_a_reader_finds_them_too(tmp_path: Path) ->
         add(store, *[NewTask(b"x" * 1000)] * 9)
         (held,) = lease(store, 1, now=at(1))
         swaps(store, held, 5, now=at(2))
+        add(store, NewTask(), now=at(2))
         is_full = True
         for _ in range(2):
             assert told(store) == [f"_{number}" for number in range(1, 6)]
@@ -202,6 +203,18 @@ def test_on_a_disk_that_takes_nothing_a_reader_finds_them_too(tmp_path: Path) ->
         assert told(store) == [f"_{number}" for number in range(1, 6)]
         assert written(tmp_path) == 5
     vfs.unregister()
+
+
+def test_a_store_that_is_closed_in_a_child_of_a_fork_writes_none(store: SqliteStore, tmp_path: Path) -> None:
+    (held,) = lease(store, 1, now=at(1))
+    swaps(store, held, 3, now=at(2))
+    child = os.fork()
+    if child == 0:
+        store.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert written(tmp_path) == 1
+    assert told(store) == ["_1", "_2", "_3"]
 
 
 def test_who_is_killed_takes_no_more_than_those_with_it_and_no_count(tmp_path: Path) -> None:

@@ -249,10 +249,10 @@ class SqliteStore:
 
     @contextmanager
     def _unsaved(self) -> Iterator[Step]:
-        """As it would be with all brought in; nothing of it is written, and nobody else writes meanwhile."""
+        """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
         step = self.enter(to_keep=False)
         try:
-            SqliteTransaction(step).bring_in()
+            arriving.sort_in(step)
             step.write()
             yield step
         finally:
@@ -279,7 +279,7 @@ class SqliteStore:
 
     def close(self) -> None:
         """See `Store.close`. The last process to close folds the log into the file."""
-        if self._known.held and not self._closed and self._process == os.getpid():
+        if self._known.held:
             self._bring_in()
         with self._lock:
             if self._closed:
