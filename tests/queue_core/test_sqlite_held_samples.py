@@ -210,8 +210,12 @@ def test_a_store_that_is_closed_in_a_child_of_a_fork_writes_none(store: SqliteSt
     swaps(store, held, 3, now=at(2))
     child = os.fork()
     if child == 0:
-        store.close()
-        os._exit(0)
+        code = 1
+        try:
+            store.close()
+            code = 0
+        finally:
+            os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert written(tmp_path) == 1
     assert told(store) == ["_1", "_2", "_3"]
@@ -223,9 +227,11 @@ def test_who_is_killed_takes_no_more_than_those_with_it_and_no_count(tmp_path: P
         add(store, *[NewTask()] * 9)
         child = os.fork()
         if child == 0:
-            with closing(SqliteStore(tmp_path / FILE)) as of_child:
+            try:
+                of_child = SqliteStore(tmp_path / FILE)
                 (held,) = lease(of_child, 1, now=at(1))
                 swaps(of_child, held, 5, now=at(2))
+            finally:
                 os.kill(os.getpid(), signal.SIGKILL)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         counted = stats(store, now=at(2))
