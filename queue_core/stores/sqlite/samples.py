@@ -14,7 +14,7 @@ KEPT_SAMPLES = 10_000
 TRIM_EVERY = 512
 MAX_HELD = 64
 MAX_HELD_MICROSECONDS = 50_000
-"""How many may wait for a later transaction, and since when: see ADR 22."""
+"""How many samples may wait for a later transaction, and how long (ADR 22)."""
 _SHIFT = 40
 _LARGEST = (1 << _SHIFT) - 1
 
