@@ -16,11 +16,10 @@ from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, Lease, NewTask
 from tests.faults.fault_vfs import FaultVfs, Meter
 from tests.faults.quiet_driver import quiet_driver
-from tests.support.task_builders import QUEUE, a_queue, add, at, delete, lease, samples, stats
+from tests.support.task_builders import MICROSECOND, QUEUE, a_queue, add, at, delete, lease, samples, stats, swapped
 
 FILE = "queue.db"
 SECONDS = MAX_HELD_MICROSECONDS / 1_000_000
-MICROSECOND = 0.000_001
 
 
 @pytest.fixture
@@ -38,13 +37,10 @@ def written(folder: Path) -> int:
 
 
 def swap(store: Store, held: Lease, *, now: Instant, queue: str = QUEUE) -> Lease | None:
-    """One finished lease for a new one."""
-    with store.begin() as transaction:
-        (outcome,), granted = transaction.exchange(
-            queue, [Deletion(held.token)], LeaseRequest(1, 600.0, ANY, held.worker), now=now
-        )
+    """The next task for a finished one; None: there is none."""
+    (outcome,), leases = swapped(store, held.token, now=now, seconds=600.0, worker=held.worker, queue=queue)
     assert outcome is not None
-    return granted.leases[0] if granted.leases else None
+    return leases[0] if leases else None
 
 
 def swaps(store: Store, held: Lease, number: int, *, now: Instant) -> Lease:

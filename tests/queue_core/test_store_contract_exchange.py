@@ -6,8 +6,8 @@ import pytest
 
 from queue_core.errors import InvalidLeaseTimeError, UnknownQueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Store
-from queue_core.task import ANY, Lease, NewTask, TagFilter
-from tests.support.task_builders import QUEUE, a_queue, add, at, grant, samples, stats
+from queue_core.task import ANY, NewTask, TagFilter
+from tests.support.task_builders import QUEUE, a_queue, add, at, grant, samples, stats, swapped
 
 NEXT = "next"
 
@@ -103,14 +103,6 @@ def test_of_tasks_leased_at_one_instant_only_those_named_are_deleted(store: Stor
     assert len(outcomes) == 6 * (1 + between) - len(ended)
 
 
-def swapped(store: Store, token: str, *, now: float = 10.0, worker: str = "worker-1") -> tuple[list, list[Lease]]:
-    """One finished lease for one new one."""
-    with store.begin() as transaction:
-        request = LeaseRequest(1, 60.0, ANY, worker)
-        outcomes, granted = transaction.exchange(QUEUE, [Deletion(token)], request, now=at(now))
-    return list(outcomes), list(granted.leases)
-
-
 @pytest.mark.parametrize("payload", [b"short", b"long" * 1000])
 def test_one_for_one_ends_the_old_lease_and_begins_the_new_one(store: Store, payload: bytes) -> None:
     add(store, NewTask(b"old" + payload, name="given", tag="red"), NewTask(b"new" + payload, tag="blue"))
@@ -154,11 +146,11 @@ def test_one_for_one_leases_what_is_due_and_nothing_of_a_paused_queue(store: Sto
 def test_one_for_one_finds_a_new_worker_and_refuses_a_retired_one(store: Store) -> None:
     add(store, NewTask(b"first"), NewTask(b"second"), NewTask(b"third"))
     (first,) = grant(store, 1, now=at(1)).leases
-    _, (second,) = swapped(store, first.token, now=2.0, worker="worker-2")
+    _, (second,) = swapped(store, first.token, now=at(2), worker="worker-2")
     with store.begin() as transaction:
         assert transaction.workers_seen(["worker-2"]) == {"worker-2": at(2)}
         transaction.release_worker("worker-2", now=at(3))
-    outcomes, leased = swapped(store, second.token, now=4.0, worker="worker-2")
+    outcomes, leased = swapped(store, second.token, now=at(4), worker="worker-2")
     assert (outcomes, leased) == ([None], [])
 
 

@@ -18,6 +18,9 @@ def at(seconds: float) -> Instant:
     return after(START, seconds)
 
 
+TEN_LATER = at(10)
+
+
 def a_queue(store: Store, name: str = QUEUE, **settings: object) -> QueueSpec:
     """Create a queue, or set it anew."""
     spec = replace(SPEC, name=name, **settings)  # type: ignore[arg-type]
@@ -69,6 +72,22 @@ def delete(store: Store, *leases: Lease | str, now: Instant = START, queue: str 
     tokens = [held if isinstance(held, str) else held.token for held in leases]
     with store.begin() as transaction:
         return transaction.delete(queue, [Deletion(token) for token in tokens], now=now)
+
+
+def swapped(
+    store: Store,
+    token: str,
+    *,
+    now: Instant = TEN_LATER,
+    seconds: float = 60.0,
+    worker: str = "worker-1",
+    queue: str = QUEUE,
+) -> tuple[list[Deleted | None], list[Lease]]:
+    """One finished lease for one new one: what became of the first, and the second."""
+    with store.begin() as transaction:
+        request = LeaseRequest(1, seconds, ANY, worker)
+        outcomes, granted = transaction.exchange(queue, [Deletion(token)], request, now=now)
+    return list(outcomes), list(granted.leases)
 
 
 def stats(store: Store, tags: TagFilter = ANY, *, now: Instant = START, queue: str = QUEUE) -> QueueStats:

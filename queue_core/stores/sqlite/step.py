@@ -57,7 +57,7 @@ class Known:
         self.counted_id = 0  # the last id that `counts` tells of: those of arrivals are beyond
         self.is_limited = False
         self.last_samples: dict[int, int] = {}
-        self.held: list[tuple[int, Sample]] = []  # of transactions that are committed, and with them their queue's id
+        self.held: dict[int, list[Sample]] = {}  # by queue, of transactions that are committed
         self.samples_written_at = Instant(0)
         self.revision = -1
         self.queues: dict[str, QueueRow] = {}
@@ -256,16 +256,14 @@ class Step:
 
     def hold(self, queue: QueueRow, finished: list[Sample]) -> None:
         """Keep finished leases of a holder who has the next one by now: they may be written with those to come."""
-        self._held = [*self._held, *[(queue.id, sample) for sample in finished]]
+        self._held = {**self._held, queue.id: [*self._held.get(queue.id, ()), *finished]}
 
     def write_samples(self) -> None:
         """Write the finished leases noted so far, and those that were held."""
-        if self._held:
-            held, self._held = self._held, []
-            for queue_id in {of for of, _ in held}:
-                if self.connection.execute("SELECT 1 FROM queues WHERE id = ?", (queue_id,)).fetchone():
-                    samples = [sample for of, sample in held if of == queue_id]
-                    self._finished[queue_id] = samples + self._finished.get(queue_id, [])
+        for queue_id, held in self._held.items():
+            if self.connection.execute("SELECT 1 FROM queues WHERE id = ?", (queue_id,)).fetchone():
+                self._finished[queue_id] = held + self._finished.get(queue_id, [])
+        self._held = {}
         if self._finished:
             self.known.samples_written_at = self.now
         last = self.known.last_samples
@@ -280,7 +278,7 @@ class Step:
         if not self._held:
             return False
         since = self.now - self.known.samples_written_at
-        return len(self._held) >= MAX_HELD or not 0 <= since < MAX_HELD_MICROSECONDS
+        return sum(map(len, self._held.values())) >= MAX_HELD or not 0 <= since < MAX_HELD_MICROSECONDS
 
     def write(self) -> None:
         """Write samples and counters; the last act before the commit."""
