@@ -103,8 +103,7 @@ class LiveLease:
 class Samples:
     """Finished leases after a cursor, oldest first; `cursor` is where the next call goes on.
 
-    `missed` is true when older ones had been dropped (a bounded number is kept). The last of a
-    process that was killed may be missing; the totals of `QueueStats` tell of all.
+    `missed` is true when older ones had been dropped (a bounded number is kept).
     """
 
     finished: tuple[FinishedLease, ...]

@@ -168,7 +168,7 @@ class Transaction(Protocol):
         """Since when the tasks at 8 positions of the ready queue wait; bounded cost (`stats.spread`)."""
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        """Finished leases noted after the cursor. A store may note some a moment late; it counts all at once."""
+        """Finished leases noted after the cursor."""
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         """Leases that are held now, soonest to end first."""

@@ -92,17 +92,17 @@ def test_it_is_one_page_of_the_log(store: SqliteStore) -> None:
 def test_what_comes_while_a_reader_begins_is_left_to_the_next(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_in = store._bring_in
+    sort_in = store._sort_in
 
-    def bring_in_and_another_adds() -> bool:
-        is_done = bring_in()
+    def sort_in_and_another_adds() -> bool:
+        is_done = sort_in()
         add(other, NewTask())
         return is_done
 
     with closing(SqliteStore(tmp_path / FILE)) as other:
         add(store, NewTask())
         with monkeypatch.context() as meanwhile:
-            meanwhile.setattr(store, "_bring_in", bring_in_and_another_adds)
+            meanwhile.setattr(store, "_sort_in", sort_in_and_another_adds)
             assert stats(store).ready == 3
         assert waiting(tmp_path) == 1
         assert stats(store).ready == 4

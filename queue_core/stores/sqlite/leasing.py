@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from queue_core import semantics
 from queue_core.admission import check_lease_time
@@ -29,10 +30,29 @@ from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, TagFilter, lease_of
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
-ANY = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
-"""The first ready tasks of queue ?1."""
-TAG = f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"  # noqa: S608
-"""The first ready tasks of a tag."""
+
+
+class First(NamedTuple):
+    """What finds the first ready tasks, ?2 at most: those of queue ?1, and those of tag ?1."""
+
+    any: str
+    tag: str
+
+
+def first(also: str = "") -> First:
+    """The two statements.
+
+    Args:
+        also: a further condition, from its AND on.
+    """
+    return First(
+        f"{ready_rows(_COLUMNS, also)} ORDER BY eta, id LIMIT ?2",
+        f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ?1 AND state = 0{also}"  # noqa: S608
+        " ORDER BY eta, id LIMIT ?2",
+    )
+
+
+FIRST = first()
 _ONE = f"SELECT {_COLUMNS} FROM tasks WHERE id = ?"  # noqa: S608
 _HEAD = "SELECT eta, id FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"
 _SET = (
@@ -103,11 +123,11 @@ def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> 
     return [row for row in rows if row is not None]
 
 
-def first_ready(queue: QueueRow, tag_id: int | None) -> tuple[str, int]:
+def first_ready(queue: QueueRow, tag_id: int | None, find: First = FIRST) -> tuple[str, int]:
     """What finds the first ready tasks of a tag, or of all, and whose they are."""
     if tag_id is not None:
-        return TAG, tag_id
-    return (ANY, queue.id) if queue.has_tags else (TAG, untagged_id(queue.id))
+        return find.tag, tag_id
+    return (find.any, queue.id) if queue.has_tags else (find.tag, untagged_id(queue.id))
 
 
 def in_order(step: Step, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:
@@ -128,7 +148,7 @@ def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[
 
 
 def take(step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant) -> Sequence[Lease]:
-    """Lease the ready tasks of rows that were read by `ANY` or `TAG`."""
+    """Lease the ready tasks of rows that were read as `First` has them."""
     end = after(now, seconds)
     ends, payloads = _exceptions(step, rows, end=end, worker=worker, now=now)
     plain = [row[1] for row in rows if row[1] not in ends] if ends else [row[1] for row in rows]

@@ -1,4 +1,4 @@
-"""Finished leases as rows: those that are written together, column by column, a bounded number kept."""
+"""Finished leases as rows: those of one transaction and queue together, column by column, a bounded number kept."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -12,9 +12,6 @@ from queue_core.stores.sqlite.driver import Connection
 
 KEPT_SAMPLES = 10_000
 TRIM_EVERY = 512
-MAX_HELD = 64
-MAX_HELD_MICROSECONDS = 50_000
-"""How many samples may wait for a later transaction, and how long (ADR 22)."""
 _SHIFT = 40
 _LARGEST = (1 << _SHIFT) - 1
 

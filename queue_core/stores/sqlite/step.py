@@ -1,7 +1,7 @@
 """What the verbs of one transaction share: the connection, what is known of queues and tags, and what is to be written.
 
 A `Known` outlives transactions. A part of it holds until another process commits anything, which the library tells; the
-rest until the revision in row 0 of `counts` rises.
+rest until the catalog's revision, in row 0 of `counts`, rises.
 """
 
 import json
@@ -16,7 +16,7 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.counts import Counts
 from queue_core.stores.sqlite.driver import Connection, Cursor
-from queue_core.stores.sqlite.samples import MAX_HELD, MAX_HELD_MICROSECONDS, Sample, sample_of, write_samples
+from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
 MAX_KNOWN_TAGS = 50_000
@@ -26,7 +26,10 @@ TAGS_EXAMINED_PER_NEW_TAG = 8
 
 Arrival: TypeAlias = tuple[int, int, int, Instant, int | None, bytes]
 
-_LOOK = "SELECT revision, added, (SELECT max(id) FROM arrivals) FROM counts WHERE id = 0"
+_LOOK = (
+    "SELECT catalog_revision, added, (SELECT max(id) FROM arrivals), s.number, s.until"
+    " FROM counts, (SELECT count(*) AS number, min(until) AS until FROM swaps) AS s WHERE counts.id = 0"
+)
 _ACTED_ON = (
     "lease_seconds",
     "max_lease_seconds",
@@ -56,9 +59,9 @@ class Known:
         self.next_id = 1
         self.counted_id = 0  # the last id that `counts` tells of: those of arrivals are beyond
         self.is_limited = False
+        self.swapped = 0
+        self.swapped_until: Instant | None = None
         self.last_samples: dict[int, int] = {}
-        self.held: dict[int, list[Sample]] = {}  # by queue, of transactions that are committed
-        self.samples_written_at = Instant(0)
         self.revision = -1
         self.queues: dict[str, QueueRow] = {}
         self.tag_ids: dict[tuple[int, str], int] = {}
@@ -68,7 +71,7 @@ class Known:
         self.examined_session = ""
 
     def forget(self) -> None:
-        """Know nothing of what is in the file: after a rollback, or when the catalog has changed."""
+        """Know nothing: after a rollback, or when the catalog has changed."""
         self.seen = -1
         self.last_samples.clear()
         self.revision = -1
@@ -83,7 +86,6 @@ class Step:
 
     __slots__ = (
         "_finished",
-        "_held",
         "_new_tags",
         "arrived",
         "arriving",
@@ -93,6 +95,8 @@ class Step:
         "known",
         "next_id",
         "now",
+        "swapped",
+        "swapped_until",
         "told",
     )
 
@@ -109,7 +113,6 @@ class Step:
         self.counts = Counts()
         self.told = False
         self._finished: dict[int, list[Sample]] = {}
-        self._held = known.held
         self.now = Instant(0)
         self._new_tags = 0
         if seen is None or seen != known.seen:
@@ -119,19 +122,26 @@ class Step:
         self.arriving: list[tuple[int, Arrival]] = []
         """Added in this transaction, to wait or to be sorted in (`arriving.py`): the row that counts the whole queue,
         and the cells of a row."""
+        self.swapped = known.swapped  # the rows of `swaps` (`swapping.py`)
+        self.swapped_until = known.swapped_until  # no lease among them ends before; None: none is held
 
     def _look_again(self) -> None:
         """Read what another process may have changed."""
         known = self.known
         row = self.connection.execute(_LOOK).fetchone()
         assert row is not None, "the migration wrote it"
-        revision, known.counted_id, last_arrival = row
+        revision, known.counted_id, last_arrival, known.swapped, known.swapped_until = row
         if revision != known.revision:
             known.forget()
             known.revision = revision
             known.is_limited = self.connection.execute("SELECT 1 FROM storage").fetchone() is not None
         known.next_id = (last_arrival or known.counted_id) + 1
         known.last_samples.clear()
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits to be sorted in: tasks that were added alone, leases that were swapped."""
+        return bool(self.arrived or self.arriving or self.swapped)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -164,9 +174,11 @@ class Step:
 
     def catalog_changed(self) -> None:
         """Have every process read anew what it remembers, this one included."""
-        self.connection.execute("UPDATE counts SET revision = revision + 1 WHERE id = 0")
+        self.connection.execute("UPDATE counts SET catalog_revision = catalog_revision + 1 WHERE id = 0")
         self.known.forget()
-        ((self.known.revision,),) = self.connection.execute("SELECT revision FROM counts WHERE id = 0").fetchall()
+        row = self.connection.execute("SELECT catalog_revision FROM counts WHERE id = 0").fetchone()
+        assert row is not None, "the migration wrote it"
+        self.known.revision = row[0]
 
     # -- tags -----------------------------------------------------------------------------------------------------
 
@@ -254,36 +266,18 @@ class Step:
         """Keep finished leases, as samples are."""
         self._finished.setdefault(queue.id, []).extend(finished)
 
-    def hold(self, queue: QueueRow, finished: list[Sample]) -> None:
-        """Keep finished leases of a holder who has the next one by now: they may be written with those to come."""
-        self._held = {**self._held, queue.id: [*self._held.get(queue.id, ()), *finished]}
-
     def write_samples(self) -> None:
-        """Write the finished leases noted so far, and those that were held."""
-        for queue_id, held in self._held.items():
-            if self.connection.execute("SELECT 1 FROM queues WHERE id = ?", (queue_id,)).fetchone():
-                self._finished[queue_id] = held + self._finished.get(queue_id, [])
-        self._held = {}
-        if self._finished:
-            self.known.samples_written_at = self.now
+        """Write the finished leases noted so far."""
+        if not self._finished:
+            return
         last = self.known.last_samples
         for queue_id, finished in self._finished.items():
             last[queue_id] = write_samples(self.connection, queue_id, finished, before=last.get(queue_id))
         self._finished = {}
 
-    def _is_writing_due(self) -> bool:
-        """Whether samples are to be written with this transaction, and not a later one."""
-        if self._finished:
-            return True
-        if not self._held:
-            return False
-        since = self.now - self.known.samples_written_at
-        return sum(map(len, self._held.values())) >= MAX_HELD or not 0 <= since < MAX_HELD_MICROSECONDS
-
     def write(self) -> None:
         """Write samples and counters; the last act before the commit."""
-        if self._is_writing_due():
-            self.write_samples()
+        self.write_samples()
         known, last_id = self.known, self.next_id - 1
         if last_id != known.counted_id and not self.arrived:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
@@ -296,7 +290,8 @@ class Step:
     def committed(self, *, seen: int) -> None:
         """Keep what the file holds now, for the next transaction; `seen` is the library's number for it."""
         self.known.seen = seen
-        self.known.held = self._held
+        self.known.swapped = self.swapped
+        self.known.swapped_until = self.swapped_until
 
 
 def untagged_id(queue_id: int) -> int:

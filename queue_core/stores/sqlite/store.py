@@ -220,29 +220,29 @@ class SqliteStore:
 
     @contextmanager
     def _snapshot(self) -> Iterator[Step]:
-        """All tasks as they are by now, none of them waiting to be sorted in, and all samples of this process."""
+        """All tasks as they are by now: nothing waits to be sorted in."""
         self._check_usable()
         try:
-            if not self._known.held:
-                with self._readers.glance() as step:
-                    if not step.arrived:
-                        yield step
-                        return
-            if not self._bring_in():
+            with self._readers.glance() as step:
+                if not step.waits:
+                    yield step
+                    return
+            if not self._sort_in():
                 with self._unsaved() as step:
                     yield step
                 return
             with self._readers.glance() as step:
-                step.arrived = 0  # they came after this look began
+                # What waits by now came after this look began; without it the file is as it was a moment before.
+                step.arrived = step.swapped = 0
                 yield step
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
 
-    def _bring_in(self) -> bool:
-        """Write what waits and what is held; False when that can't be kept, as the disk is full or failed."""
+    def _sort_in(self) -> bool:
+        """Sort in what waits; False when that can't be kept, as the disk is full or failed."""
         try:
             with self.begin() as transaction:
-                transaction.bring_in()
+                transaction.sort_in()
         except StoreError:
             return False
         return True
@@ -279,8 +279,6 @@ class SqliteStore:
 
     def close(self) -> None:
         """See `Store.close`. The last process to close folds the log into the file."""
-        if self._known.held:
-            self._bring_in()
         with self._lock:
             if self._closed:
                 return

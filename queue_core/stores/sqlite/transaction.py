@@ -38,6 +38,7 @@ from queue_core.stores.sqlite import (
     settling,
     storage,
     supervision,
+    swapping,
 )
 from queue_core.stores.sqlite.administering import NameOutcome
 from queue_core.stores.sqlite.step import Step
@@ -54,9 +55,9 @@ class SqliteTransaction:
 
     @property
     def _step(self) -> Step:
-        """For all but adds: by now no task waits to be sorted in."""
+        """For all but adds and swaps: by now nothing waits to be sorted in."""
         step = self._bare
-        if step.arrived or step.arriving:
+        if step.waits:
             arriving.sort_in(step)
         return step
 
@@ -64,10 +65,9 @@ class SqliteTransaction:
         self._bare.now = now
         return self._step
 
-    def bring_in(self) -> None:
-        """Let no task wait (see `arriving`), and hold no sample."""
+    def sort_in(self) -> None:
+        """Let nothing wait: see `arriving`, `swapping`."""
         arriving.sort_in(self._bare)
-        self._bare.write_samples()
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -104,8 +104,8 @@ class SqliteTransaction:
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         step = self._at(now)
-        if (swapped := exchanging.exchange_one(step, queue, (), request, now=now)) is not None:
-            return swapped[1]
+        if (exchanged := exchanging.exchange_one(step, queue, (), request, now=now)) is not None:
+            return exchanged[1]
         return leasing.lease(step, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
@@ -120,9 +120,12 @@ class SqliteTransaction:
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        step = self._at(now)
-        if (swapped := exchanging.exchange_one(step, queue, deletions, request, now=now)) is not None:
+        self._bare.now = now
+        if (swapped := swapping.swap(self._bare, queue, deletions, request, now=now)) is not None:
             return swapped
+        step = self._step
+        if (exchanged := exchanging.exchange_one(step, queue, deletions, request, now=now)) is not None:
+            return exchanged
         if request.seconds is not None:
             check_lease_time(step.open_queue(queue).spec, request.seconds)
         outcomes = ending.delete(step, queue, deletions, now=now)
