@@ -143,6 +143,13 @@ class Step:
         """Whether anything waits to be sorted in: tasks that were added alone, leases that were swapped."""
         return bool(self.arrived or self.arriving or self.swapped)
 
+    def arrived_since(self) -> Instant | None:
+        """When the first of the tasks that wait to be sorted in was added; None: none waits."""
+        added = [cells[3] for _, cells in self.arriving]
+        if self.arrived:
+            added.append(self.cursor.execute("SELECT min(added_at) FROM arrivals").fetchall()[0][0])
+        return min(added, default=None)
+
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> QueueRow:

@@ -59,26 +59,30 @@ def swap(
 ) -> tuple[Outcomes, Granted] | None:
     """See `Transaction.exchange`; None: nothing is done here.
 
-    That is so for whatever `exchange_one` leaves alone, without a deletion or a task to lease, for a token that is not
-    current, where tasks wait to be sorted in, and where payloads are limited, as only tasks are measured.
+    That is so for whatever `exchange_one` leaves alone, without a deletion, for a token that is not current, where no task
+    is to be leased before those that wait, where enough has been swapped, and where payloads are limited, as only tasks
+    are measured.
     """
-    if not deletions or step.arrived or step.arriving or step.known.is_limited:
+    if not deletions or step.known.is_limited or step.swapped > MAX_SWAPS - ROWS_PER_SWAP:
+        return None
+    if step.swapped_until is not None and step.swapped_until <= now:
         return None
     plain = plain_request(step, name, deletions, request)
-    if plain is None or (step.swapped_until is not None and step.swapped_until <= now):
+    if plain is None:
         return None
     queue, seconds, tag_id = plain
     task_id, leased_at = parse_token(deletions[0].token)
     if step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0]:
         return None
-    if step.swapped > MAX_SWAPS - ROWS_PER_SWAP:
-        sort_in(step)
     held = step.cursor.execute(_HELD, (task_id, queue.id, now)).fetchall()
     if not held or held[0][4] != leased_at:
         return None
     sql, of = first_ready(queue, tag_id, _FIRST)
     found = step.cursor.execute(sql, (of, 1)).fetchall()
     if not found or found[0][7] is not None:
+        return None
+    arrived_since = step.arrived_since()
+    if arrived_since is not None and arrived_since < found[0][0]:
         return None
     step.told = True
     outcomes = _delete(step, queue, held[0], now=now)
