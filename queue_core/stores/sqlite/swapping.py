@@ -59,9 +59,9 @@ def swap(
 ) -> tuple[Outcomes, Granted] | None:
     """See `Transaction.exchange`; None: nothing is done here.
 
-    That is so for whatever `exchange_one` leaves alone, without a deletion, for a token that is not current, where no task
-    is to be leased before those that wait, where enough has been swapped, and where payloads are limited, as only tasks
-    are measured.
+    That is so for whatever `exchange_one` leaves alone, without a deletion, for a token that is not current, where no
+    task is to be leased before those that wait, where enough has been swapped, and where payloads are limited, as only
+    tasks are measured.
     """
     if not deletions or step.known.is_limited or step.swapped > MAX_SWAPS - ROWS_PER_SWAP:
         return None
@@ -71,18 +71,18 @@ def swap(
     if plain is None:
         return None
     queue, seconds, tag_id = plain
-    task_id, leased_at = parse_token(deletions[0].token)
-    if step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0]:
-        return None
-    held = step.cursor.execute(_HELD, (task_id, queue.id, now)).fetchall()
-    if not held or held[0][4] != leased_at:
-        return None
     sql, of = first_ready(queue, tag_id, _FIRST)
     found = step.cursor.execute(sql, (of, 1)).fetchall()
     if not found or found[0][7] is not None:
         return None
     arrived_since = step.arrived_since()
     if arrived_since is not None and arrived_since < found[0][0]:
+        return None
+    if step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0]:
+        return None
+    task_id, leased_at = parse_token(deletions[0].token)
+    held = step.cursor.execute(_HELD, (task_id, queue.id, now)).fetchall()
+    if not held or held[0][4] != leased_at:
         return None
     step.told = True
     outcomes = _delete(step, queue, held[0], now=now)
