@@ -195,6 +195,92 @@ def test_a_lease_that_is_not_renewed_ends_at_its_instant(store: Store, after: fl
     assert store.check().problems == ()
 
 
+def test_the_soonest_of_several_ends_counts_and_they_wait_again_after_it(store: Store, tmp_path: Path) -> None:
+    held, other = first(store), first(store, worker="worker-2")
+    held, lost = swap(store, held, now=at(2)), swap(store, other, now=at(2), seconds=30.0)
+    swaps(store, held, 3, now=at(32))
+    assert waiting(tmp_path) == 3
+    assert ended(store) == ["_1", "_2", held.name, lost.name, "_5", "_6"]
+    assert store.check().problems == ()
+
+
+def test_a_lease_elsewhere_that_ended_and_a_task_that_is_due_come_first(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / FILE)) as store:
+        a_queue(store)
+        add(store, NewTask(), NewTask(b"due", delay_seconds=5.0), NewTask(b"later", delay_seconds=50.0))
+        add(store, *[NewTask(b"ready")] * 3, now=at(6))
+        held = first(store, now=at(0))
+        held = swap(store, held, now=at(7))
+        assert held.payload == b"due"
+        (lost,) = lease(store, 1, seconds=1.0, worker="worker-2", now=at(8))
+        held = swap(store, held, now=at(10))
+        assert lost.name in ended(store)
+
+
+def test_a_task_whose_lease_was_cut_short_never_ends_at_the_same_instant_again(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / FILE)) as store:
+        a_queue(store)
+        add(store, *[NewTask()] * 2)
+        (cut,) = lease(store, 1, seconds=60.0, now=at(1))
+        with store.begin() as transaction:
+            transaction.renew(QUEUE, [Renewal(cut.token, 1.0)], now=at(1))
+        held = first(store, now=at(1))
+        assert stats(store, now=at(2)).ready == 1
+        again = swap(store, held, now=at(4), seconds=57.0)
+        assert (again.name, again.expires_at) == (cut.name, cut.expires_at + 1)
+
+
+def test_a_token_of_another_queue_is_not_current(store: Store) -> None:
+    a_queue(store, "other")
+    add(store, *[NewTask()] * 5, queue="other")
+    (of_other,) = lease(store, 1, now=at(1), queue="other")
+    first(store)
+    assert swapped(store, of_other.token, now=at(2))[0] == [None]
+    of_other = swap(store, of_other, now=at(2), queue="other")
+    of_other = swap(store, of_other, now=at(2), queue="other")
+    assert swapped(store, of_other.token, now=at(2))[0] == [None]
+    assert swap(store, of_other, now=at(3), queue="other").name == "_148"
+
+
+def test_samples_tell_when_each_lease_ended_in_that_order(store: Store) -> None:
+    one, two = first(store), first(store, worker="worker-2")
+    two = swap(store, two, now=at(2))
+    one = swap(store, one, now=at(3))
+    swap(store, two, now=at(4))
+    swap(store, one, now=at(5))
+    found = samples(store).finished
+    assert [(each.name, each.ended_at) for each in found] == [
+        ("_2", at(2)),
+        ("_1", at(3)),
+        ("_3", at(4)),
+        ("_4", at(5)),
+    ]
+
+
+def test_the_wait_is_counted_from_when_it_was_ready_again(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / FILE)) as store:
+        a_queue(store)
+        add(store, NewTask())
+        (given_back,) = lease(store, 1, now=at(1))
+        with store.begin() as transaction:
+            transaction.release(QUEUE, [Release(given_back.token, 5.0)], now=at(1))
+        assert stats(store, now=at(6)).ready == 1
+        add(store, *[NewTask()] * 3, now=at(4))
+        held = swaps(store, first(store, now=at(7)), 3, now=at(10))
+        assert (held.name, held.waited_seconds) == (given_back.name, 4.0)
+        add(store, *[NewTask()] * 2, now=at(10))
+        swap(store, held, now=at(11))
+        last = samples(store).finished[-1]
+        assert (last.name, last.lease_number, last.waited_seconds) == (given_back.name, 2, 4.0)
+
+
+def test_one_has_a_ticket_to_wait_for(store: Store) -> None:
+    held = first(store)
+    before = store.ticket()
+    swap(store, held, now=at(2))
+    assert store.ticket() == before + 1
+
+
 def test_a_task_added_alone_is_not_overtaken(store: Store, tmp_path: Path) -> None:
     held = swap(store, first(store), now=at(20))
     add(store, NewTask(b"late"), now=at(20))
@@ -248,17 +334,19 @@ def test_names_tags_and_long_payloads(tmp_path: Path) -> None:
 
 
 def test_its_tag_was_last_changed_by_the_swap_not_by_the_look(store: Store, tmp_path: Path) -> None:
-    swaps(store, first(store), 2, now=at(7))
+    swap(store, swap(store, first(store), now=at(7)), now=at(8))
     stats(store, now=at(9))
     with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
         ((changed_at,),) = connection.execute("SELECT changed_at FROM counts WHERE tag IS NULL AND id > 0").fetchall()
-    assert changed_at == at(7)
+    assert changed_at == at(8)
 
 
 def test_where_payloads_are_limited_a_deletion_makes_room_at_once(store: Store, tmp_path: Path) -> None:
     held = swap(store, first(store), now=at(2))
     with store.begin() as transaction:
         transaction.set_storage_limit(10_000)
+    held = swap(store, held, now=at(3))
+    with store.begin() as transaction:
         before = transaction.storage().used_bytes
     swap(store, held, now=at(3))
     with store.begin() as transaction:

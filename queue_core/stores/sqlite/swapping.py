@@ -40,8 +40,9 @@ _TASK = (
 """What a deletion needs of a leased task, whether `tasks` has it as leased or still as ready."""
 _HELD = (
     f"SELECT {_TASK} FROM tasks t LEFT JOIN swaps s ON s.id = t.id WHERE t.id = ? AND t.queue = ?"  # noqa: S608
-    " AND iif(s.id IS NULL, t.state = 2 AND t.eta > ?, s.until IS NOT NULL)"
+    " AND iif(s.id IS NULL, t.state = 2, s.until IS NOT NULL)"
 )
+"""That one, if it is under a lease; none has ended unrenewed, as none is due."""
 _ALL = (
     f"SELECT {_TASK}, t.queue, s.until, s.deleted_at FROM swaps s CROSS JOIN tasks t ON t.id = s.id"  # noqa: S608
     " ORDER BY s.deleted_at"
@@ -81,7 +82,7 @@ def swap(
     if step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0]:
         return None
     task_id, leased_at = parse_token(deletions[0].token)
-    held = step.cursor.execute(_HELD, (task_id, queue.id, now)).fetchall()
+    held = step.cursor.execute(_HELD, (task_id, queue.id)).fetchall()
     if not held or held[0][4] != leased_at:
         return None
     step.told = True
