@@ -225,7 +225,7 @@ def test_a_task_whose_lease_was_cut_short_never_ends_at_the_same_instant_again(t
         with store.begin() as transaction:
             transaction.renew(QUEUE, [Renewal(cut.token, 1.0)], now=at(1))
         held = first(store, now=at(1))
-        assert stats(store, now=at(2)).ready == 1
+        assert lease(store, 1, tags=TagFilter.of("none has this"), now=at(2)) == []  # it is ready again from now on
         again = swap(store, held, now=at(4), seconds=57.0)
         assert (again.name, again.expires_at) == (cut.name, cut.expires_at + 1)
 
@@ -323,6 +323,8 @@ def test_names_tags_and_long_payloads(tmp_path: Path) -> None:
         assert waiting(tmp_path) == 4
         (again,) = add(store, NewTask(name="n1"), now=at(3))
         assert (again.status, waiting(tmp_path)) == ("tombstoned", 0)
+        first_name = [add(store, NewTask(name="n0"), now=now)[0].status for now in (at(102 - MICROSECOND), at(102))]
+        assert first_name == ["tombstoned", "added"]
         assert [(each.name, each.tag) for each in samples(store).finished] == [("n0", "a"), ("n1", "b"), ("n2", "a")]
         counted = [stats(store, TagFilter.of(tag), now=at(3)) for tag in "ab"]
         assert [(each.ready, each.in_flight, each.deleted_total) for each in counted] == [(1, 0, 2), (1, 1, 1)]
