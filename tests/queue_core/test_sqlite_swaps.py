@@ -2,68 +2,30 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import apsw
 import pytest
 
-from queue_core.clock import Instant
-from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store
+from queue_core.store import Deletion, LeaseRequest, Release, Store
 from queue_core.stores.sqlite.driver import stdlib_driver
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.swapping import MAX_SWAPS
-from queue_core.task import ANY, Lease, NewTask, TagFilter, TaskState
+from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.faults.fault_vfs import FaultVfs, Meter
 from tests.faults.quiet_driver import quiet_driver
 from tests.support.moved_tasks import peek
-from tests.support.task_builders import MICROSECOND, QUEUE, a_queue, add, at, delete, lease, samples, stats, swapped
-
-FILE = "queue.db"
-TASKS = 3 * MAX_SWAPS
+from tests.support.swaps import FILE, TASKS, ended, filled, first, swap, swaps, waiting
+from tests.support.task_builders import MICROSECOND, QUEUE, a_queue, add, at, lease, samples, stats, swapped
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    with closing(SqliteStore(tmp_path / FILE)) as store:
-        a_queue(store)
-        add(store, *[NewTask(b"%d" % number) for number in range(1, TASKS + 1)])
+    with filled(tmp_path) as store:
         yield store
-
-
-def waiting(folder: Path) -> int:
-    """How many rows wait to be sorted in, as the file has it."""
-    with closing(apsw.Connection(str(folder / FILE))) as connection:
-        return int(connection.execute("SELECT count(*) FROM swaps").fetchall()[0][0])
-
-
-def swap(store: Store, held: Lease, *, now: Instant, seconds: float = 600.0, queue: str = QUEUE) -> Lease:
-    """The next task for a finished one."""
-    (outcome,), (taken,) = swapped(store, held.token, now=now, seconds=seconds, worker=held.worker, queue=queue)
-    assert outcome is not None
-    assert outcome.finished.name == held.name
-    return taken
-
-
-def swaps(store: Store, held: Lease, number: int, *, now: Instant) -> Lease:
-    """So many, one after the other."""
-    for _ in range(number):
-        held = swap(store, held, now=now)
-    return held
-
-
-def first(store: Store, *, worker: str = "worker-1", now: Instant | None = None) -> Lease:
-    """The first lease of a worker, from which it goes on; this process knows the worker by then."""
-    (held,) = lease(store, 1, seconds=600.0, worker=worker, now=now or at(1))
-    assert lease(store, 1, tags=TagFilter.of("none has this"), worker=worker, now=now or at(1)) == []
-    return held
-
-
-def ended(store: Store) -> list[str]:
-    """The names of finished leases, in order."""
-    return [finished.name for finished in samples(store).finished]
 
 
 def test_they_wait_until_somebody_looks_and_all_is_told(store: Store, tmp_path: Path) -> None:
@@ -149,97 +111,36 @@ def test_many_holders_have_their_leases_sorted_in_before_they_end(store: Store, 
     assert store.check().problems == ()
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        lambda transaction, held: transaction.renew(QUEUE, [Renewal(held.token, 900.0)], now=at(3)),
-        lambda transaction, held: transaction.release(QUEUE, [Release(held.token, 0.0)], now=at(3)),
-        lambda transaction, held: transaction.delete(QUEUE, [Deletion(held.token)], now=at(3)),
-        lambda transaction, held: transaction.delete_by_name(QUEUE, [held.name], now=at(3)),
-        lambda transaction, held: transaction.exchange(
-            QUEUE, [Deletion(held.token)], LeaseRequest(2, 60.0, ANY, held.worker), now=at(3)
-        )[0],
-        lambda transaction, held: transaction.release_worker(held.worker, now=at(3)),
-    ],
-    ids=["renew", "release", "delete", "delete_by_name", "exchange of several", "release_worker"],
-)
-def test_every_other_verb_finds_the_lease(
-    store: Store, tmp_path: Path, verb: Callable[..., list[object | None]]
-) -> None:
-    held = swaps(store, first(store), 3, now=at(2))
-    with store.begin() as transaction:
-        (outcome,) = verb(transaction, held)
-    assert outcome not in (None, "unknown")
-    assert waiting(tmp_path) == 0
-    assert store.check().problems == ()
-
-
-def test_a_token_is_good_once(store: Store) -> None:
-    old = swap(store, first(store), now=at(2))
-    held = swap(store, old, now=at(3))
-    (outcome,), (another,) = swapped(store, old.token, now=at(4))
-    assert (outcome, another.name) == (None, "_4")
-    (outcome,), _ = swapped(store, held.token.replace(".", ".1"), now=at(4))
-    assert outcome is None
-    assert delete(store, held, now=at(5)) != [None]
-    assert delete(store, held, now=at(5)) == [None]
-
-
-@pytest.mark.parametrize(("after", "is_over"), [(60.0 - MICROSECOND, False), (60.0, True)])
-def test_a_lease_that_is_not_renewed_ends_at_its_instant(store: Store, after: float, is_over: bool) -> None:
-    other, lost = first(store, worker="worker-2"), swap(store, first(store), now=at(2), seconds=60.0)
-    swap(store, other, now=at(2 + after))
-    assert (lost.name in ended(store)) is is_over
-    assert (swapped(store, lost.token, now=at(2 + after))[0] == [None]) is is_over
-    assert stats(store, now=at(2 + after)).expired_total == is_over
-    assert store.check().problems == ()
-
-
-def test_the_soonest_of_several_ends_counts_and_they_wait_again_after_it(store: Store, tmp_path: Path) -> None:
-    held, other = first(store), first(store, worker="worker-2")
-    held, lost = swap(store, held, now=at(2)), swap(store, other, now=at(2), seconds=30.0)
-    swaps(store, held, 3, now=at(32))
-    assert waiting(tmp_path) == 3
-    assert ended(store) == ["_1", "_2", held.name, lost.name, "_5", "_6"]
-    assert store.check().problems == ()
-
-
-def test_a_lease_elsewhere_that_ended_and_a_task_that_is_due_come_first(tmp_path: Path) -> None:
+def test_names_tags_and_long_payloads(tmp_path: Path) -> None:
+    long = b"x" * (LONG_PAYLOAD_BYTES + 1)
     with closing(SqliteStore(tmp_path / FILE)) as store:
         a_queue(store)
-        add(store, NewTask(), NewTask(b"due", delay_seconds=5.0), NewTask(b"later", delay_seconds=50.0))
-        add(store, *[NewTask(b"ready")] * 3, now=at(6))
-        held = first(store, now=at(0))
-        held = swap(store, held, now=at(7))
-        assert held.payload == b"due"
-        (lost,) = lease(store, 1, seconds=1.0, worker="worker-2", now=at(8))
-        held = swap(store, held, now=at(10))
-        assert lost.name in ended(store)
+        add(store, *[NewTask(long, name=f"n{number}", tag="ab"[number % 2]) for number in range(6)])
+        held = first(store)
+        for number in range(1, 4):
+            held = swap(store, held, now=at(2))
+            assert (held.name, held.tag, held.payload) == (f"n{number}", "ab"[number % 2], long)
+        assert waiting(tmp_path) == 4
+        (again,) = add(store, NewTask(name="n1"), now=at(3))
+        assert (again.status, waiting(tmp_path)) == ("tombstoned", 0)
+        first_name = [add(store, NewTask(name="n0"), now=now)[0].status for now in (at(102 - MICROSECOND), at(102))]
+        assert first_name == ["tombstoned", "added"]
+        assert [(each.name, each.tag) for each in samples(store).finished] == [("n0", "a"), ("n1", "b"), ("n2", "a")]
+        counted = [stats(store, TagFilter.of(tag), now=at(3)) for tag in "ab"]
+        assert [(each.ready, each.in_flight, each.deleted_total) for each in counted] == [(1, 0, 2), (1, 1, 1)]
+        with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
+            assert connection.execute("SELECT count(*) FROM payloads").fetchall() == [(3,)]
+            changed = connection.execute("SELECT changed_at FROM counts WHERE tag IN ('a', 'b')").fetchall()
+        assert changed == [(at(3),)] * 2
+        assert store.check().problems == ()
 
 
-def test_a_task_whose_lease_was_cut_short_never_ends_at_the_same_instant_again(tmp_path: Path) -> None:
-    with closing(SqliteStore(tmp_path / FILE)) as store:
-        a_queue(store)
-        add(store, *[NewTask()] * 2)
-        (cut,) = lease(store, 1, seconds=60.0, now=at(1))
-        with store.begin() as transaction:
-            transaction.renew(QUEUE, [Renewal(cut.token, 1.0)], now=at(1))
-        held = first(store, now=at(1))
-        assert lease(store, 1, tags=TagFilter.of("none has this"), now=at(2)) == []  # it is ready again from now on
-        again = swap(store, held, now=at(4), seconds=57.0)
-        assert (again.name, again.expires_at) == (cut.name, cut.expires_at + 1)
-
-
-def test_a_token_of_another_queue_is_not_current(store: Store) -> None:
-    a_queue(store, "other")
-    add(store, *[NewTask()] * 5, queue="other")
-    (of_other,) = lease(store, 1, now=at(1), queue="other")
-    first(store)
-    assert swapped(store, of_other.token, now=at(2))[0] == [None]
-    of_other = swap(store, of_other, now=at(2), queue="other")
-    of_other = swap(store, of_other, now=at(2), queue="other")
-    assert swapped(store, of_other.token, now=at(2))[0] == [None]
-    assert swap(store, of_other, now=at(3), queue="other").name == "_148"
+def test_its_tag_was_last_changed_by_the_swap_not_by_the_look(store: Store, tmp_path: Path) -> None:
+    swap(store, swap(store, first(store), now=at(7)), now=at(8))
+    stats(store, now=at(9))
+    with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
+        ((changed_at,),) = connection.execute("SELECT changed_at FROM counts WHERE tag IS NULL AND id > 0").fetchall()
+    assert changed_at == at(8)
 
 
 def test_samples_tell_when_each_lease_ended_in_that_order(store: Store) -> None:
@@ -279,105 +180,6 @@ def test_one_has_a_ticket_to_wait_for(store: Store) -> None:
     before = store.ticket()
     swap(store, held, now=at(2))
     assert store.ticket() == before + 1
-
-
-def test_a_task_added_alone_is_not_overtaken(store: Store, tmp_path: Path) -> None:
-    held = swap(store, first(store), now=at(20))
-    add(store, NewTask(b"late"), now=at(20))
-    held = swap(store, held, now=at(21))
-    assert (held.name, waiting(tmp_path)) == ("_3", 3)  # those that were there come first: it goes on waiting
-    add(store, NewTask(b"early"), now=at(-5))  # of a clock that is behind
-    held = swap(store, held, now=at(21))
-    assert held.payload == b"early"
-    assert store.check().problems == ()
-
-
-def test_added_and_swapped_in_one_transaction(store: Store) -> None:
-    held = first(store)
-    with store.begin() as transaction:
-        transaction.add(QUEUE, [NewTask(b"early")], now=at(-5))
-        _, granted = transaction.exchange(
-            QUEUE, [Deletion(held.token)], LeaseRequest(1, 60.0, ANY, held.worker), now=at(2)
-        )
-    assert [each.payload for each in granted.leases] == [b"early"]
-    with store.begin() as transaction:
-        transaction.add(QUEUE, [NewTask(b"late")], now=at(2))
-        _, granted = transaction.exchange(
-            QUEUE, [Deletion(granted.leases[0].token)], LeaseRequest(1, 60.0, ANY, held.worker), now=at(2)
-        )
-    assert [each.payload for each in granted.leases] == [b"2"]
-    counted = stats(store, now=at(3))
-    assert (counted.ready, counted.in_flight) == (TASKS - 1, 1)
-    assert store.check().problems == ()
-
-
-def test_names_tags_and_long_payloads(tmp_path: Path) -> None:
-    long = b"x" * (LONG_PAYLOAD_BYTES + 1)
-    with closing(SqliteStore(tmp_path / FILE)) as store:
-        a_queue(store)
-        add(store, *[NewTask(long, name=f"n{number}", tag="ab"[number % 2]) for number in range(6)])
-        held = first(store)
-        for number in range(1, 4):
-            held = swap(store, held, now=at(2))
-            assert (held.name, held.tag, held.payload) == (f"n{number}", "ab"[number % 2], long)
-        assert waiting(tmp_path) == 4
-        (again,) = add(store, NewTask(name="n1"), now=at(3))
-        assert (again.status, waiting(tmp_path)) == ("tombstoned", 0)
-        first_name = [add(store, NewTask(name="n0"), now=now)[0].status for now in (at(102 - MICROSECOND), at(102))]
-        assert first_name == ["tombstoned", "added"]
-        assert [(each.name, each.tag) for each in samples(store).finished] == [("n0", "a"), ("n1", "b"), ("n2", "a")]
-        counted = [stats(store, TagFilter.of(tag), now=at(3)) for tag in "ab"]
-        assert [(each.ready, each.in_flight, each.deleted_total) for each in counted] == [(1, 0, 2), (1, 1, 1)]
-        with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
-            assert connection.execute("SELECT count(*) FROM payloads").fetchall() == [(3,)]
-            changed = connection.execute("SELECT changed_at FROM counts WHERE tag IN ('a', 'b')").fetchall()
-        assert changed == [(at(3),)] * 2
-        assert store.check().problems == ()
-
-
-def test_its_tag_was_last_changed_by_the_swap_not_by_the_look(store: Store, tmp_path: Path) -> None:
-    swap(store, swap(store, first(store), now=at(7)), now=at(8))
-    stats(store, now=at(9))
-    with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
-        ((changed_at,),) = connection.execute("SELECT changed_at FROM counts WHERE tag IS NULL AND id > 0").fetchall()
-    assert changed_at == at(8)
-
-
-def test_where_payloads_are_limited_a_deletion_makes_room_at_once(store: Store, tmp_path: Path) -> None:
-    held = swap(store, first(store), now=at(2))
-    with store.begin() as transaction:
-        transaction.set_storage_limit(10_000)
-    held = swap(store, held, now=at(3))
-    with store.begin() as transaction:
-        before = transaction.storage().used_bytes
-    swap(store, held, now=at(3))
-    with store.begin() as transaction:
-        assert transaction.storage().used_bytes == before - len(held.payload)
-    assert waiting(tmp_path) == 0
-
-
-def test_a_transaction_that_is_rolled_back_swaps_nothing(store: Store, tmp_path: Path) -> None:
-    held = swap(store, first(store), now=at(2))
-    with pytest.raises(ZeroDivisionError), store.begin() as transaction:
-        transaction.exchange(QUEUE, [Deletion(held.token)], LeaseRequest(1, 600.0, ANY, held.worker), now=at(3))
-        raise ZeroDivisionError
-    assert waiting(tmp_path) == 2
-    assert swap(store, held, now=at(3)).name == "_3"
-    assert ended(store) == ["_1", "_2"]
-
-
-def test_those_of_a_queue_that_is_deleted_go_with_it(store: Store, tmp_path: Path) -> None:
-    a_queue(store, "other")
-    add(store, *[NewTask()] * 5, queue="other")
-    held = swap(store, first(store), now=at(2))
-    (of_other,) = lease(store, 1, now=at(1), queue="other")
-    of_other = swap(store, of_other, now=at(2), queue="other")
-    swap(store, of_other, now=at(2), queue="other")
-    swap(store, held, now=at(3))
-    with closing(SqliteStore(tmp_path / FILE)) as elsewhere, elsewhere.begin() as transaction:
-        transaction.delete_queue("other")
-    assert ended(store) == ["_1", "_2"]
-    assert store.check().problems == ()
 
 
 def test_what_comes_while_a_reader_begins_is_left_to_the_next_and_so_is_what_came_after_it(
@@ -456,3 +258,27 @@ def test_they_are_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
         assert lease(store, 1, worker=held.worker, now=at(3))[0].name == "_7"
         assert swap(store, held, now=at(3)).name == "_8"
         assert ended(store) == [f"_{number}" for number in range(1, 7)]
+
+
+def test_a_transaction_that_is_rolled_back_swaps_nothing(store: Store, tmp_path: Path) -> None:
+    held = swap(store, first(store), now=at(2))
+    with pytest.raises(ZeroDivisionError), store.begin() as transaction:
+        transaction.exchange(QUEUE, [Deletion(held.token)], LeaseRequest(1, 600.0, ANY, held.worker), now=at(3))
+        raise ZeroDivisionError
+    assert waiting(tmp_path) == 2
+    assert swap(store, held, now=at(3)).name == "_3"
+    assert ended(store) == ["_1", "_2"]
+
+
+def test_those_of_a_queue_that_is_deleted_go_with_it(store: Store, tmp_path: Path) -> None:
+    a_queue(store, "other")
+    add(store, *[NewTask()] * 5, queue="other")
+    held = swap(store, first(store), now=at(2))
+    (of_other,) = lease(store, 1, now=at(1), queue="other")
+    of_other = swap(store, of_other, now=at(2), queue="other")
+    swap(store, of_other, now=at(2), queue="other")
+    swap(store, held, now=at(3))
+    with closing(SqliteStore(tmp_path / FILE)) as elsewhere, elsewhere.begin() as transaction:
+        transaction.delete_queue("other")
+    assert ended(store) == ["_1", "_2"]
+    assert store.check().problems == ()
