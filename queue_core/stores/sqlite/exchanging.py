@@ -14,7 +14,7 @@ from queue_core.stores.sqlite.ending import HELD, deleted_samples, outcomes_of
 from queue_core.stores.sqlite.leasing import TAKE, first_ready, new_lease, take
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.rows import payload_of, remove_ids
-from queue_core.stores.sqlite.settling import IS_DUE
+from queue_core.stores.sqlite.settling import is_due
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import Lease, parse_token
 
@@ -38,8 +38,7 @@ def exchange_one(
         return None
     queue, seconds, tag_id = plain
     fence = parse_token(deletions[0].token) if deletions else None
-    ((is_due,),) = step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()
-    if is_due:
+    if is_due(step, queue, now=now):
         return None
     outcomes = [] if fence is None else _delete(step, queue, fence, now=now)
     return outcomes, _lease(step, queue, tag_id, seconds=seconds, worker=request.worker, now=now)

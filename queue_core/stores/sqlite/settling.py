@@ -14,7 +14,7 @@ from queue_core.stores.sqlite.step import QueueRow, Step
 
 SETTLED_PER_CALL = 500
 
-IS_DUE = (
+_IS_DUE = (
     "SELECT CASE WHEN EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2)"
     " THEN 1 WHEN (SELECT delayed FROM counts WHERE id = ?3) = 0 THEN 0 ELSE"
     " EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2) END"
@@ -41,9 +41,14 @@ class Settled:
 NOTHING_DUE = Settled()
 
 
+def is_due(step: Step, queue: QueueRow, *, now: Instant) -> bool:
+    """Whether time has something to do in a queue: a lease that ended, a delay that is over."""
+    return bool(step.cursor.execute(_IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0])
+
+
 def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
     """Settle the first `limit` due tasks by eta."""
-    if not step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0]:
+    if not is_due(step, queue, now=now):
         return NOTHING_DUE
     delayed = step.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
     leased = step.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()

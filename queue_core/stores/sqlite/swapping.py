@@ -18,7 +18,7 @@ from queue_core.stores.sqlite.leasing import first, first_ready
 from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.rows import remove_ids
 from queue_core.stores.sqlite.samples import Sample
-from queue_core.stores.sqlite.settling import IS_DUE
+from queue_core.stores.sqlite.settling import is_due
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import TaskState, parse_token
 
@@ -79,7 +79,7 @@ def swap(
     arrived_since = step.arrived_since()
     if arrived_since is not None and arrived_since < found[0][0]:
         return None
-    if step.cursor.execute(IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0]:
+    if is_due(step, queue, now=now):
         return None
     task_id, leased_at = parse_token(deletions[0].token)
     held = step.cursor.execute(_HELD, (task_id, queue.id)).fetchall()
