@@ -33,22 +33,24 @@ from tests.support.task_builders import MICROSECOND
 class StoreModel(RuleBasedStateMachine):
     """Drives both stores with one clock; tokens of all leases ever granted are tried again."""
 
-    def __init__(self, open_empty: Callable[[Path], Store]) -> None:
+    def __init__(self, open_empty: Callable[[Path], list[Store]]) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.clock = ManualClock()
         self.reference: Store = MemoryStore()
-        self.store = open_empty(Path(self.folder.name))
+        self.stores = open_empty(Path(self.folder.name))
+        self.store = self.stores[0]
         self.tokens: list[str] = []
         self.known_workers: tuple[str, ...] = WORKERS  # a store may forget with a queue whom it met there
         self.cursors = {store: dict.fromkeys(QUEUES, 0) for store in ("reference", "store")}
         self.steps = 0
 
     def teardown(self) -> None:
-        found = self.store.check()
-        self.store.close()
+        found = [store.check() for store in self.stores]
+        for store in self.stores:
+            store.close()
         self.folder.cleanup()
-        assert found.problems == ()
+        assert [each.problems for each in found] == [()] * len(found)
 
     def both(self, verb: Callable[[Transaction], object], *, how: Literal["write", "read"] = "write") -> object:
         """Run a verb on both; the outcomes, or the errors' classes, must be equal."""
@@ -67,6 +69,15 @@ class StoreModel(RuleBasedStateMachine):
 
     def keep(self, granted: object) -> None:
         self.tokens += [held.token for held in getattr(granted, "leases", ())]
+
+    def the_next_process_goes_on(self) -> None:
+        """Where several have the store open."""
+        self.store = self.stores[(self.stores.index(self.store) + 1) % len(self.stores)]
+
+    @precondition(lambda self: len(self.stores) > 1)
+    @rule()
+    def another_process_goes_on(self) -> None:
+        self.the_next_process_goes_on()
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -180,6 +191,27 @@ class StoreModel(RuleBasedStateMachine):
         if isinstance(outcome, tuple):
             self.keep(outcome[1])
 
+    @rule(
+        queue=queues,
+        tags=filters,
+        number=some.sampled_from([2, 5, 60]),
+        back=some.sampled_from([0, 0, 1]),
+        who=some.sampled_from(["one", "one", "all by turns"]),
+    )
+    def exchange_one_for_one(self, queue: str, tags: TagFilter, number: int, back: int, who: str) -> None:
+        for _ in range(number):
+            deletion, request = Deletion(self.token(back)), LeaseRequest(1, 5.0, tags, WORKERS[0])
+            outcome = self.both(
+                lambda to, deletion=deletion, request=request: to.exchange(
+                    queue, [deletion], request, now=self.clock.now()
+                )
+            )
+            if isinstance(outcome, tuple):
+                self.keep(outcome[1])
+            self.clock.advance(MICROSECOND)  # samples of one instant are in any order
+            if who == "all by turns":
+                self.the_next_process_goes_on()
+
     @rule(queue=queues, names=names)
     def delete_by_name(self, queue: str, names: list[str]) -> None:
         self.both(lambda to: to.delete_by_name(queue, names, now=self.clock.now()))
@@ -281,10 +313,14 @@ class StoreModel(RuleBasedStateMachine):
     @rule(queue=queues, limit=some.integers(1, 4))
     def samples(self, queue: str, limit: int) -> None:
         self.both(lambda to: (to.settle(queue, limit=500, now=self.clock.now()), None)[1])
-        seen = []
+        seen: list[object] = []
         for store, cursors in zip((self.reference, self.store), self.cursors.values(), strict=True):
-            with store.read() as transaction:
-                found = transaction.samples(queue, after=cursors[queue], limit=limit)
+            try:
+                with store.read() as transaction:
+                    found = transaction.samples(queue, after=cursors[queue], limit=limit)
+            except QueueError as error:
+                seen.append(type(error))
+                continue
             cursors[queue] = found.cursor  # what it is made of is the store's own affair
             seen.append((found.finished, found.missed))
         assert seen[0] == seen[1]
@@ -312,15 +348,27 @@ class StoreModel(RuleBasedStateMachine):
         self.both(lambda to: [to.next_eta(spec.name, now=self.clock.now()) for spec in to.queues()], how="read")
 
 
-OPENED: dict[str, Callable[[Path], Store]] = {
-    "sqlite": lambda folder: SqliteStore(folder / "queue.db", durability="relaxed"),
-    "postgresql": lambda _: open_store(new_store_url("postgresql"), durability="relaxed"),
-    "redis": lambda _: open_store(new_store_url("redis"), durability="relaxed"),
-    "redis, every call sent twice": lambda _: with_every_call_sent_twice(a_redis_store()),
+def sqlite_stores(folder: Path, number: int = 1) -> list[Store]:
+    """One file, as so many processes have it open."""
+    return [SqliteStore(folder / "queue.db", durability="relaxed") for _ in range(number)]
+
+
+OPENED: dict[str, Callable[[Path], list[Store]]] = {
+    "sqlite": sqlite_stores,
+    "sqlite, two processes": lambda folder: sqlite_stores(folder, 2),
+    "postgresql": lambda _: [open_store(new_store_url("postgresql"), durability="relaxed")],
+    "redis": lambda _: [open_store(new_store_url("redis"), durability="relaxed")],
+    "redis, every call sent twice": lambda _: [with_every_call_sent_twice(a_redis_store())],
 }
 
 
-EXAMPLES = {"sqlite": 150, "postgresql": 90, "redis": 120, "redis, every call sent twice": 50}
+EXAMPLES = {
+    "sqlite": 150,
+    "sqlite, two processes": 150,
+    "postgresql": 90,
+    "redis": 120,
+    "redis, every call sent twice": 50,
+}
 """More where they are quick."""
 
 

@@ -67,6 +67,7 @@ def let_wait(step: Step) -> None:
 
 def sort_in(step: Step) -> None:
     """Put all that waits, and the tasks that this transaction added, where tasks are, and count them."""
+    step.known.ahead.forget()
     if step.swapped:
         swapping.sort_in(step)
     if step.arrived:

@@ -14,12 +14,12 @@ from queue_core.stores.sqlite.step import QueueRow, Step
 
 SETTLED_PER_CALL = 500
 
-_IS_DUE = (
-    "SELECT CASE WHEN EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2 AND eta <= ?2)"
-    " THEN 1 WHEN (SELECT delayed FROM counts WHERE id = ?3) = 0 THEN 0 ELSE"
-    " EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1 AND eta <= ?2) END"
+_DUE_AT = (
+    "SELECT (SELECT min(eta) FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2),"
+    " CASE (SELECT delayed FROM counts WHERE id = ?2) WHEN 0 THEN NULL ELSE"
+    " (SELECT min(eta) FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1) END"
 )
-"""Whether a task of queue ?1, which row ?3 counts, is due at ?2."""
+"""When the first lease of queue ?1, which row ?2 counts, ends, and the first delay there."""
 _DUE_DELAYED = (
     "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
     " ORDER BY eta, id LIMIT ?"
@@ -41,9 +41,18 @@ class Settled:
 NOTHING_DUE = Settled()
 
 
+def due_at(step: Step, queue: QueueRow) -> Instant | None:
+    """When time next has something to do in a queue: a lease that ends, a delay that is over; None: not as it is."""
+    ends: Instant | None
+    begins: Instant | None
+    ((ends, begins),) = step.cursor.execute(_DUE_AT, (queue.id, queue.whole)).fetchall()
+    return begins if ends is None or (begins is not None and begins < ends) else ends
+
+
 def is_due(step: Step, queue: QueueRow, *, now: Instant) -> bool:
-    """Whether time has something to do in a queue: a lease that ended, a delay that is over."""
-    return bool(step.cursor.execute(_IS_DUE, (queue.id, now, queue.whole)).fetchall()[0][0])
+    """Whether time has something to do in a queue."""
+    due = due_at(step, queue)
+    return due is not None and due <= now
 
 
 def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:

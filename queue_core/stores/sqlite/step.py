@@ -16,6 +16,7 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.counts import Counts
 from queue_core.stores.sqlite.driver import Connection, Cursor
+from queue_core.stores.sqlite.read_ahead import ReadAhead
 from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
@@ -61,6 +62,7 @@ class Known:
         self.is_limited = False
         self.swapped = 0
         self.swapped_until: Instant | None = None
+        self.ahead = ReadAhead()
         self.last_samples: dict[int, int] = {}
         self.revision = -1
         self.queues: dict[str, QueueRow] = {}
@@ -73,6 +75,7 @@ class Known:
     def forget(self) -> None:
         """Know nothing: after a rollback, or when the catalog has changed."""
         self.seen = -1
+        self.ahead.forget()
         self.last_samples.clear()
         self.revision = -1
         self.queues.clear()
@@ -128,6 +131,7 @@ class Step:
     def _look_again(self) -> None:
         """Read what another process may have changed."""
         known = self.known
+        known.ahead.is_shared = True
         row = self.connection.execute(_LOOK).fetchone()
         assert row is not None, "the migration wrote it"
         revision, known.counted_id, last_arrival, known.swapped, known.swapped_until = row

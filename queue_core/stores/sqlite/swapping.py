@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from queue_core.building import LazyList
 from queue_core.clock import Instant, after
 from queue_core.store import Deletion, Granted, LeaseRequest
+from queue_core.stores.sqlite import settling
 from queue_core.stores.sqlite.counts import DELETED, LEASED, LEASES, READY
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.ending import deleted_samples, outcomes_of
 from queue_core.stores.sqlite.exchanging import Outcomes, lease_of_row, new_granted, plain_request
 from queue_core.stores.sqlite.leasing import first, first_ready
 from queue_core.stores.sqlite.names import take_back
+from queue_core.stores.sqlite.read_ahead import READ_AT_ONCE
 from queue_core.stores.sqlite.rows import remove_ids
 from queue_core.stores.sqlite.samples import Sample
-from queue_core.stores.sqlite.settling import is_due
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import TaskState, parse_token
 
@@ -43,6 +44,8 @@ _HELD = (
     " AND iif(s.id IS NULL, t.state = 2, s.until IS NOT NULL)"
 )
 """That one, if it is under a lease; none has ended unrenewed, as none is due."""
+_IS_OURS = "SELECT 1 FROM swaps WHERE id = ? AND leased_at = ? AND until IS NOT NULL"
+_IS_TAKEN = "SELECT 1 FROM swaps WHERE id = ?"
 _ALL = (
     f"SELECT {_TASK}, t.queue, s.until, s.deleted_at FROM swaps s CROSS JOIN tasks t ON t.id = s.id"  # noqa: S608
     " ORDER BY s.deleted_at"
@@ -72,28 +75,71 @@ def swap(
     if plain is None:
         return None
     queue, seconds, tag_id = plain
-    sql, of = first_ready(queue, tag_id, _FIRST)
-    found = step.cursor.execute(sql, (of, 1)).fetchall()
-    if not found or found[0][7] is not None:
-        return None
+    fence = parse_token(deletions[0].token)
+    ahead = step.known.ahead
+    held = ahead.leases.get((queue.id, *fence))
+    if ahead.is_shared and (held is None or not step.cursor.execute(_IS_OURS, fence).fetchall()):
+        ahead.forget()
+        held = None
+    row = _next_ready(step, queue, tag_id)
+    if row is not None and _is_next(step, queue, row, now=now):
+        held = held or _held(step, queue, fence)
+        if held is not None:
+            step.told = True
+            outcomes = _delete(step, queue, held, now=now)
+            return outcomes, _lease(step, queue, row, end=after(now, seconds), worker=request.worker, now=now)
+    return None
+
+
+def _is_next(step: Step, queue: QueueRow, row: Row, *, now: Instant) -> bool:
+    """Whether a task may be leased before all that wait, and nothing is due."""
+    if row[7] is not None:
+        return False
     arrived_since = step.arrived_since()
-    if arrived_since is not None and arrived_since < found[0][0]:
-        return None
-    if is_due(step, queue, now=now):
-        return None
-    task_id, leased_at = parse_token(deletions[0].token)
-    held = step.cursor.execute(_HELD, (task_id, queue.id)).fetchall()
-    if not held or held[0][4] != leased_at:
-        return None
-    step.told = True
-    outcomes = _delete(step, queue, held[0], now=now)
-    return outcomes, _lease(step, queue, found[0], end=after(now, seconds), worker=request.worker, now=now)
+    if arrived_since is not None and arrived_since < row[0]:
+        return False
+    due_at = _due_at(step, queue)
+    return due_at is None or due_at > now
+
+
+def _next_ready(step: Step, queue: QueueRow, tag_id: int | None) -> Row | None:
+    """The first ready task of a tag, or of all, that no swap has taken: `rows` as `First` has them."""
+    ahead = step.known.ahead
+    rows = ahead.ready.get((queue.id, tag_id))
+    while rows:
+        if rows[-1][1] not in ahead.taken and not (ahead.is_shared and _is_taken(step, rows[-1][1])):
+            return rows[-1]
+        rows.pop()
+    sql, of = first_ready(queue, tag_id, _FIRST)
+    found = step.cursor.execute(sql, (of, 1 if rows is None else READ_AT_ONCE)).fetchall()
+    found.reverse()
+    ahead.ready[queue.id, tag_id] = found
+    return found[-1] if found else None
+
+
+def _is_taken(step: Step, task_id: int) -> bool:
+    return bool(step.cursor.execute(_IS_TAKEN, (task_id,)).fetchall())
+
+
+def _due_at(step: Step, queue: QueueRow) -> Instant | None:
+    due_at = step.known.ahead.due_at
+    if queue.id not in due_at:
+        due_at[queue.id] = settling.due_at(step, queue)
+    return due_at[queue.id]
+
+
+def _held(step: Step, queue: QueueRow, fence: tuple[int, Instant]) -> Row | None:
+    """The row of a lease that is current; None: it is not."""
+    task_id, leased_at = fence
+    found = step.cursor.execute(_HELD, (task_id, queue.id)).fetchall()
+    return found[0] if found and found[0][4] == leased_at else None
 
 
 def _delete(step: Step, queue: QueueRow, held: Row, *, now: Instant) -> Outcomes:
     task_id, tag_id, _, _, leased_at, worker, _, _, state = held
     if state == _READY:
         step.cursor.execute(_DELETE, (now, task_id))
+        step.known.ahead.leases.pop((queue.id, task_id, leased_at), None)
     else:
         step.cursor.execute(_DELETE_SORTED, (task_id, leased_at, now, worker))
         step.swapped += 1
@@ -102,11 +148,16 @@ def _delete(step: Step, queue: QueueRow, held: Row, *, now: Instant) -> Outcomes
 
 
 def _lease(step: Step, queue: QueueRow, row: Row, *, end: Instant, worker: str, now: Instant) -> Granted:
+    eta, task_id, tag_id, _, number, _, given, _, payload = row
     lease = lease_of_row(step, queue, row, end=end, worker=worker, now=now)
-    step.cursor.execute(_LEASE, (row[1], lease.leased_at, end, worker))
+    step.cursor.execute(_LEASE, (task_id, lease.leased_at, end, worker))
     step.swapped += 1
     if step.swapped_until is None or end < step.swapped_until:
         step.swapped_until = end
+    ahead = step.known.ahead
+    ahead.taken.add(task_id)
+    held = (task_id, tag_id, eta, number + 1, lease.leased_at, worker, given, payload is None, _READY)
+    ahead.leases[queue.id, task_id, lease.leased_at] = held
     return new_granted((lease,))
 
 

@@ -59,6 +59,8 @@ class SqliteTransaction:
         step = self._bare
         if step.waits:
             arriving.sort_in(step)
+        else:
+            step.known.ahead.forget()
         return step
 
     def _at(self, now: Instant) -> Step:
