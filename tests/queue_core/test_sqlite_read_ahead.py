@@ -141,6 +141,40 @@ def test_a_lease_that_ends_brings_its_task_back_first(tmp_path: Path, who: str) 
         assert store.check().problems == ()
 
 
+@pytest.mark.parametrize("who", ["another process", "this one"])
+def test_a_lease_given_since_brings_its_task_back_first_when_it_ends(tmp_path: Path, who: str) -> None:
+    with closing(SqliteStore(tmp_path / FILE)) as store, closing(SqliteStore(tmp_path / FILE)) as other:
+        a_queue(store)
+        add(store, *[NewTask()] * 5)
+        add(store, *[NewTask()] * 30, now=at(9))  # by a clock that is stepped back then
+        held = swaps(store, first(store), 3, now=at(2))
+        (short,) = lease(other if who == "another process" else store, 1, seconds=3.0, worker="worker-2", now=at(2))
+        held = swaps(store, held, 2, now=at(4))
+        assert (short.name, held.name) == ("_5", "_7")
+        held = swap(store, held, now=at(6))
+        assert held.name == "_5"
+        assert swap(store, held, now=at(6)).name == "_8"
+        assert store.check().problems == ()
+
+
+@pytest.mark.parametrize("who", ["another process", "this one"])
+def test_a_task_that_was_released_is_leased_again_in_its_turn(tmp_path: Path, who: str) -> None:
+    with closing(SqliteStore(tmp_path / FILE)) as store, closing(SqliteStore(tmp_path / FILE)) as other:
+        a_queue(store)
+        add(store, *[NewTask()] * 5)
+        add(store, *[NewTask()] * 30, now=at(9))  # by a clock that is stepped back then
+        held = swap(store, first(store), now=at(2))
+        with (other if who == "another process" else store).begin() as transaction:
+            assert transaction.release(QUEUE, [Release(held.token, 0.0)], now=at(3)) != [None]
+        names = [held.name]
+        held = first(store, now=at(3))
+        for _ in range(4):
+            held = swap(store, held, now=at(4))
+            names.append(held.name)
+        assert names == ["_2", "_4", "_5", "_2", "_6"]
+        assert store.check().problems == ()
+
+
 def test_one_that_has_become_due_is_no_longer_delayed(store: Store, other: Store) -> None:
     held = swaps(store, first(store), 2, now=at(2))
     add(other, NewTask(name="soon", eta=at(5)), now=at(2))
@@ -188,6 +222,16 @@ def test_a_lease_given_here_is_finished_there(store: Store, other: Store) -> Non
     assert store.check().problems == ()
 
 
+def test_a_lease_that_another_process_has_finished_by_a_swap_is_not_current(store: Store, other: Store) -> None:
+    first(other)
+    held = swaps(store, first(store), 3, now=at(2))
+    swap(other, held, now=at(2))
+    (outcome,), _ = swapped(store, held.token, now=at(2))
+    assert outcome is None
+    assert ended(store).count(held.name) == 1
+    assert store.check().problems == ()
+
+
 def test_tags_and_all_side_by_side_never_lease_a_task_twice(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / FILE)) as store:
         a_queue(store)
@@ -220,15 +264,18 @@ def test_a_token_is_good_once_and_in_its_queue_only(store: Store) -> None:
 
 
 def test_what_was_rolled_back_is_not_remembered(store: Store, tmp_path: Path) -> None:
-    held = swaps(store, first(store), 3, now=at(2))
+    held, beside = (first(store, worker="") for _ in range(2))
+    held, beside = swap(store, held, now=at(2)), swap(store, beside, now=at(2))
     with pytest.raises(ZeroDivisionError), store.begin() as transaction:
         request = LeaseRequest(1, 600.0, ANY, held.worker)
-        _, granted = transaction.exchange(QUEUE, [Deletion(held.token)], request, now=at(2))
+        _, granted = transaction.exchange(QUEUE, [Deletion(held.token)], request, now=at(3))
         (lost,) = granted.leases
         raise ZeroDivisionError
+    beside = swap(store, beside, now=at(2))
+    assert beside.name == lost.name == "_5"
     (outcome,), (other,) = swapped(store, lost.token, now=at(2))
-    assert (outcome, other.name) == (None, "_5")
-    assert swap(store, held, now=at(2)).name == "_6"
+    assert (outcome, other.name) == (None, "_6")
+    assert swap(store, held, now=at(2)).name == "_7"
     assert waiting(tmp_path) > 0
     assert store.check().problems == ()
 
