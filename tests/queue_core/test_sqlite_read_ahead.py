@@ -1,7 +1,7 @@
 """What a connection has read ahead while its swaps wait: another process, or the next verb here, may change it all."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,16 @@ def other(store: SqliteStore, tmp_path: Path) -> Iterator[SqliteStore]:
     """The same file, as another process has it open."""
     with closing(SqliteStore(tmp_path / FILE)) as other:
         yield other
+
+
+@contextmanager
+def stepped_back(folder: Path, *early: NewTask) -> Iterator[tuple[SqliteStore, SqliteStore]]:
+    """A file as two processes have it open: after those tasks thirty more, by a clock that was stepped back then."""
+    with closing(SqliteStore(folder / FILE)) as store, closing(SqliteStore(folder / FILE)) as other:
+        a_queue(store)
+        add(store, *early)
+        add(store, *[NewTask()] * 30, now=at(9))
+        yield store, other
 
 
 def take(store: Store, held: Lease, tag: str | None = None) -> Lease:
@@ -126,11 +136,8 @@ def test_a_lease_renewed_or_released_or_deleted_meanwhile(store: Store, other: S
 
 @pytest.mark.parametrize("who", ["another process", "this one"])
 def test_a_lease_that_ends_brings_its_task_back_first(tmp_path: Path, who: str) -> None:
-    with closing(SqliteStore(tmp_path / FILE)) as store, closing(SqliteStore(tmp_path / FILE)) as other:
-        a_queue(store)
-        add(store, NewTask(name="short"))
+    with stepped_back(tmp_path, NewTask(name="short")) as (store, other):
         lease(other if who == "another process" else store, 1, seconds=3.0, worker="worker-2", now=at(1))
-        add(store, *[NewTask()] * 30, now=at(9))  # by a clock that is stepped back then
         held = swaps(store, first(store), 3, now=at(2))
         assert held.name == "_5"
         held = swap(store, held, now=at(4))
@@ -143,10 +150,7 @@ def test_a_lease_that_ends_brings_its_task_back_first(tmp_path: Path, who: str) 
 
 @pytest.mark.parametrize("who", ["another process", "this one"])
 def test_a_lease_given_since_brings_its_task_back_first_when_it_ends(tmp_path: Path, who: str) -> None:
-    with closing(SqliteStore(tmp_path / FILE)) as store, closing(SqliteStore(tmp_path / FILE)) as other:
-        a_queue(store)
-        add(store, *[NewTask()] * 5)
-        add(store, *[NewTask()] * 30, now=at(9))  # by a clock that is stepped back then
+    with stepped_back(tmp_path, *[NewTask()] * 5) as (store, other):
         held = swaps(store, first(store), 3, now=at(2))
         (short,) = lease(other if who == "another process" else store, 1, seconds=3.0, worker="worker-2", now=at(2))
         held = swaps(store, held, 2, now=at(4))
@@ -159,10 +163,7 @@ def test_a_lease_given_since_brings_its_task_back_first_when_it_ends(tmp_path: P
 
 @pytest.mark.parametrize("who", ["another process", "this one"])
 def test_a_task_that_was_released_is_leased_again_in_its_turn(tmp_path: Path, who: str) -> None:
-    with closing(SqliteStore(tmp_path / FILE)) as store, closing(SqliteStore(tmp_path / FILE)) as other:
-        a_queue(store)
-        add(store, *[NewTask()] * 5)
-        add(store, *[NewTask()] * 30, now=at(9))  # by a clock that is stepped back then
+    with stepped_back(tmp_path, *[NewTask()] * 5) as (store, other):
         held = swap(store, first(store), now=at(2))
         with (other if who == "another process" else store).begin() as transaction:
             assert transaction.release(QUEUE, [Release(held.token, 0.0)], now=at(3)) != [None]

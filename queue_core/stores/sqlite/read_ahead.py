@@ -9,6 +9,7 @@ from queue_core.clock import Instant
 from queue_core.stores.sqlite.driver import Row
 
 READ_AT_ONCE = 16
+"""Ready tasks, from the second time on: who swaps once and then does something else needs one."""
 
 
 class ReadAhead:
