@@ -60,7 +60,7 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
 
     Raises `DocumentError` with a line per mistake: `towline.yaml:12:9: pools.resize.slo: ...`.
     """
-    document = read_document(text, name=name)
+    document = read_document(text, name=name, repeats="kept")
     data = overlay(document.data, overrides)
     queue_file, mistakes = parse_queue_file(data, also=_FLEET_KEYS)
     mapping = data if isinstance(data, Mapping) else {}
@@ -78,7 +78,7 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
         mistakes.append(Mistake(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
-    if mistakes or queue_file is None:
+    if mistakes or document.repeats or queue_file is None:
         raise document_error(document, mistakes, overrides)
     return Project(
         queue_file,

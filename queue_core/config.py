@@ -265,15 +265,20 @@ def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[Queue
 
 
 def document_error(document: Document, mistakes: Sequence[Mistake], overrides: Sequence[Override]) -> DocumentError:
-    """Every mistake with its place: a line of the file, or the variable or flag that gave the value."""
+    """Every mistake with its place: a line of the file, or the variable or flag that gave the value.
+
+    Those of `mistakes`, and the keys that the document gives twice.
+    """
     origins = {override.path: override.origin for override in overrides}
 
     def line(mistake: Mistake) -> str:
         origin = origins.get(tuple(map(str, mistake.path)))
         return f"{origin}: {mistake.message}" if origin else document.line_about(mistake.path, mistake.message)
 
-    ordered = sorted(mistakes, key=lambda mistake: document.place(mistake.path))
-    return DocumentError(tuple(dict.fromkeys(line(mistake) for mistake in ordered)))
+    told = [(document.place(mistake.path), line(mistake)) for mistake in mistakes]
+    told += [(flaw.place, document.line_at(flaw.place, flaw.message)) for flaw in document.repeats]
+    ordered = sorted(told, key=lambda one: one[0])
+    return DocumentError(tuple(dict.fromkeys(text for _, text in ordered)))
 
 
 def absolute_store(url: str, directory: Path) -> str:

@@ -35,7 +35,7 @@ from queue_core.queue_file_scalars import (
     whole_of,
 )
 from queue_core.task import QueueSpec
-from queue_core.yaml_text import DocumentError, Place
+from queue_core.yaml_text import DocumentError, Place, line_at
 
 MAX_RATE_PER_SECOND: Final = 500  # gcloud
 MAX_BUCKET_SIZE: Final = 500  # gcloud
@@ -105,7 +105,7 @@ def entries_of(root: Node, *, also: Sequence[tuple[Place, str]], name: str, spel
 def mistake_lines(mistakes: Sequence[tuple[Place, str]], *, name: str) -> tuple[str, ...]:
     """`queue.yaml:3:5: ...` for each, in the file's order; for those after the hundredth, how many they are."""
     ordered = sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake[0])
-    lines = [f"{name}:{place.line}:{place.column}: {message}" for place, message in ordered]
+    lines = [line_at(name, place, message) for place, message in ordered]
     more = (
         f"{lines[MAX_TOLD].split(' ')[0]} and {len(lines) - MAX_TOLD} more mistakes from here"
         if lines[MAX_TOLD:]

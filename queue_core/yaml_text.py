@@ -4,7 +4,7 @@ Reads no file, and knows no setting. What a value means is for others to say; wh
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -45,6 +45,14 @@ class Place:
     column: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Flaw:
+    """What is wrong with a text whatever its values mean, and where."""
+
+    place: Place
+    message: str
+
+
 class DocumentError(Exception):
     """A document that cannot be used; `lines` tells every mistake, each beginning with its place."""
 
@@ -55,11 +63,15 @@ class DocumentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The values of a text called `name`; `places` tells where the key of each (or the list item) stands."""
+    """The values of a text called `name`; `places` tells where the key of each (or the list item) stands.
+
+    `repeats`: keys that are given twice, where they were kept to be told with what else is wrong. `data` has the first.
+    """
 
     name: str
     data: object = None
     places: Mapping[Path, Place] = field(default_factory=dict)
+    repeats: Sequence[Flaw] = ()
 
     def place(self, path: Path) -> Place:
         """Where `path` stands, or the nearest thing above it that is written down."""
@@ -70,8 +82,16 @@ class Document:
 
     def line_about(self, path: Path, message: str) -> str:
         """`towline.yaml:12:9: pools.resize.slo: ...`"""
-        place = self.place(path)
-        return f"{self.name}:{place.line}:{place.column}: {shown_path(path)}{': ' if path else ''}{message}"
+        return self.line_at(self.place(path), f"{shown_path(path)}: {message}" if path else message)
+
+    def line_at(self, place: Place, message: str) -> str:
+        """A message with its place in front."""
+        return line_at(self.name, place, message)
+
+
+def line_at(name: str, place: Place, message: str) -> str:
+    """`towline.yaml:12:9: ...`"""
+    return f"{name}:{place.line}:{place.column}: {message}"
 
 
 def shown_path(path: Path) -> str:
@@ -82,8 +102,11 @@ def shown_path(path: Path) -> str:
     return text
 
 
-def read_document(text: str, *, name: str) -> Document:
+def read_document(text: str, *, name: str, repeats: Literal["refused", "kept"] = "refused") -> Document:
     """The values of `text`; nothing at all is `None`.
+
+    Args:
+        repeats: keys that are given twice are refused, or kept in the document for whoever looks for other mistakes.
 
     Raises `DocumentError` for broken syntax (the first place), and for duplicate keys, tags of other types, aliases
     that expand too far and the like (all of them).
@@ -91,10 +114,10 @@ def read_document(text: str, *, name: str) -> Document:
     root = read_tree(text, name=name, anchors="allowed")
     reading = _Reading()
     data = reading.value(root, ()) if root is not None else None
-    if reading.mistakes:
-        told = sorted(set(reading.mistakes), key=lambda mistake: mistake[0])
-        raise DocumentError(tuple(f"{name}:{place.line}:{place.column}: {message}" for place, message in told))
-    return Document(name, data, reading.places)
+    if reading.flaws or (reading.repeats and repeats == "refused"):
+        told = sorted({*reading.flaws, *reading.repeats})
+        raise DocumentError(tuple(line_at(name, flaw.place, flaw.message) for flaw in told))
+    return Document(name, data, reading.places, tuple(dict.fromkeys(reading.repeats)))
 
 
 def read_tree(text: str, *, name: str, anchors: Literal["allowed", "refused"] = "refused") -> yaml.Node | None:
@@ -115,7 +138,7 @@ def read_tree(text: str, *, name: str, anchors: Literal["allowed", "refused"] = 
     except yaml.reader.ReaderError as error:
         place = _place_of_offset(text, error.position)
         found = f"a control character (U+{ord(text[error.position]):04X}) is not allowed"
-        raise DocumentError((f"{name}:{place.line}:{place.column}: {found}",)) from None
+        raise DocumentError((line_at(name, place, found),)) from None
 
 
 class _Composer(yaml.SafeLoader):
@@ -151,7 +174,8 @@ class _Reading:
 
     def __init__(self) -> None:
         self.places: dict[Path, Place] = {}
-        self.mistakes: list[tuple[Place, str]] = []
+        self.flaws: list[Flaw] = []
+        self.repeats: list[Flaw] = []
         self._left = MAX_VALUES
 
     def value(self, node: yaml.Node, path: Path) -> object:
@@ -180,7 +204,8 @@ class _Reading:
             inner = (*path, key.value)
             if key.value in values:
                 first = self.places[inner]
-                self._mistake(key, inner, f"is given twice; first in line {first.line}: keep one of them")
+                told = f"is given twice; first in line {first.line}: keep one of them"
+                self.repeats.append(_flaw(key, inner, told))
                 continue
             self.places[inner] = place_of(key)
             values[key.value] = self.value(value, inner)
@@ -209,7 +234,11 @@ class _Reading:
         self._mistake(node, path, f"a value of type {_shown_tag(node)} is not allowed: use text, lists and mappings")
 
     def _mistake(self, node: yaml.Node, path: Path, message: str) -> None:
-        self.mistakes.append((place_of(node), f"{shown_path(path)}: {message}" if path else message))
+        self.flaws.append(_flaw(node, path, message))
+
+
+def _flaw(node: yaml.Node, path: Path, message: str) -> Flaw:
+    return Flaw(place_of(node), f"{shown_path(path)}: {message}" if path else message)
 
 
 def _int(text: str) -> int:

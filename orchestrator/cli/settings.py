@@ -10,16 +10,16 @@ from orchestrator.project import DEFAULT_FILE, Project, effective, json_schema
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import file_option, json_option, setting_options
+from queue_core.cli.options import file_argument, file_option, json_option, setting_options
 from queue_core.cli.output import columns, print_json, print_table, say
 from queue_core.cli.serving import flag_overrides
 
 
-@command("check", examples=("towline check", "towline check -f deploy/towline.yaml --import", "towline check --json"))
+@command("check", examples=("towline check", "towline check deploy/towline.yaml --import", "towline check --json"))
 @click.option(
     "--import", "imports", is_flag=True, help="Also import each pool's app, and see that its tags are handled."
 )
-@file_option
+@file_argument
 @json_option
 def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Read the settings file and list every mistake, each with its line and column. Exit code 78 when there is one."""

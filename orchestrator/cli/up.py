@@ -32,7 +32,7 @@ from queue_core.api import QueuesApi
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import file_option, json_option, log_options, setting_options
+from queue_core.cli.options import file_argument, json_option, log_options, setting_options
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.cli.target import bearer_token
 from queue_core.client import HttpQueues
@@ -54,13 +54,13 @@ TIMEOUT_SECONDS: Final = 5.0
     "up",
     examples=(
         "towline up",
-        "towline up -f deploy/towline.yaml --listen 127.0.0.1:0",
+        "towline up deploy/towline.yaml --listen 127.0.0.1:0",
         "towline up --log events.jsonl --log-level warning",
     ),
 )
 @setting_options
 @log_options
-@file_option
+@file_argument
 @json_option
 def up(
     store: str | None,
@@ -116,7 +116,7 @@ def up(
 @command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
 @click.option("--url", envvar="TOWLINE_URL", help="The queue server  [default: server.listen of the file]")
 @log_options
-@file_option
+@file_argument
 @json_option
 def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C.

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
@@ -56,6 +57,8 @@ class SizeType(_IntParam):
 
 DURATION = DurationType()
 SIZE = SizeType()
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE_ARGUMENT: Final = f"{__name__}.file"
 
 
 def json_option(function: Function) -> Function:
@@ -68,13 +71,39 @@ def json_option(function: Function) -> Function:
 
 def file_option(function: Function) -> Function:
     """`-f, --file`: the settings file."""
+    return _file_option(function, None)
+
+
+def _file_option(function: Function, callback: Callable[..., Path | None] | None) -> Function:
     return click.option(
         "-f",
         "--file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=_FILE,
         envvar="TOWLINE_FILE",
+        callback=callback,
         help="Settings file  [default: towline.yaml, where there is one]",
     )(function)
+
+
+def file_argument(function: Function) -> Function:
+    """`FILE` or `-f, --file`: the settings file, for commands that are about it."""
+
+    def given(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+        context.meta[_FILE_ARGUMENT] = value
+
+    def chosen(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+        argument: Path | None = context.meta.get(_FILE_ARGUMENT)
+        if argument is None:
+            return value
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"the settings file is given twice: {argument} and --file {value}; leave one out")
+        return argument
+
+    # Eager, so that it is known whatever the order they were typed in.
+    argument = click.argument(
+        "path", type=_FILE, required=False, metavar="[FILE]", expose_value=False, is_eager=True, callback=given
+    )
+    return argument(_file_option(function, chosen))
 
 
 def target_options(function: Function) -> Function:

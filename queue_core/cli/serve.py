@@ -7,7 +7,7 @@ import click
 from queue_core import logs
 from queue_core.cli import exits
 from queue_core.cli.group import command
-from queue_core.cli.options import file_option, json_option, log_options, setting_options
+from queue_core.cli.options import file_argument, json_option, log_options, setting_options
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.cli.settings_file import settings_or_default
 from queue_core.errors import ListenError
@@ -25,7 +25,7 @@ from queue_core.server.run import serve as run_server
 )
 @setting_options
 @log_options
-@file_option
+@file_argument
 @json_option
 def serve(
     store: str | None,

@@ -47,9 +47,9 @@ def load_queue_file(path: Path, *, flags: tuple[Override, ...] = ()) -> tuple[Qu
     """
     overrides = [*environment_overrides(os.environ), *flags]
     try:
-        document = read_document(read_text(path), name=str(path))
+        document = read_document(read_text(path), name=str(path), repeats="kept")
         settings, mistakes = parse_queue_file(overlay(document.data, overrides), also=OTHER_HALF)
-        if settings is None or mistakes:
+        if settings is None or mistakes or document.repeats:
             raise document_error(document, mistakes, overrides)
     except DocumentError as error:
         raise bad_file(error, path) from None
@@ -97,5 +97,5 @@ def store_url(settings: QueueFile, directory: Path) -> str:
 def bad_file(error: DocumentError, path: Path) -> CommandError:
     """The failure that a wrong settings file is."""
     count = len(error.lines)
-    fix = f"mend {'it' if count == 1 else f'all {count}'}, then `towline check -f {path}`"
+    fix = f"mend {'it' if count == 1 else f'all {count}'}, then `towline check {path}`"
     return CommandError(error.lines, code=exits.BAD_CONFIG, fix=fix)

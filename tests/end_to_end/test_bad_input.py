@@ -127,11 +127,43 @@ def test_every_mistake_of_a_settings_file_is_told_with_its_place_in_one_run(fold
     assert "either app or command" in told.err
 
 
-def test_a_key_given_twice_is_told_before_what_it_means(folder: Path) -> None:
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_a_key_given_twice_is_told_with_all_else_that_is_wrong(folder: Path, command: str) -> None:
     (folder / "towline.yaml").write_text(BROKEN)
-    told = run_program("up", folder=folder)
+    told = run_program(command, folder=folder)
     assert told.code == 78
     assert "towline.yaml:6:3: queues.mails: is given twice; first in line 5" in told.err
+    assert "towline.yaml:4:12: queues.thumbs.lease: 30x" in told.err
+    assert "towline.yaml:5:11: queues.mails.lease: " in told.err  # of the first; the second is not looked at
+
+
+def test_a_key_given_twice_is_a_mistake_where_nothing_else_is(folder: Path) -> None:
+    (folder / "towline.yaml").write_text("queues: {thumbs: {}}\nqueues: {thumbs: {}}\n")
+    for command in ("check", "serve"):
+        told = run_program(command, folder=folder)
+        assert told.code == 78
+        assert "towline.yaml:2:1: queues: is given twice; first in line 1: keep one of them" in told.err
+
+
+@pytest.mark.parametrize("command", ["check", "up", "serve", "supervise"])
+def test_the_settings_file_is_named_after_the_command_or_by_its_option(folder: Path, command: str) -> None:
+    (folder / "other.yaml").write_text("queues: {a b: {}}\n")
+    for arguments in (("other.yaml",), ("--file", "other.yaml")):
+        told = run_program(command, *arguments, folder=folder)
+        assert told.code == 78
+        assert "other.yaml:1:10: queues.a b: " in told.err
+        assert "`towline check other.yaml`" in told.err
+
+
+def test_a_settings_file_named_twice_is_refused_and_one_in_the_environment_gives_way(folder: Path) -> None:
+    (folder / "other.yaml").write_text("queues: {a b: {}}\n")
+    for arguments in (("towline.yaml", "--file", "other.yaml"), ("--file", "other.yaml", "towline.yaml")):
+        told = run_program("check", *arguments, folder=folder)
+        assert told.code == 2
+        assert "given twice: towline.yaml and --file other.yaml" in told.err
+    told = run_program("check", "towline.yaml", folder=folder, environment={"TOWLINE_FILE": "other.yaml"})
+    assert told.code == 0
+    assert run_program("check", folder=folder, environment={"TOWLINE_FILE": "other.yaml"}).code == 78
 
 
 def test_a_port_in_use_is_named_with_the_way_out(folder: Path) -> None:

@@ -75,6 +75,18 @@ def test_every_duplicate_key_is_told() -> None:
     )
 
 
+def test_duplicate_keys_can_be_kept_for_whoever_tells_them_with_other_mistakes() -> None:
+    document = read_document("a: 1\nb: {c: 1, c: 2}\na: 2\n", name="t.yaml", repeats="kept")
+    assert document.data == {"a": 1, "b": {"c": 1}}
+    assert [flaw.place for flaw in document.repeats] == [Place(2, 11), Place(3, 1)]
+
+
+def test_duplicate_keys_that_are_kept_are_told_beside_what_keeps_a_text_from_being_read() -> None:
+    with pytest.raises(DocumentError) as caught:
+        read_document("a: 1\na: 2\nb: !!int x\n", name="t.yaml", repeats="kept")
+    assert [line.partition(" ")[0] for line in caught.value.lines] == ["t.yaml:2:1:", "t.yaml:3:4:"]
+
+
 @pytest.mark.parametrize(
     ("text", "place", "told"),
     [
