@@ -1,9 +1,7 @@
 """The link to a private Redis: each call takes effect once, whatever happens to the server or the wire."""
 
-import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +14,7 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.stores.redis import events, link
 from queue_core.stores.remote_clock import RemoteClock
 from queue_core.task import ANY
+from tests.support.certificates import a_certificate
 from tests.support.cutting_wire import WireFate, a_wire
 from tests.support.engines import Engine, free_port
 from tests.support.eventually import eventually
@@ -174,15 +173,10 @@ def test_a_socket_and_a_database_are_reached(server: Engine) -> None:
 
 
 def test_a_server_is_known_by_its_certificate(tmp_path: Path) -> None:
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("openssl: not installed (Debian: apt-get install openssl)")
-    certificate, key, port = tmp_path / "server.pem", tmp_path / "server.key", free_port()
-    command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
+    made, port = a_certificate(tmp_path), free_port()
+    certificate = made.certificate
     settings = {"tls-port": str(port), "tls-auth-clients": "no", "tls-cert-file": str(certificate)}
-    settings |= {"tls-key-file": str(key), "tls-ca-cert-file": str(certificate)}
+    settings |= {"tls-key-file": str(made.key), "tls-ca-cert-file": str(certificate)}
     with a_redis(tmp_path, settings):
         with a_link(f"rediss://localhost:{port}?ssl_ca_certs={certificate}") as secure, signals_over(secure) as signals:
             assert count(secure) == 1

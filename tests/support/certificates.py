@@ -1,0 +1,28 @@
+"""Certificates that tests make for themselves."""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate for `localhost` that signs itself, and its key."""
+
+    certificate: Path
+    key: Path
+
+
+def a_certificate(folder: Path) -> Certificate:
+    """Make one; the test is skipped where nothing makes certificates."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl: not installed (Debian: apt-get install openssl)")
+    made = Certificate(folder / "server.pem", folder / "server.key")
+    command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(made.key), "-out", str(made.certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
