@@ -6,9 +6,9 @@ No driver type crosses this line. A verb takes `now`, read from the store's own 
 it writes anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NewType, Protocol
+from typing import Literal, NewType, Protocol, TypeAlias
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -39,6 +39,7 @@ __all__ = [
     "Granted",
     "HeldName",
     "LeaseRequest",
+    "Meanwhile",
     "Page",
     "Release",
     "Renewal",
@@ -54,6 +55,8 @@ __all__ = [
 
 Ticket = NewType("Ticket", int)
 """Names a committed transaction; `sync(ticket)` returns when it and all before it are durable."""
+Meanwhile: TypeAlias = Callable[[], None]
+"""What may be done while a disk is at work."""
 
 
 class Transaction(Protocol):
@@ -319,8 +322,12 @@ class Store(Protocol):
     def ticket(self) -> Ticket:
         """Names the last transaction this store object committed."""
 
-    def sync(self, ticket: Ticket) -> None:
-        """Return when that transaction is durable; several callers share one sync. Raises `StoreUnavailableError`."""
+    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+        """Return when that transaction is durable; several callers share one sync. Raises `StoreUnavailableError`.
+
+        Args:
+            meanwhile: called while the disk writes, before anything is durable; not at all where none is waited for.
+        """
 
     def check(self) -> Check:
         """Verify the file and recount everything: counters, indexes, names. Cost grows with the tasks."""

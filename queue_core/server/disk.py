@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 from queue_core.building import builder
 from queue_core.errors import StoreError
-from queue_core.server.turns import Done, sync
+from queue_core.server.turns import Done, Prepare, sync
 from queue_core.service import Batch, QueueService, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A step, and who is told of its outcome."""
+    """A step, and who is told of its outcome; before, it is made ready by `prepare`."""
 
     step: Step[object]
     done: Done
+    prepare: Prepare | None = None
 
 
 new_entry = builder(Entry)

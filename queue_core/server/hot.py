@@ -5,7 +5,6 @@ Both doors lead here: the ASGI application (`app.py`) and the protocol's short w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import structlog
@@ -30,6 +29,8 @@ from queue_core.store import Added, ClientCall, Unit
 from queue_core.task import Lease, NewTask
 
 JSON = b"application/json"
+MAX_PREPARED_LEASES = 8
+"""Of more than these an answer takes longer to make than the disk does, and is not to keep it waiting."""
 
 log = structlog.get_logger()
 
@@ -161,6 +162,7 @@ class HotVerbs:
                 headers=((b"retry-after", b"1"),),
             )
 
+        answering = _Answering(request)
         call = LeaseCall(
             request.queue,
             asked.count,
@@ -170,8 +172,9 @@ class HotVerbs:
             asked.wait_seconds,
             asked.worker or request.caller,
             asked.deletions,
-            partial(_answer, request),
+            answering,
             request.is_gone,
+            answering.prepare,
             size_bytes=len(request.body),
         )
         self._waiting.start(call)
@@ -210,15 +213,33 @@ class HotVerbs:
         )
 
 
-def _answer(request: Request, outcome: LeaseAnswer | Exception) -> None:
-    if not isinstance(outcome, LeaseAnswer):
-        request.reply(reply_of(outcome))
-        return
-    leases = outcome.granted.leases
-    body: Json = {"leases": [lease_json(lease) for lease in leases]}
-    if request.verb == "exchange":
-        body["lost"] = outcome.lost
-    request.reply(new_reply(200, to_json(body), leases=leases))
+class _Answering:
+    """How a call of lease or exchange is answered: at once, or with what was made ready for the same outcome."""
+
+    __slots__ = ("_outcome", "_reply", "_request")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._outcome: object = None
+        self._reply: Reply | None = None
+
+    def prepare(self, outcome: object) -> None:
+        """See `Prepare` in `turns.py`."""
+        if isinstance(outcome, LeaseAnswer) and 0 < len(outcome.granted.leases) <= MAX_PREPARED_LEASES:
+            self._outcome, self._reply = outcome, self._reply_to(outcome)
+
+    def __call__(self, outcome: LeaseAnswer | Exception) -> None:
+        reply = self._reply
+        if reply is None or outcome is not self._outcome:
+            reply = self._reply_to(outcome) if isinstance(outcome, LeaseAnswer) else reply_of(outcome)
+        self._request.reply(reply)
+
+    def _reply_to(self, outcome: LeaseAnswer) -> Reply:
+        leases = outcome.granted.leases
+        body: Json = {"leases": [lease_json(lease) for lease in leases]}
+        if self._request.verb == "exchange":
+            body["lost"] = outcome.lost
+        return new_reply(200, to_json(body), leases=leases)
 
 
 def json_reply(value: object, *, status: int = 200) -> Reply:

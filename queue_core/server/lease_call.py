@@ -44,6 +44,8 @@ class LeaseCall:
     deletions: Sequence[Deletion]
     answer: Callable[[LeaseAnswer | QueueError | Exception], None]
     is_gone: Callable[[], bool]
+    prepare: Callable[[object], None] | None = None
+    """Makes an answer ready: see `Prepare` in `turns.py`."""
     size_bytes: int = 0
     lost: tuple[str, ...] = ()
     is_over: bool = False

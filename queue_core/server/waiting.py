@@ -258,7 +258,7 @@ class WaitingLeases:
         late = partial(self._decide, call)
         done = late if then is None else partial(self._decide_then, then, call)
         unit: Unit = unit_of_lease(call.worker) if call.grant is None else "transaction"
-        self._turns.submit(step, done, late=late, size_bytes=call.size_bytes, unit=unit)
+        self._turns.submit(step, done, prepare=call.prepare, late=late, size_bytes=call.size_bytes, unit=unit)
 
     def _decide_then(self, then: Callable[[], None], call: LeaseCall, outcome: object) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError
-from queue_core.store import Check, Ticket, Unit
+from queue_core.store import Check, Meanwhile, Ticket, Unit
 from queue_core.stores.local_signals import LocalSignals
 from queue_core.stores.memory_transaction import MemoryTransaction
 
@@ -46,7 +46,7 @@ class MemoryStore(MemoryTransaction):
         """See `Store.ticket`."""
         return Ticket(0)
 
-    def sync(self, ticket: Ticket) -> None:
+    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
         """Memory is as durable as it will ever be."""
 
     def check(self) -> Check:

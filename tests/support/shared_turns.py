@@ -7,6 +7,7 @@ from queue_core.clock import ManualClock
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.server.loop_turns import SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.returning import Returning
+from queue_core.server.turns import Prepare
 from queue_core.service import QueueService
 from queue_core.store import Unit
 from queue_core.task import NewTask, QueueSpec
@@ -52,8 +53,8 @@ class Shared:
             await asyncio.gather(*(self.turns.run(add) for _ in range(callers)))
         self.store.transactions = self.store.syncs = 0
 
-    def submit(self, name: str, step: Callable[[Turn], object] | None = None) -> None:
-        self.turns.submit(step or add, lambda outcome: self.told.update({name: outcome}))
+    def submit(self, name: str, step: Callable[[Turn], object] | None = None, prepare: Prepare | None = None) -> None:
+        self.turns.submit(step or add, lambda outcome: self.told.update({name: outcome}), prepare=prepare)
 
     def counts(self) -> tuple[int, int]:
         return self.store.transactions, self.store.syncs

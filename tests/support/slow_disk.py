@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError
-from queue_core.store import Ticket, Unit
+from queue_core.store import Meanwhile, Ticket, Unit
 from queue_core.stores.memory import MemoryStore
 
 
@@ -18,6 +18,7 @@ class SlowDisk(MemoryStore):
         self.sync_seconds = sync_seconds
         self.transactions = 0
         self.syncs = 0
+        self.durable = 0  # syncs that ended well
         self.commit_failure: QueueError | None = None
         self.sync_failure: QueueError | None = None
 
@@ -28,8 +29,11 @@ class SlowDisk(MemoryStore):
         self.transactions += 1
         yield self
 
-    def sync(self, ticket: Ticket) -> None:
+    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
         self.syncs += 1
+        if meanwhile is not None:
+            meanwhile()
         self.clock.advance(self.sync_seconds)
         if self.sync_failure is not None:
             raise self.sync_failure
+        self.durable += 1

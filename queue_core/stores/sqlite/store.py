@@ -13,7 +13,7 @@ from typing import Literal
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
-from queue_core.store import Check, Ticket, Unit
+from queue_core.store import Check, Meanwhile, Ticket, Unit
 from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
@@ -265,10 +265,10 @@ class SqliteStore:
         """See `Store.ticket`."""
         return self._group.last()
 
-    def sync(self, ticket: Ticket) -> None:
+    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
         """See `Store.sync`."""
         if self._durability == "strict":
-            self._group.wait(ticket)
+            self._group.wait(ticket, meanwhile=meanwhile)
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
