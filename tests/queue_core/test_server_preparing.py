@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -169,14 +169,23 @@ def test_a_disk_that_has_nothing_to_write_is_not_troubled(tmp_path: Path) -> Non
     assert (syncer.starts, syncer.syncs, seen) == (0, 1, [])
 
 
+def _no_library(_name: object) -> object:
+    raise OSError("no library")
+
+
+def _another_library(_name: object) -> object:
+    return object()
+
+
+@pytest.mark.parametrize("library", [None, _no_library, _another_library])
 def test_a_file_is_begun_to_be_written_where_the_kernel_can_and_synced_where_it_can_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Callable[[object], object] | None
 ) -> None:
+    if library is not None:
+        monkeypatch.setattr("ctypes.CDLL", library)
     path = tmp_path / "log"
     path.write_bytes(b"x" * 10_000)
-    for _ in range(2):
-        syncer = FileSyncer(path)
-        syncer.start()
-        syncer.sync()
-        syncer.close()
-        monkeypatch.setattr("ctypes.CDLL", lambda _name: object())
+    syncer = FileSyncer(path)
+    syncer.start()
+    syncer.sync()
+    syncer.close()

@@ -46,9 +46,11 @@ class FileSyncer:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._begin_to_write = begin_to_write()
+        self._begin_to_write: Callable[[int], object] | None = None
 
     def start(self) -> None:
+        if self._begin_to_write is None:  # not before: only servers ask for it
+            self._begin_to_write = begin_to_write()
         self._begin_to_write(self._descriptor)
 
     def sync(self) -> None:
@@ -250,10 +252,11 @@ def begin_to_write() -> Callable[[int], object]:
 
     Where there is none it does nothing: who syncs then waits a little longer. Its failures show in the sync.
     """
-    import ctypes
+    try:
+        import ctypes
 
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if call is None:
+        call = ctypes.CDLL(None).sync_file_range
+    except (ImportError, OSError, AttributeError):  # not built in, no such library, not in this one
         return lambda _descriptor: None
     call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return lambda descriptor: call(descriptor, 0, 0, SYNC_FILE_RANGE_WRITE)
