@@ -25,6 +25,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".towline-installed"
 OLDEST_PYTHON = (3, 11)
+KINDS = {"runtime": (), "dev": ("dev",), "peers": ("dev", "peers")}
+"""Of environments, with the groups of requirements in them: to use it, to test it, to measure it beside others."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POSTGRESQL = Path("/usr/lib/postgresql")  # Debian keeps the server's programs out of PATH, one directory a version
@@ -105,19 +107,20 @@ def check_python() -> None:
 
 
 def make_environment(kind: str) -> None:
-    """Bring .venv up to date; nothing is done when it already is. `kind` "runtime" is a part of "dev"."""
+    """Bring .venv up to date; nothing is done when it already is, and has what `kind` is a part of."""
     fingerprint = fingerprint_of("pyproject.toml", "uv.lock")
     installed = STAMP.read_text().split() if STAMP.is_file() else []
-    if PYTHON.exists() and installed in ([kind, fingerprint], ["dev", fingerprint]):
+    enough = [[more, fingerprint] for more, groups in KINDS.items() if {*KINDS[kind]} <= {*groups}]
+    if PYTHON.exists() and installed in enough:
         return
     STAMP.unlink(missing_ok=True)
     started = time.monotonic()
     uv = shutil.which("uv")
     if uv and (ROOT / "uv.lock").is_file():
         say(f"installing with uv into {VENV.name} ({kind})")
-        group = ["--no-dev"] if kind == "runtime" else []
+        groups = [f"--group={group}" for group in KINDS[kind]] or ["--no-dev"]
         must(
-            [uv, "sync", "--locked", "--quiet", "--python", sys.executable, *group],
+            [uv, "sync", "--locked", "--quiet", "--python", sys.executable, *groups],
             environment={"VIRTUAL_ENV": "", "UV_PROJECT_ENVIRONMENT": ""},
         )
     else:
@@ -133,7 +136,10 @@ def install_with_pip(kind: str) -> None:
         must([sys.executable, "-m", "venv", "--clear", str(VENV)])
     say(f"installing with pip into {VENV.name} ({kind})")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    must([*pip, "-e", ".", *(dev_requirements() if kind == "dev" else [])])
+    with tempfile.TemporaryDirectory() as folder:
+        limits = Path(folder) / "limits.txt"
+        limits.write_text("\n".join(locked_versions() if kind == "peers" else []))
+        must([*pip, "--constraint", str(limits), "-e", ".", *requirements(KINDS[kind])])
 
 
 def has_pip() -> bool:
@@ -153,10 +159,18 @@ def ensure_venv_module() -> None:
     raise SetupError(f"this Python can't make environments: run `apt install {package}` as root, or install uv")
 
 
-def dev_requirements() -> list[str]:
-    """The development group, read here because a pip before 25.1 knows no groups."""
+def requirements(groups: Sequence[str]) -> list[str]:
+    """What groups of `pyproject.toml` ask for, read here because a pip before 25.1 knows no groups."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        return [item for item in tomllib.load(file)["dependency-groups"]["dev"] if isinstance(item, str)]
+        known = tomllib.load(file)["dependency-groups"]
+    return [item for group in groups for item in known[group]]
+
+
+def locked_versions() -> list[str]:
+    """What `uv.lock` has: so many peers want so different versions that pip alone finds none that go together."""
+    with (ROOT / "uv.lock").open("rb") as file:
+        packages = tomllib.load(file)["package"]
+    return [f"{package['name']}=={package['version']}" for package in packages if "registry" in package["source"]]
 
 
 def fingerprint_of(*names: str) -> str:

@@ -1,0 +1,10 @@
+"""The tests, and commands that test at length: `python3 -m tests.faults`, `python3 -m tests.bench.peers`."""
+
+import sys
+
+if sys.argv[0] == "-m":  # so it is while Python looks for the module that it is to run
+    from pathlib import Path
+
+    from tests.support.environment import in_environment
+
+    in_environment(sys.orig_argv, prefix=Path(sys.prefix))
