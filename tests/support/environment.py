@@ -1,6 +1,6 @@
 """The commands among the tests, such as `python3 -m tests.faults`, run by a Python that lacks the project's packages.
 
-Imports the standard library and `run.py` alone: nothing else may be there yet.
+Imports the standard library alone: nothing else may be there yet, nor `run.py`, in an image with the packages.
 """
 
 import importlib.util
@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
-
-import run
 
 NEEDED: Final = "pydantic"
 """Nothing of the project works without it, and no Python brings it."""
@@ -22,7 +20,7 @@ def in_environment(
     command: Sequence[str],
     *,
     prefix: Path,
-    make: Callable[[str], None] = run.make_environment,
+    make: Callable[[str], None] | None = None,
     begin: Callable[[str, list[str]], None] = os.execv,
 ) -> None:
     """Return where the packages are; else go on in the project's own environment, as `run.py` makes it.
@@ -30,13 +28,17 @@ def in_environment(
     Args:
         command: this process's, as it was typed: `python3 -m tests.faults --for 60s`.
         prefix: where this Python's packages are.
-        make: makes the environment of a kind; see `run.KINDS`.
+        make: makes the environment of a kind; see `run.KINDS`. None: as `run.py` does.
         begin: replaces this process by another program.
     """
-    if prefix == run.VENV or importlib.util.find_spec(NEEDED) is not None:
+    if importlib.util.find_spec(NEEDED) is not None:
+        return
+    import run
+
+    if prefix == run.VENV:
         return
     try:
-        _make_for(command, make)
+        _make_for(command, make or run.make_environment)
     except run.SetupError as error:
         run.say(str(error))
         sys.exit(BAD_SETUP)
@@ -44,6 +46,8 @@ def in_environment(
 
 
 def _make_for(command: Sequence[str], make: Callable[[str], None]) -> None:
+    import run
+
     if any(part.startswith(MEASURED) for part in command):
         try:
             make("peers")
