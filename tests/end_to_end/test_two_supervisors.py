@@ -77,7 +77,7 @@ class Host:
     def told(self, event: str) -> list[str]:
         """When it logged an event."""
         lines = (self.folder / "log").read_text().splitlines()
-        logged = [json.loads(line) for line in lines if line.startswith("{")]
+        logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [entry["timestamp"] for entry in logged if entry["event"] == event]
 
     def fate(self) -> WireFate:
@@ -116,6 +116,8 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host
         stack.callback(second.end)
         first.start()
         eventually(lambda: first.phase() == "leading" and len(first.workers()) == 1, seconds=30.0)
+        # Who can't reach the store as it starts gives up, and nobody would start another while the wire is cut.
+        eventually(lambda: first.told(events.WORKER_STARTED), seconds=30.0)
         second.start()
         eventually(lambda: second.phase() == "standby", seconds=30.0)
         yield first, second
