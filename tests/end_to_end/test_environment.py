@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import run
-from tests.support.environment import BAD_SETUP, in_environment
+from tests.support.environment import BAD_SETUP, NEEDED, in_environment
 
 ELSEWHERE = Path("/usr")
 FAULTS = ["python3", "-m", "tests.faults", "--for", "60s"]
@@ -37,14 +37,26 @@ class Setup:
         in_environment(command, prefix=prefix, make=self.make, begin=self.begin)
 
 
-@pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python without packages."""
+def _let_be_missing(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    find = importlib.util.find_spec
 
-    def found_nowhere(name: str) -> importlib.machinery.ModuleSpec | None:
-        return None
+    def found(name: str) -> importlib.machinery.ModuleSpec | None:
+        return None if name in missing else find(name)
 
-    monkeypatch.setattr(importlib.util, "find_spec", found_nowhere)
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+
+
+@pytest.fixture(params=[NEEDED, ("psutil",)], ids=["no packages", "some packages"])
+def bare(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python that lacks what the project needs."""
+    _let_be_missing(monkeypatch, *request.param)
+
+
+def test_an_image_without_the_means_to_make_an_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    _let_be_missing(monkeypatch, "pytest", "run")
+    setup = Setup()
+    setup.enter(FAULTS)
+    assert (setup.made, setup.begun) == ([], [])
 
 
 @pytest.mark.usefixtures("bare")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-NEEDED: Final = "pydantic"
-"""Nothing of the project works without it, and no Python brings it."""
+NEEDED: Final = ("apsw", "httptools", "psutil", "pydantic", "pytest", "structlog", "uvicorn")
+"""A Python that was made for something else may have some of them."""
 MEASURED: Final = "tests.bench"
 BAD_SETUP: Final = 78
 
@@ -23,7 +23,7 @@ def in_environment(
     make: Callable[[str], None] | None = None,
     begin: Callable[[str, list[str]], None] = os.execv,
 ) -> None:
-    """Return where the packages are; else go on in the project's own environment, as `run.py` makes it.
+    """Return where the packages are, or nothing makes them; else go on in the project's own environment, as `run.py` makes it.
 
     Args:
         command: this process's, as it was typed: `python3 -m tests.faults --for 60s`.
@@ -31,7 +31,7 @@ def in_environment(
         make: makes the environment of a kind; see `run.KINDS`. None: as `run.py` does.
         begin: replaces this process by another program.
     """
-    if importlib.util.find_spec(NEEDED) is not None:
+    if all(map(importlib.util.find_spec, NEEDED)) or importlib.util.find_spec("run") is None:
         return
     import run
 
