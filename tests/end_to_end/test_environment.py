@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import run
-from tests.support.environment import BAD_SETUP, NEEDED, in_environment
+from tests.support.environment import BAD_SETUP, MAKER, NEEDED, in_environment
 
 ELSEWHERE = Path("/usr")
 FAULTS = ["python3", "-m", "tests.faults", "--for", "60s"]
@@ -33,8 +33,8 @@ class Setup:
     def begin(self, program: str, arguments: list[str]) -> None:
         self.begun.append((program, arguments))
 
-    def enter(self, command: list[str], *, prefix: Path = ELSEWHERE) -> None:
-        in_environment(command, prefix=prefix, make=self.make, begin=self.begin)
+    def enter(self, command: list[str], *, prefix: Path = ELSEWHERE, maker: Path = MAKER) -> None:
+        in_environment(command, prefix=prefix, maker=maker, make=self.make, begin=self.begin)
 
 
 def _let_be_missing(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
@@ -52,10 +52,10 @@ def bare(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     _let_be_missing(monkeypatch, *request.param)
 
 
-def test_an_image_without_the_means_to_make_an_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    _let_be_missing(monkeypatch, "pytest", "run")
+@pytest.mark.usefixtures("bare")
+def test_an_image_without_the_means_to_make_an_environment_is_left_alone(tmp_path: Path) -> None:
     setup = Setup()
-    setup.enter(FAULTS)
+    setup.enter(FAULTS, maker=tmp_path / "run.py")
     assert (setup.made, setup.begun) == ([], [])
 
 

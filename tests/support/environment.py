@@ -12,6 +12,7 @@ from typing import Final
 
 NEEDED: Final = ("apsw", "httptools", "psutil", "pydantic", "pytest", "structlog", "uvicorn")
 """A Python that was made for something else may have some of them."""
+MAKER: Final = Path(__file__).resolve().parents[2] / "run.py"
 MEASURED: Final = "tests.bench"
 BAD_SETUP: Final = 78
 
@@ -20,18 +21,20 @@ def in_environment(
     command: Sequence[str],
     *,
     prefix: Path,
+    maker: Path = MAKER,
     make: Callable[[str], None] | None = None,
     begin: Callable[[str, list[str]], None] = os.execv,
 ) -> None:
-    """Return where the packages are, or nothing makes them; else go on in the project's own environment, as `run.py` makes it.
+    """Return where the packages are, or nothing could bring them; else go on in the environment that `run.py` makes.
 
     Args:
         command: this process's, as it was typed: `python3 -m tests.faults --for 60s`.
         prefix: where this Python's packages are.
+        maker: `run.py`, in a clone.
         make: makes the environment of a kind; see `run.KINDS`. None: as `run.py` does.
         begin: replaces this process by another program.
     """
-    if all(map(importlib.util.find_spec, NEEDED)) or importlib.util.find_spec("run") is None:
+    if all(map(importlib.util.find_spec, NEEDED)) or not maker.is_file():
         return
     import run
 
