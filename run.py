@@ -35,8 +35,7 @@ START_POLICY = Path("/usr/sbin/policy-rc.d")
 
 GO_SDK = "/usr/share/gocode/src/google.golang.org/appengine"
 
-# Programs that the tests start, each as a private instance, and what they are built from: what apt calls them, and what
-# they are for.
+# Programs that the tests start, each as a private instance, or are built from: what apt calls them, what they are for.
 SERVICES = {
     "strace": ("strace", "crash tests at a chosen write or fsync"),
     "initdb": ("postgresql", "the PostgreSQL store"),
@@ -72,15 +71,10 @@ class SetupError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test")
-    commands.add_parser(
-        "demo",
-        add_help=False,
-        help="watch a fleet do real work, grow, survive a kill and shrink to nothing; "
-        "takes --docker, --for 60s, --json, --dir DIR, --help",
-    )
-    commands.add_parser(
-        "test", add_help=False, help="every check and every test; what is added goes to pytest, which then runs alone"
-    )
+    demo = "watch a fleet do real work and survive a kill; takes --docker, --for 60s, --json, --dir DIR, --help"
+    test = "every check and every test; what is added goes to pytest, which then runs alone"
+    for name, help_text in (("demo", demo), ("test", test)):
+        commands.add_parser(name, add_help=False, help=help_text)
     arguments, options = parser.parse_known_args()
     os.chdir(ROOT)
     try:
@@ -136,10 +130,9 @@ def install_with_pip(kind: str) -> None:
         must([sys.executable, "-m", "venv", "--clear", str(VENV)])
     say(f"installing with pip into {VENV.name} ({kind})")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    with tempfile.TemporaryDirectory() as folder:
-        limits = Path(folder) / "limits.txt"
-        limits.write_text("\n".join(locked_versions() if kind == "peers" else []))
-        must([*pip, "--constraint", str(limits), "-e", ".", *requirements(KINDS[kind])])
+    limits = VENV / ".towline-limits.txt"
+    limits.write_text("\n".join(locked_versions() if kind == "peers" else []))
+    must([*pip, "--constraint", str(limits), "-e", ".", *requirements(KINDS[kind])])
 
 
 def has_pip() -> bool:
@@ -161,15 +154,13 @@ def ensure_venv_module() -> None:
 
 def requirements(groups: Sequence[str]) -> list[str]:
     """What groups of `pyproject.toml` ask for, read here because a pip before 25.1 knows no groups."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        known = tomllib.load(file)["dependency-groups"]
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     return [item for group in groups for item in known[group]]
 
 
 def locked_versions() -> list[str]:
     """What `uv.lock` has: so many peers want so different versions that pip alone finds none that go together."""
-    with (ROOT / "uv.lock").open("rb") as file:
-        packages = tomllib.load(file)["package"]
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     return [f"{package['name']}=={package['version']}" for package in packages if "registry" in package["source"]]
 
 
