@@ -12,7 +12,7 @@ from defusedxml.expatreader import create_parser
 from queue_core.mistakes import did_you_mean
 from queue_core.queue_file import Group, Items, Member, Node, QueueFileEntries, Text
 from queue_core.queue_file_rules import entries_of, mistake_lines
-from queue_core.yaml_text import MAX_TEXT_BYTES, MAX_VALUES, DocumentError, Place
+from queue_core.yaml_text import MAX_TEXT_BYTES, MAX_VALUES, DocumentError, Place, line_at
 
 ROOT: Final = "queue-entries"
 _GROUPS: Final = frozenset({ROOT, "queue", "retry_parameters", "acl"})
@@ -43,7 +43,7 @@ def read_queue_xml(data: bytes, *, name: str = "queue.xml") -> QueueFileEntries:
     except DefusedXmlException:
         place = reading.place()
         told = "a document type (<!DOCTYPE ...>) is not read, as entities can hide anything in it: remove it"
-        raise DocumentError((f"{name}:{place.line}:{place.column}: {told}",)) from None
+        raise DocumentError((line_at(name, place, told),)) from None
     except (ValueError, LookupError) as error:
         raise DocumentError((f"{name}:1:1: the encoding can't be read ({error}): save the file as UTF-8",)) from None
     if reading.root is None:  # another root: told, and left out
