@@ -36,34 +36,34 @@ class Notes:
         self.now = now
         self.wakes: dict[tuple[str, str | None], int] = {}
         self._served: dict[tuple[str, str | None], int] = {}
+        self.noted: list[Iterable[QueueEvent]] = []
         self._lifecycle = lifecycle
-        self._noted: list[Iterable[QueueEvent]] = []
 
     def note(self, noted: Iterable[QueueEvent]) -> None:
         """Keep events to be told of, if the log wants any. They are made late: `now` may have gone on by then."""
         if self._lifecycle != "off":
-            self._noted.append(noted)
+            self.noted.append(noted)
 
     def events(self) -> list[QueueEvent]:
         """All events as the log wants them: one for each task, or one for all of a kind. Asked once, and late: they
         are made here, so that nobody's answer waits for them."""
         if self._lifecycle == "task":
-            return list(chain.from_iterable(self._noted))
-        return [event for noted in self._noted for event in _in_batches(noted)]
+            return list(chain.from_iterable(self.noted))
+        return [event for noted in self.noted for event in _in_batches(noted)]
 
     def note_granted(self, queue: str, granted: Granted) -> None:
         """For a lease call: what it granted, and what it found expired."""
         if granted.expired:
             self.note_finished(granted.expired)
         if self._lifecycle != "off" and granted.leases:
-            self._noted.append(_leased_events(queue, granted.leases, at=self.now))
+            self.noted.append(_leased_events(queue, granted.leases, at=self.now))
 
     def note_deleted(
         self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
     ) -> tuple[list[Added], list[str]]:
         """For deletions; what their `then` became, and the tokens that were not current."""
         if self._lifecycle != "off":
-            self._noted.append(_deleted_events(outcomes, at=self.now))
+            self.noted.append(_deleted_events(outcomes, at=self.now))
         added: list[Added] = []
         if handed_over(deletions):
             for deletion, outcome in zip(deletions, outcomes, strict=True):

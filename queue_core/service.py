@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from queue_core.clock import Clock, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
-from queue_core.events import EventLog, Lifecycle, NullLog, QueueEvent
-from queue_core.notes import Wake
+from queue_core.events import EventLog, Lifecycle, NullLog
+from queue_core.notes import Notes
 from queue_core.storage_guard import StorageGuard
 from queue_core.store import Meanwhile, Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
@@ -39,15 +39,11 @@ Following = Callable[[Turn], Iterator[Step[T]]]
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """A committed transaction that nobody has been told of yet: an outcome per step, in order.
-
-    `events` makes what is to be logged, once, when the answers are out.
-    """
+    """A committed transaction that nobody has been told of yet: an outcome per step, in order, and what to tell."""
 
     outcomes: tuple[T | QueueError, ...]
     ticket: Ticket
-    events: Callable[[], Sequence[QueueEvent]]
-    wakes: tuple[Wake, ...]
+    notes: Notes
 
 
 class QueueService:
@@ -60,14 +56,14 @@ class QueueService:
         clock: Clock | None = None,
         log: EventLog | None = None,
         jitter: Callable[[], float] = random_source.random,
-        wake: Callable[[Sequence[Wake]], None] | None = None,
+        wake: Callable[[Notes], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Args:
         clock: the store's own by default.
         log: where lifecycle events go; none by default, as libraries do not log unasked.
         jitter: draws from [0, 1) for back-off.
-        wake: told of tasks that became leasable; by default the store's own signals are.
+        wake: told when tasks became leasable; by default the store's own signals are.
         """
         self.store = store
         self.clock = clock or store.clock
@@ -108,7 +104,7 @@ class QueueService:
                     outcomes.append(error)  # the steps before it stand, and are to be told so
                 except QueueError as error:
                     outcomes.append(error)
-        return Batch(tuple(outcomes), self.store.ticket(), turn.events, tuple(turn.all_wakes()))
+        return Batch(tuple(outcomes), self.store.ticket(), turn)
 
     def _turn(self, transaction: Transaction, lifecycle: Lifecycle) -> Turn:
         return Turn(transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage)
@@ -133,13 +129,13 @@ class QueueService:
 
     def publish(self, batch: Batch[T]) -> None:
         """Tell of a synced batch: events to the log, wake-ups to those who wait."""
-        self._tell(batch.events(), batch.wakes)
+        self._tell(batch.notes)
 
-    def _tell(self, events: Sequence[QueueEvent], wakes: Sequence[Wake]) -> None:
-        if events:
+    def _tell(self, notes: Notes) -> None:
+        if notes.noted and (events := notes.events()):
             self._log.record(events)
-        if wakes:
-            self._wake(wakes)
+        if notes.wakes:
+            self._wake(notes)
 
     def run(self, step: Step[T], *, unit: Unit = "transaction") -> T:
         """One step, durable and told when this returns; its error is raised.
@@ -157,7 +153,7 @@ class QueueService:
             raise OutcomeUnknownError(
                 f"the change was made but not confirmed by the disk: {error}; look before repeating"
             ) from error
-        self._tell(turn.events(), turn.all_wakes())
+        self._tell(turn)
         if isinstance(outcome, QueueError):
             raise outcome
         return outcome
@@ -204,6 +200,6 @@ class QueueService:
         """Close the store."""
         self.store.close()
 
-    def _signal(self, wakes: Sequence[Wake]) -> None:
-        for wake in wakes:
-            self.store.signals.publish(wake.queue, wake.tag, wake.count)
+    def _signal(self, notes: Notes) -> None:
+        for (queue, tag), count in notes.wakes.items():
+            self.store.signals.publish(queue, tag, count)

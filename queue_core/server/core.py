@@ -10,7 +10,7 @@ from queue_core.clock import Clock
 from queue_core.errors import StoreUnavailableError
 from queue_core.events import EventLog
 from queue_core.http_api.values import Json
-from queue_core.notes import Wake
+from queue_core.notes import Notes
 from queue_core.server.appengine.door import AppEngineDoor
 from queue_core.server.auth import Gate
 from queue_core.server.event_ring import EventRing
@@ -107,8 +107,8 @@ class ServerCore:
         """Begin to listen for ready tasks."""
         return Watch(self.waiting, wanted)
 
-    def _wake(self, wakes: Sequence[Wake]) -> None:
-        self.waiting.wake(wakes)
+    def _wake(self, notes: Notes) -> None:
+        self.waiting.wake(notes.all_wakes())
 
     def _after_turn(self) -> None:
         self.waiting.after_turn()

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -156,25 +157,79 @@ def test_wake_ends_a_wait_of_another_thread(signals: Signals) -> None:
     other.close()
 
 
-def test_publishing_to_nobody_reads_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_to_nobody_looks_at_the_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "queue.db").touch()
     signals = SocketSignals(tmp_path / "queue.db")
-    signals.publish("q", None, 1)
-    signals.subscribe("q", ANY).close()
-    folder = tmp_path / "queue.db-wake"
-    os.utime(folder, (1, 1))
-    signals.publish("q", None, 1)
 
     def never(_path: object) -> None:
-        raise AssertionError("the folder was read again though nothing changed in it")
+        raise AssertionError("the folder was read again though nobody has begun to wait")
+
+    for _ in range(2):
+        signals.publish("q", None, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", never)
+            signals.publish("q", None, 1)
+        ear = signals.subscribe("q", ANY)
+        signals.publish("q", None, 1)
+        assert woken(signals, ear) == [True]
+        ear.close()
+    signals.close()
+
+
+def test_one_who_begins_to_wait_while_somebody_looks_is_seen_at_the_next_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.db").touch()
+    signals = SocketSignals(tmp_path / "queue.db")
+    signals.subscribe("q", ANY).close()
+    ears: list[Subscription] = []
+    read = os.scandir
+
+    def read_too_early(path: Path) -> object:
+        entries = read(path)
+        ears.append(signals.subscribe("q", ANY))
+        return closing_after([], entries)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", never)
+        patched.setattr(os, "scandir", read_too_early)
         signals.publish("q", None, 1)
-    ear = signals.subscribe("q", ANY)
+    (ear,) = ears
     signals.publish("q", None, 1)
-    assert woken(signals, ear) == [True]
+    assert ear.wait(timeout_seconds=0)
     ear.close()
+    signals.close()
+
+
+@contextmanager
+def closing_after(entries: "list[os.DirEntry[str]]", opened: "os._ScandirIterator[str]") -> "Iterator[list[object]]":
+    with opened:
+        yield list(entries)
+
+
+def test_where_the_mark_cant_be_told_every_publish_looks(tmp_path: Path) -> None:
+    (tmp_path / "queue.db").touch()
+    (tmp_path / "queue.db-lock").mkdir()
+    publisher, listener = SocketSignals(tmp_path / "queue.db"), SocketSignals(tmp_path / "queue.db")
+    publisher.publish("q", None, 1)
+    ear = listener.subscribe("q", ANY)
+    publisher.publish("q", None, 1)
+    assert ear.wait(timeout_seconds=0)
+    ear.close()
+    publisher.close()
+    listener.close()
+
+
+def test_a_wake_up_is_passed_on_though_the_store_was_closed(tmp_path: Path) -> None:
+    (tmp_path / "queue.db").touch()
+    signals, other = SocketSignals(tmp_path / "queue.db"), SocketSignals(tmp_path / "queue.db")
+    idle = other.subscribe("q", ANY)
+    ear = signals.subscribe("q", ANY)
+    other.publish("q", None, 1)
+    signals.close()
+    ear.close()
+    assert idle.wait(timeout_seconds=0)
+    idle.close()
+    other.close()
     signals.close()
 
 
@@ -205,12 +260,13 @@ def test_a_waiter_of_another_process_is_woken(signals, tmp_path: Path) -> None:
         print(ear.wait(timeout_seconds=30), flush=True)
         ear.close()
     """
+    signals = SocketSignals(tmp_path / "queue.db")
+    signals.publish("q", "a", 1)  # finds nobody
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "queue.db")], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "listening\n"
-    signals = SocketSignals(tmp_path / "queue.db")
     signals.publish("q", "b", 1)
     signals.publish("q", "a", 1)
     assert process.communicate(timeout=30)[0] == "True\n"

@@ -83,10 +83,10 @@ def test_its_tag_was_last_changed_when_it_was_added(store: Store, tmp_path: Path
 
 def test_it_is_one_page_of_the_log(store: SqliteStore) -> None:
     add(store, NewTask())
-    before = store._pages
+    before = store._log.pages
     for _ in range(5):
         add(store, NewTask())
-    assert store._pages == before + 5
+    assert store._log.pages == before + 5
 
 
 def test_what_comes_while_a_reader_begins_is_left_to_the_next(

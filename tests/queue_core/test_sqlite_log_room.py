@@ -63,7 +63,7 @@ def test_that_of_a_program_that_adds_a_task_and_ends_is_left_alone(tmp_path: Pat
     with closing(SqliteStore(tmp_path / "queue.db")) as store:
         add(store, NewTask(), NewTask())
         add(store, NewTask())
-        assert (tmp_path / "queue.db-wal").stat().st_size == LOG_HEAD_BYTES + store._pages * FRAME_BYTES
+        assert (tmp_path / "queue.db-wal").stat().st_size == LOG_HEAD_BYTES + store._log.pages * FRAME_BYTES
 
 
 def test_whoever_opens_the_file_after_a_crash_finds_all_that_was_committed(tmp_path: Path) -> None:

@@ -51,9 +51,9 @@ def test_one_is_one_page_of_the_log(tmp_path: Path) -> None:
         a_queue(store)
         add(store, *[NewTask()] * 30)
         held = swaps(store, first(store), 2, now=at(2))
-        before = store._pages
+        before = store._log.pages
         swaps(store, held, 9, now=at(2))
-        assert store._pages == before + 9
+        assert store._log.pages == before + 9
 
 
 def test_no_more_than_so_many_wait_and_each_task_is_leased_once_in_order(store: Store, tmp_path: Path) -> None:

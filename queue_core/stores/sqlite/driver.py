@@ -62,6 +62,14 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(slots=True)
+class LogSize:
+    """How many pages the log had at the last commit of a connection; always none where the library can't tell."""
+
+    is_told: bool
+    pages: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Driver:
     """One SQLite library.
@@ -70,14 +78,14 @@ class Driver:
         name: for people: `apsw 3.54.1`, or what is wrong with the one that is used instead.
         connect: opens a file, with a VFS by name ("" is the usual one).
         error: the class of everything the library raises.
-        watch: calls back with the number of pages in the log after each commit; False when the library can't.
+        watch: has the library tell of each commit of a connection how long the log is by now.
         version: of what a connection sees; the same as before only if nobody has committed in between.
     """
 
     name: str
     connect: Callable[[str, str], Connection]
     error: type[Exception]
-    watch: Callable[[Connection, Callable[[int], None]], bool]
+    watch: Callable[[Connection], LogSize]
     version: Callable[[Connection], int]
     translate: Callable[[Exception, str], StoreError]
 
@@ -103,13 +111,15 @@ def apsw_driver() -> Driver:
         opened: Connection = connection
         return opened
 
-    def watch(connection: Connection, told: Callable[[int], None]) -> bool:
+    def watch(connection: Connection) -> LogSize:
+        size = LogSize(is_told=True)
+
         def hook(_connection: object, _schema: str, pages: int) -> int:
-            told(pages)
+            size.pages = pages
             return 0
 
         connection.set_wal_hook(hook)  # type: ignore[attr-defined]
-        return True
+        return size
 
     kinds: tuple[tuple[type[Exception], str], ...] = (
         (apsw.FullError, "full"),
@@ -163,9 +173,8 @@ def stdlib_driver() -> Driver:
 
     name = f"sqlite3 {version}" + (" (affected by the WAL-reset bug; install apsw)" if affected else "")
     asked = count()  # it can't tell without a statement: as if somebody always had committed
-    return Driver(
-        name, connect, sqlite3.Error, lambda _connection, _told: False, lambda _connection: next(asked), translate
-    )
+    size = LogSize(is_told=False)
+    return Driver(name, connect, sqlite3.Error, lambda _connection: size, lambda _connection: next(asked), translate)
 
 
 def store_error(kind: str, error: Exception, path: str) -> StoreError:

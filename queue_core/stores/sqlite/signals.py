@@ -16,13 +16,12 @@ from pathlib import Path
 from threading import Lock
 
 from queue_core.clock import Clock, SystemClock
+from queue_core.stores.sqlite.shared_mark import SharedMark
 from queue_core.task import TagFilter
 
 MAX_NAMED_TAGS = 8
 MAX_IDLE = 1000
 MAX_SOCKET_PATH_BYTES = 107
-SETTLED_MICROSECONDS = 50_000
-"""A folder changed more recently than this may change again under the same timestamp."""
 
 _TASK = b"t"
 _END = b"e"
@@ -46,16 +45,15 @@ class _Waiter:
 
 
 class SocketSignals:
-    """`Signals` over Unix datagram sockets. Publishing costs one look at the folder's time when nobody waits."""
+    """`Signals` over Unix datagram sockets. Publishing when nobody waits costs a look at memory (`shared_mark.py`)."""
 
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self._path = path
         self._folder = path.with_name(path.name + "-wake")
-        self._folder_text = str(self._folder)
         self._clock = clock or SystemClock()
         self._numbers = counter(1)
-        self._empty_since = -1
-        self._has_folder = False
+        self._began = SharedMark(path.with_name(path.name + "-lock"))
+        self._nobody_since: bytes | None = None
         self._sender: socket.socket | None = None
         self._descriptor: int | None = None
         self._idle: dict[str, list[int]] = {}
@@ -68,8 +66,12 @@ class SocketSignals:
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
+        began = self._began.value()  # read before the look at who waits: somebody may begin between the two
+        if began is not None and began == self._nobody_since:
+            return
         waiters = self._waiters()
-        if not waiters:
+        if waiters is None:
+            self._nobody_since = began
             return
         hashed_queue, hashed_tag = _hash(queue, 6), _hash_tag(tag)
         fitting = [waiter for waiter in waiters if waiter.fits(hashed_queue, hashed_tag)]
@@ -91,10 +93,13 @@ class SocketSignals:
             idle = self._idle.get(queue)
             active_at = idle.pop() if idle else now
         file = f"{_hash(queue, 6)}.{active_at:x}.{_tags_text(tags)}.{os.getpid():x}-{next(self._numbers):x}"
-        return SocketSubscription(self, queue, self._address(file), self._folder / file, active_at)
+        ear = SocketSubscription(self, queue, self._address(file), self._folder / file, active_at)
+        self._began.change()
+        return ear
 
     def close(self) -> None:
         """Stop sending."""
+        self._began.close()
         with self._lock:
             if self._sender is not None:
                 self._sender.close()
@@ -110,23 +115,17 @@ class SocketSignals:
             insort(idle, active_at)
             del idle[:-MAX_IDLE]
 
-    def _waiters(self) -> list[_Waiter]:
-        # Asked at every commit: with a `Path`, or an error to catch where nobody ever waited, it takes twice as long.
-        if not self._has_folder and not os.access(self._folder_text, os.F_OK):
-            return []
+    def _waiters(self) -> list[_Waiter] | None:
+        """Those whose names are to be understood; None when nobody at all waits."""
         try:
-            changed_at = os.stat(self._folder_text).st_mtime_ns  # noqa: PTH116
-            self._has_folder = True
-            if changed_at == self._empty_since:
-                return []
             with os.scandir(self._folder) as entries:
                 files = [entry.name for entry in entries]
+        except FileNotFoundError:
+            return None
         except OSError:
-            self._has_folder = False
             return []
         if not files:
-            settled = self._clock.now() - changed_at // 1000 > SETTLED_MICROSECONDS
-            self._empty_since = changed_at if settled else -1
+            return None
         return [waiter for waiter in map(_waiter, files) if waiter is not None]
 
     def _send(self, file: str, message: bytes) -> bool:

@@ -80,8 +80,7 @@ class SqliteStore:
             self._file_lock.close()
             raise
         self._cursor = self._writer.cursor()
-        self._counts_pages = self._driver.watch(self._writer, self._note_pages)
-        self._pages = 0
+        self._log = self._driver.watch(self._writer)
         self._pages_left = 0
         self._commits = 0
         syncer = (open_syncer or FileSyncer)(self._beside("-wal"))
@@ -172,7 +171,7 @@ class SqliteStore:
                     arriving.let_wait(step)
                 step.write()
                 if self._room is not None:
-                    self._room.keep(self._pages)
+                    self._room.keep(self._log.pages)
                 self._cursor.execute("COMMIT")
             except BaseException as failure:
                 self._give_up(failure)
@@ -300,9 +299,6 @@ class SqliteStore:
     def _connect_reader(self) -> Connection:
         return connect(self._driver, self._path, self._vfs, cache_kibibytes=READER_CACHE_KIBIBYTES)
 
-    def _note_pages(self, pages: int) -> None:
-        self._pages = pages
-
     def _checkpoint_if_due(self) -> None:
         """Fold the log into the file while no other process writes: the log then starts again from its beginning.
 
@@ -317,17 +313,17 @@ class SqliteStore:
         except self._driver.error as error:
             # On a full disk what was committed stays in the log. After any other failure a second attempt might
             # succeed over pages that the kernel has dropped.
-            self._pages_left = self._pages
+            self._pages_left = self._log.pages
             if not isinstance(self._driver.translate(error, str(self._path)), StoreFullError):
                 self._group.fail(OSError(str(error)))
             return
         held_back = row is None or row[0] or row[1] != row[2]
-        self._pages_left = self._pages if held_back else 0
+        self._pages_left = self._log.pages if held_back else 0
 
     def _is_checkpoint_due(self) -> bool:
-        if not self._counts_pages:
+        if not self._log.is_told:
             return self._commits >= CHECKPOINT_COMMITS
-        grown = self._pages - self._pages_left
+        grown = self._log.pages - self._pages_left
         if grown < CHECKPOINT_PAGES:
             return False
         return self._ahead is None or self._ahead.is_over() or grown >= 2 * CHECKPOINT_PAGES
