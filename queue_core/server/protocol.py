@@ -27,6 +27,9 @@ from queue_core.task import Lease
 PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
 MAX_DROPPED_BYTES = 256 << 20
+LINGER_SECONDS = 30.0
+"""How much of a refused body is read, and how long: most clients read no answer before they have sent all of theirs,
+and one whose connection is closed meanwhile may never see it (RFC 9112, 9.6)."""
 MAX_HEADER_BYTES = 64 << 10
 MAX_KNOWN_BYTES = 2 << 10
 """A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
@@ -157,7 +160,9 @@ class HotProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Choose the way."""
+        """Choose the way; after a last answer nothing more is begun."""
+        if self.transport.is_closing():
+            return
         cycle = self._hot_cycle()
         if cycle is None:
             super().on_headers_complete()
@@ -165,12 +170,14 @@ class HotProtocol(HttpToolsProtocol):
             self.cycle = cycle
 
     def on_body(self, body: bytes) -> None:
-        """Collect; a body that is too large is refused as soon as that is known."""
+        """Collect; refuse a body that is too large as soon as that is known."""
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle) or cycle.response_complete:
+        if not isinstance(cycle, HotCycle):
             super().on_body(body)
-        elif len(cycle.body) + len(body) > self.max_body_bytes or cycle.dropped_bytes:
+        elif cycle.response_complete:
             self._drop(cycle, len(body))
+        elif len(cycle.body) + len(body) > self.max_body_bytes:
+            self._refuse(cycle, len(body))
         else:
             cycle.body += body
 
@@ -178,13 +185,12 @@ class HotProtocol(HttpToolsProtocol):
         """Begin."""
         self.is_between = True
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle) or cycle.response_complete:
+        if not isinstance(cycle, HotCycle):
             super().on_message_complete()
-            return
-        cycle.more_body = False
-        if cycle.dropped_bytes:
-            self._refuse_body(cycle)
+        elif cycle.response_complete:  # its body was refused, and all of it has been read
+            self.transport.close()
         else:
+            cycle.more_body = False
             self._start(cycle, bytes(cycle.body), is_admitted=False)
 
     def _start(self, cycle: HotCycle, body: bytes, *, is_admitted: bool) -> None:
@@ -243,16 +249,18 @@ class HotProtocol(HttpToolsProtocol):
     def _unset_keepalive_if_required(self) -> None:
         """The timer runs on."""
 
-    def _drop(self, cycle: HotCycle, count: int) -> None:
-        """Refuse a body at once; but App Engine's clients read no answer before they have sent all of theirs."""
-        cycle.dropped_bytes += len(cycle.body) + count
-        cycle.body.clear()
-        if cycle.door is not self.appengine or cycle.dropped_bytes > MAX_DROPPED_BYTES:
-            cycle.keep_alive = False
-            self._refuse_body(cycle)
-
-    def _refuse_body(self, cycle: HotCycle) -> None:
+    def _refuse(self, cycle: HotCycle, count: int) -> None:
+        """Answer a body that is too large, then read on for a while."""
+        cycle.keep_alive = False
         self._reply(cycle, cycle.door.refuse(too_large(self.max_body_bytes)))
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._drop(cycle, len(cycle.body) + count)
+        cycle.body.clear()
+
+    def _drop(self, cycle: HotCycle, count: int) -> None:
+        cycle.dropped_bytes += count
+        if cycle.dropped_bytes > MAX_DROPPED_BYTES:
+            self.transport.close()
 
     def _hot_cycle(self) -> HotCycle | None:
         url = self.url
@@ -287,7 +295,7 @@ class HotProtocol(HttpToolsProtocol):
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
         if cycle.keep_alive:
             self.returning.answered(self)
-        else:
+        elif not cycle.more_body:
             self.transport.close()
         self.on_response_complete()
 

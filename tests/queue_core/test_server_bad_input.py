@@ -1,12 +1,15 @@
 """The HTTP API as a stranger meets it: what is wrong with a call is told by kind and place, and changes nothing."""
 
 import json
+import select
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
+from queue_core.server import protocol
 from queue_core.server.options import ServeOptions
-from tests.support.servers import QUEUE, RunningServer, a_server
+from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
 ADD = f"/v1/queues/{QUEUE}/add"
 TASK = b'{"tasks":[{"text":"x"}]}'
@@ -74,6 +77,47 @@ def test_bad_input_is_a_problem_and_changes_nothing(
     assert (reply.status, reply.json()["type"]) == (status, f"urn:towline:problem:{kind}")
     assert reply.headers["content-type"] == "application/problem+json"
     assert reply.json()["detail"]
+    assert _counts(server) == before
+
+
+def test_who_sends_on_after_a_refusal_reads_it_afterwards(server: RunningServer) -> None:
+    whole = request("POST", ADD, _payload(16 << 20))
+    with server.connect() as connection:
+        connection.sendall(whole[: 5 << 20])
+        assert select.select([connection], [], [], 10)[0]  # the answer is there, and all is not sent yet
+        connection.sendall(whole[5 << 20 :])
+        reply = read_reply(connection)
+        assert (reply.status, reply.headers["connection"]) == (413, "close")
+        assert connection.recv(1) == b""
+
+
+def test_of_a_refused_body_only_so_much_is_read(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_DROPPED_BYTES", 6 << 20)
+    whole = request("POST", ADD, _payload(16 << 20))
+    with server.connect() as connection:
+        connection.sendall(whole[: 5 << 20])
+        assert read_reply(connection).status == 413
+        with pytest.raises(ConnectionError):
+            connection.sendall(whole[5 << 20 :])
+
+
+def test_nobody_is_waited_for_long_who_leaves_off_in_a_refused_body(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.01)
+    with server.connect() as connection:
+        connection.sendall(request("POST", ADD, _payload(16 << 20))[: 5 << 20])
+        assert read_reply(connection).status == 413
+        assert connection.recv(1) == b""
+
+
+def test_nothing_is_begun_behind_a_refused_body(server: RunningServer) -> None:
+    before = _counts(server)
+    with server.connect() as connection:
+        connection.sendall(request("POST", ADD, _payload(5 << 20)) + request("POST", ADD, TASK))
+        assert read_reply(connection).status == 413
+        with suppress(ConnectionResetError):  # when it was not even read
+            assert connection.recv(1) == b""
     assert _counts(server) == before
 
 
