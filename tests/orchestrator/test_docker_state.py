@@ -67,6 +67,28 @@ def test_an_end_is_told_by_code_or_signal_and_memory(told: object, saw: bool, en
     assert ending_of(told, saw_out_of_memory=saw) == ending
 
 
+@pytest.mark.parametrize(
+    ("told", "was_asked", "reason"),
+    [
+        pytest.param(
+            inspected(code=137, memory=2**23),
+            False,
+            "nobody is known to have asked for it: perhaps it was out of memory, with a limit of 8 MiB",
+            id="nobody asked for it",
+        ),
+        pytest.param(inspected(code=137, memory=2**23), True, "", id="somebody asked for it"),
+        pytest.param(inspected(code=137), False, "", id="it had no limit"),
+        pytest.param(inspected(code=143, memory=2**23), False, "", id="the kernel sends another signal"),
+        pytest.param(inspected(code=137, memory=2**23, oom=True), False, "", id="that is known"),
+        pytest.param(inspected(code=137, memory=2**23, error="why"), False, "why", id="the engine says why"),
+    ],
+)
+def test_a_kill_that_the_engine_can_not_explain_may_be_want_of_memory(
+    told: object, was_asked: bool, reason: str
+) -> None:
+    assert ending_of(told, was_asked=was_asked).reason == reason
+
+
 def test_an_end_that_only_an_event_told_has_its_code_and_reason() -> None:
     assert ending_by_code(137, reason="removed") == Ending(signal=signal.SIGKILL, reason="removed")
     assert ending_by_code(None, reason="removed") == Ending(reason="removed")

@@ -29,6 +29,7 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "exited": "ended",
     "dead": "ended",
 }
+_MIB: Final = 2**20
 _SIGNAL_BASE: Final = 128
 _MAX_SIGNAL: Final = 64
 _MAX_REASON_CHARS: Final = 500
@@ -99,8 +100,11 @@ def memory_limit_of(inspected: object) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def ending_of(inspected: object, *, saw_out_of_memory: bool = False) -> Ending:
+def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: bool = True) -> Ending:
     """How it ended, by its inspection; `saw_out_of_memory`: the engine had told that it ran out of memory.
+
+    `was_asked`: the engine was asked to signal it. Where it was not, a SIGKILL may be the kernel's, for want of memory:
+    an engine may fail to notice that of a container which ends with it.
 
     An engine tells a signal as 128 + its number, as a shell does: a program that exits with such a code by itself is
     taken for one that was ended by a signal.
@@ -113,7 +117,11 @@ def ending_of(inspected: object, *, saw_out_of_memory: bool = False) -> Ending:
     is_fatal = ran_out and ending.signal == signal.SIGKILL
     if ran_out and not is_fatal and not reason:
         reason = "a process of it was ended by the kernel: out of memory"
-    return Ending(ending.code, ending.signal, is_fatal, memory_limit_of(inspected), reason)
+    limit = memory_limit_of(inspected)
+    if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_asked or reason):
+        within = f"with a limit of {limit / _MIB:,.0f} MiB"
+        reason = f"nobody is known to have asked for it: perhaps it was out of memory, {within}"
+    return Ending(ending.code, ending.signal, is_fatal, limit, reason)
 
 
 def ending_by_code(code: int | None, *, reason: str = "") -> Ending:

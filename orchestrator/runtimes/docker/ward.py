@@ -43,8 +43,8 @@ _CANNOT_START: Final = 125
 class Container:
     """One container. `signals` were asked for and are not delivered yet; `code` is what its end was told with.
 
-    `was_asked`: by us, for a signal; `is_stopped`: by somebody else, to end. `was_missed`: its engine was away, and
-    how it is now is not known yet.
+    `was_asked`: by us, for a signal; `was_signalled`: by the engine, whoever asked it; `is_stopped`: by somebody else,
+    to end. `was_missed`: its engine was away, and how it is now is not known yet.
 
     `is_told`: its end is known, and it is only there to be removed.
     """
@@ -62,6 +62,7 @@ class Container:
     peak_bytes: int | None = None
     saw_out_of_memory: bool = False
     was_asked: bool = False
+    was_signalled: bool = False
     is_stopped: bool = False
     was_missed: bool = False
     code: int | None = None
@@ -278,7 +279,10 @@ class Ward:
             ending = docker_state.ending_by_code(container.code, reason="its container was removed by somebody else")
         else:
             self._follow(container).wait(LAST_WORDS_SECONDS)
-            ending = docker_state.ending_of(inspected, saw_out_of_memory=container.saw_out_of_memory)
+            was_asked = container.was_asked or container.was_signalled
+            ending = docker_state.ending_of(
+                inspected, saw_out_of_memory=container.saw_out_of_memory, was_asked=was_asked
+            )
             if container.was_missed and not container.was_asked:
                 container.is_stopped = True
                 ending = replace(ending, reason=ending.reason or "it ended while its engine was away")

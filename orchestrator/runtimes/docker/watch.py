@@ -118,6 +118,8 @@ class Watch:
         action = docker_state.text(at(event, "Action")).partition(":")[0]
         if action == "oom":
             container.saw_out_of_memory = True
+        if action == "kill":
+            container.was_signalled = True
         if action == "kill" and docker_state.text(at(event, "Actor", "Attributes", "signal")) == _ASKS_TO_FINISH:
             container.is_stopped = not container.was_asked
         if action == "die":
