@@ -64,7 +64,7 @@ class LoopTurns:
         self._entries: list[Entry] = []
         self._is_scheduled = False
         self._is_turning = False
-        self._is_looking = False
+        self._is_to_look = False
         self._turns_without = 0
         self._rounds = 0
         self._expected = 1
@@ -138,16 +138,22 @@ class LoopTurns:
             return
         self._take_turn()
 
-    def _take_turn(self) -> None:
+    def _take_turn(self, *, reads: int = MAX_READS) -> None:
+        """Args:
+        reads: how often the sockets of those who are missing are read at most, before the first of them is here.
+        """
         self._rounds = 0
-        self._is_looking = False
+        self._is_to_look = False
         entries = self._entries[:MAX_STEPS_PER_TURN]
         del self._entries[:MAX_STEPS_PER_TURN]
         self._is_turning = True
         try:
-            committed = self._commit(entries)
+            committed = self._commit(entries, reads=reads)
         finally:
             self._is_turning = False
+        if not entries:  # nobody came
+            self._turns_without = TURNS_WITHOUT
+            return
         if self._entries:
             self._schedule()
         if committed is not None:
@@ -169,22 +175,18 @@ class LoopTurns:
         return len(self._returning) if self._expected <= MAX_RETURNING else 0
 
     def _look_ahead(self) -> None:
-        """Read those who were answered together for a moment: the first of them begins a turn."""
-        self._is_looking = True
-        reads = MAX_READS_AHEAD
-        while self._is_looking and not self._entries:
-            if reads <= 0:
-                self._is_looking = False
-                self._turns_without = TURNS_WITHOUT
-                return
-            reads -= max(1, self._returning.hear())
+        """Begin a turn for those who were answered together while they are on their way back: the transaction is
+        open when the first of them is read."""
+        if self._is_to_look and not self._entries:
+            self._take_turn(reads=MAX_READS_AHEAD)
 
-    def _hear(self, entries: list[Entry]) -> Iterator[Entry]:
+    def _hear(self, entries: list[Entry], reads: int) -> Iterator[Entry]:
         """Those who are missing, as they come back while the turn of `entries`, to which they are added, goes on."""
-        reads = MAX_READS
         while reads > 0 and 0 < self._missing() - len(entries) <= self._near():
             reads -= self._returning.hear()
             heard, self._entries = self._entries, []
+            if heard:
+                reads = min(reads, MAX_READS)
             entries += heard  # before the first of them is run: all are to be told if that breaks the turn
             yield from heard
 
@@ -206,12 +208,12 @@ class LoopTurns:
         failure = sync(self._service, committed[-1].batch, meanwhile=_preparing(committed))
         self._synced(committed, failure, self._service.clock.monotonic() - began_at)
 
-    def _commit(self, entries: list[Entry]) -> Committed | None:
+    def _commit(self, entries: list[Entry], *, reads: int = MAX_READS) -> Committed | None:
         """Commit their steps. Those who come in time to go with them are added to `entries`."""
         followers: list[Follower] = []
         try:
             batch = self._service.commit(
-                [entry.step for entry in entries], follow=partial(self._others, entries, followers)
+                [entry.step for entry in entries], follow=partial(self._others, entries, followers, reads)
             )
             everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
             return Committed(everybody, batch, len(entries))
@@ -225,12 +227,15 @@ class LoopTurns:
                     self._commit_alone(entry)
                 return None
             log.exception(events.TURN_FAILED)
-            tell(entries[0].done, error)
+            for entry in entries:
+                tell(entry.done, error)
         return None
 
-    def _others(self, entries: list[Entry], followers: list[Follower], turn: Turn) -> Iterator[Step[object]]:
+    def _others(
+        self, entries: list[Entry], followers: list[Follower], reads: int, turn: Turn
+    ) -> Iterator[Step[object]]:
         """Who goes with a turn besides those it was begun for; they are added to the lists."""
-        for entry in self._hear(entries):
+        for entry in self._hear(entries, reads):
             turn.now = self._service.clock.now()  # it may have been called after the turn had begun
             yield entry.step
         for follower in self._follow(turn):
@@ -265,6 +270,7 @@ class LoopTurns:
         if self._turns_without:
             self._turns_without -= 1
         elif 1 < self._expected <= len(self._returning):
+            self._is_to_look = True
             asyncio.get_running_loop().call_soon(self._look_ahead)  # after all that the loop has to do now
 
     def _fail(self, entries: Sequence[Entry], error: StoreError) -> None:

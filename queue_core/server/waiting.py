@@ -182,8 +182,8 @@ class WaitingLeases:
             self.give_back(call.queue, granted.leases)
             self._submit_again(call)
         elif granted.leases:
-            self._note_active(call)
             self._end(call, outcome)
+            self._note_active(call)
         elif granted.unsettled:
             self._submit_again(call)
         else:
@@ -226,8 +226,10 @@ class WaitingLeases:
         call.stop_timer()
         if not call.is_over:
             call.is_over = True
-            self.roster.ended(call, now=self._service.clock.monotonic())
-            call.answer(answer)
+            try:
+                call.answer(answer)  # before all else that is to be noted of it
+            finally:
+                self.roster.ended(call, now=self._service.clock.monotonic())
 
     def _note_active(self, call: LeaseCall) -> None:
         active_at = self._active_at

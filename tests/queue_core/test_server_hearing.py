@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from queue_core.clock import Instant
 from queue_core.server.protocol import MAX_HEARD_BYTES, HotProtocol
-from queue_core.store import Transaction, Unit
+from queue_core.store import Granted, LeaseRequest, Transaction, Unit
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
@@ -24,13 +25,19 @@ ONE = request("POST", LEASE, b'{"count":1}')
 
 
 class Counted(MemoryStore):
-    """Counts its transactions."""
+    """Counts the transactions that lease: others are begun for callers who then do not come back so soon."""
 
     transactions = 0
+    has_leased = True
 
     def begin(self, unit: Unit = "transaction") -> AbstractContextManager[Transaction]:
-        self.transactions += 1
+        self.has_leased = False
         return super().begin(unit)
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        self.transactions += not self.has_leased
+        self.has_leased = True
+        return super().lease(queue, request, now=now)
 
 
 class Heard:
