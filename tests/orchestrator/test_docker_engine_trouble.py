@@ -1,5 +1,7 @@
 """An engine that hangs, is killed, or is not there yet: workers are believed in, and nobody waits for long."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +75,18 @@ def test_an_engine_that_is_killed_and_started_again_finds_everyone(bench: Docker
     assert (ended.worker, ended.code) == (goes.worker, 4)
     assert stays.worker in bench.runtime.usage()
     eventually(lambda: not refused(bench), seconds=30)
+
+
+def test_one_that_was_killed_while_nobody_could_see_it_is_told_as_that_whatever_its_memory(bench: DockerBench) -> None:
+    handle = bench.up(memory="32MiB")
+    with bench.engine.client() as client:
+        pid = client.inspect_container(id_of(handle))["State"]["Pid"]
+    bench.engine.kill()
+    eventually(lambda: refused(bench))
+    os.kill(pid, signal.SIGKILL)
+    bench.engine.start()
+    (ended,) = bench.exits()
+    assert (ended.signal, ended.reason) == (signal.SIGKILL, "it ended while its engine was away")
 
 
 def test_a_container_removed_while_nobody_could_see_it_is_told(bench: DockerBench) -> None:

@@ -5,11 +5,13 @@ Started, killed, restarted and frozen like every private server of the tests. In
 
 import contextlib
 import json
+import math
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import docker
@@ -73,6 +75,15 @@ class DockerEngine(Engine):
         """All that a container wrote."""
         with self.client() as client:
             return str(client.logs(container).decode(errors="replace"))
+
+    def noticed_out_of_memory(self, container: str) -> bool:
+        """Whether it told of that: one with much to do may miss it."""
+        with self.client() as client:
+            now = datetime.fromisoformat(client.info()["SystemTime"]).timestamp()
+            told = client.events(
+                since=1, until=math.ceil(now), decode=True, filters={"container": container, "event": "oom"}
+            )
+            return any(told)
 
     def image(self) -> str:
         """The test image's name; made at the first call, in about 8 s. Raises `EngineUnavailableError`."""

@@ -103,8 +103,8 @@ def memory_limit_of(inspected: object) -> int | None:
 def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: bool = True) -> Ending:
     """How it ended, by its inspection; `saw_out_of_memory`: the engine had told that it ran out of memory.
 
-    `was_asked`: the engine was asked to signal it. Where it was not, a SIGKILL may be the kernel's, for want of memory:
-    an engine may fail to notice that of a container which ends with it.
+    `was_asked`: the engine was asked to signal it, or may have been. Where it was not, a SIGKILL may be the kernel's,
+    for want of memory: an engine may fail to notice that of a container which ends with it.
 
     An engine tells a signal as 128 + its number, as a shell does: a program that exits with such a code by itself is
     taken for one that was ended by a signal.

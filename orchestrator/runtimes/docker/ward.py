@@ -279,7 +279,8 @@ class Ward:
             ending = docker_state.ending_by_code(container.code, reason="its container was removed by somebody else")
         else:
             self._follow(container).wait(LAST_WORDS_SECONDS)
-            was_asked = container.was_asked or container.was_signalled
+            # While it was away the engine may have been asked, or have ended it by itself.
+            was_asked = container.was_asked or container.was_signalled or container.was_missed
             ending = docker_state.ending_of(
                 inspected, saw_out_of_memory=container.saw_out_of_memory, was_asked=was_asked
             )

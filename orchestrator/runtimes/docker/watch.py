@@ -120,8 +120,8 @@ class Watch:
             container.saw_out_of_memory = True
         if action == "kill":
             container.was_signalled = True
-        if action == "kill" and docker_state.text(at(event, "Actor", "Attributes", "signal")) == _ASKS_TO_FINISH:
-            container.is_stopped = not container.was_asked
+            if docker_state.text(at(event, "Actor", "Attributes", "signal")) == _ASKS_TO_FINISH:
+                container.is_stopped = not container.was_asked
         if action == "die":
             code = docker_state.text(at(event, "Actor", "Attributes", "exitCode"))
             container.code = int(code) if code.isdecimal() else None
