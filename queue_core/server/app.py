@@ -26,7 +26,7 @@ from queue_core.server.handlers import Call
 from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, json_reply, reply_of
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
-from queue_core.server.problems import refusal
+from queue_core.server.problems import body_too_large, refusal
 from queue_core.server.taskqueue import routes as taskqueue
 
 View = Callable[[HttpRequest], Awaitable[Response]]
@@ -91,7 +91,7 @@ async def _body(receive: Receive, *, limit: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
+            raise body_too_large(limit)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

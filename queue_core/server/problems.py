@@ -100,3 +100,8 @@ def problem_of(error: QueueError) -> Problem:
 def refusal(status: int, name: str, detail: str, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Problem:
     """A problem that has no error of the queue behind it, as a wrong content type."""
     return Problem(status, detail, PREFIX + name, headers)
+
+
+def body_too_large(limit: int) -> Problem:
+    """What a body over the limit is refused with."""
+    return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")

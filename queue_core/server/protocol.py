@@ -18,7 +18,7 @@ from queue_core.server import appengine
 from queue_core.server.core import ServerCore
 from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
 from queue_core.server.lease_call import LeaseCall
-from queue_core.server.problems import Problem, refusal
+from queue_core.server.problems import body_too_large
 from queue_core.server.returning import Returning
 from queue_core.server.turns import Turns
 from queue_core.server.unheard import is_unheard
@@ -252,7 +252,7 @@ class HotProtocol(HttpToolsProtocol):
     def _refuse(self, cycle: HotCycle, count: int) -> None:
         """Answer a body that is too large, then read on for a while."""
         cycle.keep_alive = False
-        self._reply(cycle, cycle.door.refuse(too_large(self.max_body_bytes)))
+        self._reply(cycle, cycle.door.refuse(body_too_large(self.max_body_bytes)))
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
         self._drop(cycle, len(cycle.body) + count)
         cycle.body.clear()
@@ -321,11 +321,6 @@ def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bo
         parts.append(b"connection: close\r\n")
     parts.append(b"content-length: ")
     return b"".join(parts)
-
-
-def too_large(limit: int) -> Problem:
-    """What a body over the limit is refused with."""
-    return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
 
 
 def hot_protocol(core: ServerCore, *, limit: int) -> type[HotProtocol]:

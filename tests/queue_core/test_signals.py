@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -186,9 +186,10 @@ def test_one_who_begins_to_wait_while_somebody_looks_is_seen_at_the_next_publish
     read = os.scandir
 
     def read_too_early(path: Path) -> object:
-        entries = read(path)
+        with read(path) as entries:
+            seen = list(entries)
         ears.append(signals.subscribe("q", ANY))
-        return closing_after([], entries)
+        return nullcontext(seen)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", read_too_early)
@@ -198,12 +199,6 @@ def test_one_who_begins_to_wait_while_somebody_looks_is_seen_at_the_next_publish
     assert ear.wait(timeout_seconds=0)
     ear.close()
     signals.close()
-
-
-@contextmanager
-def closing_after(entries: "list[os.DirEntry[str]]", opened: "os._ScandirIterator[str]") -> "Iterator[list[object]]":
-    with opened:
-        yield list(entries)
 
 
 def test_where_the_mark_cant_be_told_every_publish_looks(tmp_path: Path) -> None:

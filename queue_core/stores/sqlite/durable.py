@@ -228,9 +228,9 @@ class SyncAhead:
 class FileLock:
     """A kernel lock between processes: fair enough, free of polling, and gone with its holder."""
 
-    def __init__(self, path: Path, *, mode: int) -> None:
+    def __init__(self, path: Path) -> None:
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            self._descriptor = open_lock_file(path)
         except OSError as error:
             raise StoreReadOnlyError(f"can't write {path} ({error.strerror}): make the folder writable") from error
 
@@ -245,6 +245,16 @@ class FileLock:
     def close(self) -> None:
         """Release the file."""
         os.close(self._descriptor)
+
+
+def lock_file(path: Path) -> Path:
+    """The small file beside a store's: whoever writes to the store locks it, and whoever waits writes a mark there."""
+    return path.with_name(path.name + "-lock")
+
+
+def open_lock_file(path: Path) -> int:
+    """A descriptor of it; it is made when it is not there. Raises `OSError`."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 def begin_to_write() -> Callable[[int], object]:

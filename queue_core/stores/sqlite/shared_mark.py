@@ -7,6 +7,8 @@ import secrets
 from pathlib import Path
 from threading import Lock
 
+from queue_core.stores.sqlite.durable import open_lock_file
+
 MARK_BYTES = 8
 
 
@@ -23,7 +25,7 @@ class SharedMark:
         self._descriptor: int | None = None
         self._mapped: mmap.mmap | None = None
         with contextlib.suppress(OSError):  # no room, or a file system that can't: unknown, for this process
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._descriptor = open_lock_file(path)
             if os.fstat(self._descriptor).st_size < MARK_BYTES:
                 os.posix_fallocate(self._descriptor, 0, MARK_BYTES)  # so that no change needs room on the disk
             self._mapped = mmap.mmap(self._descriptor, MARK_BYTES, prot=mmap.PROT_READ)

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from queue_core.clock import Clock, SystemClock
+from queue_core.stores.sqlite.durable import lock_file
 from queue_core.stores.sqlite.shared_mark import SharedMark
 from queue_core.task import TagFilter
 
@@ -52,7 +53,7 @@ class SocketSignals:
         self._folder = path.with_name(path.name + "-wake")
         self._clock = clock or SystemClock()
         self._numbers = counter(1)
-        self._began = SharedMark(path.with_name(path.name + "-lock"))
+        self._began = SharedMark(lock_file(path))
         self._nobody_since: bytes | None = None
         self._sender: socket.socket | None = None
         self._descriptor: int | None = None

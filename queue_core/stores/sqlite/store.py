@@ -17,7 +17,7 @@ from queue_core.store import Check, Meanwhile, Ticket, Unit
 from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
-from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead
+from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead, lock_file
 from queue_core.stores.sqlite.file import check_path, connect, inspect, page_bytes, prepare
 from queue_core.stores.sqlite.reading import Readers
 from queue_core.stores.sqlite.signals import SocketSignals
@@ -73,7 +73,7 @@ class SqliteStore:
         self._vfs = vfs
         check_path(self._path)
         inspect(self._driver, self._path, vfs)
-        self._file_lock = FileLock(self._beside("-lock"), mode=0o666)
+        self._file_lock = FileLock(lock_file(self._path))
         try:
             self._writer = prepare(self._driver, self._path, self._file_lock, vfs)
         except BaseException:
