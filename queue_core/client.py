@@ -5,9 +5,9 @@ from typing import Literal, cast
 from urllib.parse import urlencode
 
 from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_states, as_tokens
-from queue_core.errors import InvalidRequestError, LeaseLostError
+from queue_core.errors import InvalidRequestError
 from queue_core.http_api import values
-from queue_core.http_api.caller import Caller, Repeat, Retries, quoted
+from queue_core.http_api.caller import Caller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_wait_seconds
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
@@ -46,16 +46,11 @@ class HttpQueue:
         return self._name
 
     def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
-        """See `QueueApi.add`. Repeated when the answer is lost; `OutcomeUnknownError` when that can't be settled.
-
-        Names settle it always (a task that the first try added is `exists` then); tasks without names are known to
-        the server by a key, until it is started anew.
-        """
+        """See `QueueApi.add`."""
         _refuse_connection(connection)
         batch = as_new_tasks(tasks)
         body: Json = {"tasks": [values.new_task_json(task) for task in batch]}
-        repeat: Repeat = "safe" if all(task.name is not None for task in batch) else "keyed"
-        return values.added_of(self._caller.post(f"{self._path}/add", body, repeat=repeat).json()["added"])
+        return values.added_of(self._change("add", body)["added"])
 
     def lease(
         self,
@@ -68,8 +63,7 @@ class HttpQueue:
     ) -> list[Lease]:
         """See `QueueApi.lease`."""
         body = _lease_json(count, seconds, tags, worker, wait_seconds)
-        called = self._caller.post(f"{self._path}/lease", body, repeat="once", wait_seconds=wait_seconds)
-        return values.leases_of(called.json()["leases"])
+        return values.leases_of(self._grant("lease", body, wait_seconds)["leases"])
 
     def exchange(
         self,
@@ -81,15 +75,15 @@ class HttpQueue:
         worker: str = "",
         wait_seconds: float = 0.0,
     ) -> tuple[list[Lease], tuple[str, ...]]:
-        """See `QueueApi.exchange`. Not repeated: after an `OutcomeUnknownError` delete again, then lease."""
+        """See `QueueApi.exchange`."""
         body = _lease_json(count, seconds, tags, worker, wait_seconds)
         body["deletions"] = [values.deletion_json(deletion) for deletion in deletions]
-        answer = self._caller.post(f"{self._path}/exchange", body, repeat="once", wait_seconds=wait_seconds).json()
+        answer = self._grant("exchange", body, wait_seconds)
         return values.leases_of(answer["leases"]), tuple(cast("list[str]", answer["lost"]))
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
         """See `QueueApi.renew`."""
-        answer = self._ask("renew", {"tokens": as_tokens(leases), "seconds": seconds})
+        answer = self._change("renew", {"tokens": as_tokens(leases), "seconds": seconds})
         return values.many_of(Renewed, answer["renewed"])
 
     def release(
@@ -100,38 +94,26 @@ class HttpQueue:
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
     ) -> list[FinishedLease]:
-        """See `QueueApi.release`. When it had to be repeated, leases that are gone by then count as given back."""
+        """See `QueueApi.release`."""
         body: Json = {
             "tokens": as_tokens(leases),
             "delay_seconds": delay_seconds,
             "charge": charge,
             "dead_reason": dead_reason,
         }
-        called = self._caller.post(f"{self._path}/release", body, repeat="safe")
-        try:
-            return values.many_of(FinishedLease, called.json()["released"])
-        except LeaseLostError:
-            if called.was_ambiguous:
-                return []
-            raise
+        return values.many_of(FinishedLease, self._change("release", body)["released"])
 
     def delete(
         self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
     ) -> list[Added]:
-        """See `QueueApi.delete`. When it had to be repeated, leases that are gone by then count as deleted."""
+        """See `QueueApi.delete`."""
         _refuse_connection(connection)
         deletions = [values.deletion_json(deletion) for deletion in as_deletions(leases, then)]
-        called = self._caller.post(f"{self._path}/delete", {"deletions": deletions}, repeat="safe")
-        try:
-            return values.added_of(called.json()["added"])
-        except LeaseLostError:
-            if called.was_ambiguous:
-                return []
-            raise
+        return values.added_of(self._change("delete", {"deletions": deletions})["added"])
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """See `QueueApi.delete_by_name`."""
-        answer = self._ask("delete-by-name", {"names": as_names(names)})
+        answer = self._change("delete-by-name", {"names": as_names(names)})
         return cast("list[Literal['deleted', 'unknown', 'tombstoned']]", answer["outcomes"])
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
@@ -189,8 +171,17 @@ class HttpQueue:
         """Close the connections, also those of queues that share them; a call in another thread ends."""
         self._caller.close()
 
+    def _change(self, verb: str, body: Json) -> Json:
+        """A verb that takes effect once, however often it has to be sent."""
+        return self._caller.post(f"{self._path}/{verb}", body, repeat="keyed")
+
+    def _grant(self, verb: str, body: Json, wait_seconds: float) -> Json:
+        """The same for one that leases: its callers try again by themselves."""
+        path = f"{self._path}/{verb}"
+        return self._caller.post(path, body, repeat="keyed", wait_seconds=wait_seconds, patience="short")
+
     def _ask(self, verb: str, body: Json) -> Json:
-        return self._caller.post(f"{self._path}/{verb}", body, repeat="safe").json()
+        return self._caller.post(f"{self._path}/{verb}", body, repeat="safe")
 
 
 class HttpQueues:
@@ -217,12 +208,12 @@ class HttpQueues:
     def put_queue(self, spec: QueueSpec) -> bool:
         """See `QueuesApi.put_queue`."""
         path = f"/v1/queues/{quoted(spec.name)}"
-        return cast("bool", self._caller.call("PUT", path, values.settings_json(spec), repeat="safe").json()["created"])
+        return cast("bool", self._caller.call("PUT", path, values.settings_json(spec), repeat="safe")["created"])
 
     def delete_queue(self, name: str) -> int:
         """See `QueuesApi.delete_queue`."""
         called = self._caller.call("DELETE", f"/v1/queues/{quoted(name)}", None, repeat="once")
-        return cast("int", called.json()["count"])
+        return cast("int", called["count"])
 
     def queues(self) -> list[QueueSpec]:
         """See `QueuesApi.queues`."""
@@ -234,7 +225,7 @@ class HttpQueues:
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `QueuesApi.set_storage_limit`."""
-        self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe").json()
+        self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe")
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """See `QueuesApi.observe`."""
@@ -264,14 +255,14 @@ class HttpQueues:
         wanted = [{"queue": name, **values.tags_json(tags)} for name, tags in queues]
         body: Json = {"queues": wanted, "wait_seconds": wait_seconds}
         called = self._caller.post("/v1/wait", body, repeat="safe", wait_seconds=wait_seconds)
-        return cast("str | None", called.json()["queue"])
+        return cast("str | None", called["queue"])
 
     def close(self) -> None:
         """Close the connections; a call in another thread ends."""
         self._caller.close()
 
     def _post(self, path: str, body: Json) -> Json:
-        return self._caller.post(path, body, repeat="safe").json()
+        return self._caller.post(path, body, repeat="safe")
 
 
 def _refuse_connection(connection: object | None) -> None:

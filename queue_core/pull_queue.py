@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_states, as_tokens
 from queue_core.clock import Instant
-from queue_core.errors import LeaseLostError
+from queue_core.errors import LeaseLostError, StoreError
 from queue_core.limits import check_wait_seconds, check_worker
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
@@ -70,19 +70,24 @@ class PullQueue:
         def lease(turn: Turn) -> Granted:
             return turn.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
 
-        def exchange(turn: Turn) -> tuple[Granted, list[str]]:
+        def exchange(turn: Turn) -> tuple[Granted, Sequence[str]]:
             return turn.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
 
         unit = unit_of_lease(worker)
         granted, lost = self._service.run(exchange, unit=unit)
-        while granted.unsettled and not granted.leases:
-            granted = self._service.run(lease, unit=unit)
-        if not granted.leases and wait_seconds > 0:
-            granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
-        if self._service.is_late(granted.leases):
-            with suppress(LeaseLostError):
-                self.release(granted.leases, charge="uncounted")
-            granted = self._service.run(lease, unit=unit)
+        try:
+            while granted.unsettled and not granted.leases:
+                granted = self._service.run(lease, unit=unit)
+            if not granted.leases and wait_seconds > 0:
+                granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
+            if self._service.is_late(granted.leases):
+                with suppress(LeaseLostError):
+                    self.release(granted.leases, charge="uncounted")
+                granted = self._service.run(lease, unit=unit)
+        except StoreError:
+            if not deletions:
+                raise
+            granted = Granted(())  # the deletions took effect, which is to be told; a lease granted now ends by time
         return list(granted.leases), tuple(lost)
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:

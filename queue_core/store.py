@@ -222,16 +222,25 @@ class Transaction(Protocol):
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
-        """`add`, which takes effect once however often this call is sent, and through whichever server.
+    def of_call(self, call: ClientCall) -> "Transaction | None":
+        """Return the verbs as the store itself makes them take effect once for `call`; None: it does not.
 
-        Again within ten minutes at least it is answered as it was first. Raises `StoreUnavailableError`, taking the
-        transaction with it, when the call was not said to be a repeat and another transaction has answered it; and
-        `OutcomeUnknownError` for a call that came late: a later one of its session was answered.
+        Where it does not, `idempotency.once` does, over the two verbs below. Either way a call that is sent again
+        within ten minutes, through whichever server, is answered as it was first, with those of its leases that are
+        held still; and one that comes after a later call of its session raises `OutcomeUnknownError`.
         """
 
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
+        """Return the kept answer of a call; None: it has none. A call that is no repeat may go without the look.
+
+        Raises `OutcomeUnknownError` when a later call of its session was answered: what this one did is forgotten.
+        """
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        """Keep the answer to a call, JSON, instead of that to the one before it in its session; see `keep_answer`."""
+
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        """The last call of a client's session that was kept, and how it was answered."""
+        """The last call of a session that `keep_answer` kept, and how it was answered."""
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
         """Remember the answer to call `number` of a session, instead of the one before; for a day at least.

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from queue_core.clock import Instant
 from queue_core.errand import errand_of
+from queue_core.errors import OutcomeUnknownError
 from queue_core.stats import FinishedLease
 from queue_core.task import Lease, NewTask, TagFilter, Task
 
@@ -124,12 +125,28 @@ class HeldName:
 class ClientCall:
     """One call of a client's session, which has one under way at a time and numbers them upwards.
 
-    `is_repeat`: whether it may have been sent before, so that its answer is to be looked for.
+    `is_repeat`: whether it may have been sent before, so that its answer is to be looked for. `age_seconds`: it was
+    first sent no longer ago.
     """
 
     session: str
     number: int
     is_repeat: bool = False
+    age_seconds: int = 60
+
+    def answer_in(self, last: tuple[int, bytes] | None) -> bytes | None:
+        """Return the answer to this call, if `last`, the last call of its session and its answer, is this one.
+
+        Raises `OutcomeUnknownError` when it is a later one.
+        """
+        if last is None or last[0] < self.number:
+            return None
+        if last[0] > self.number:
+            raise OutcomeUnknownError(
+                f"call {self.number} of its session comes after call {last[0]} was answered: whether it took effect is "
+                "not known; look before repeating"
+            )
+        return last[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ Nothing leaves from here: a `Turn` only collects. Whoever opened it publishes on
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
-from queue_core import events, limits
+from pydantic_core import from_json, to_json
+
+from queue_core import events, idempotency, limits
 from queue_core.admission import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
 from queue_core.api import ALL_STATES, Observation
 from queue_core.building import builder
@@ -40,6 +43,8 @@ MAX_LIVE_PER_OBSERVATION = 2000
 
 new_request = builder(LeaseRequest)
 
+T = TypeVar("T")
+
 
 class Turn(Notes):
     """The verbs of one transaction, and what is to be told when it is durable.
@@ -63,37 +68,73 @@ class Turn(Notes):
 
     # -- producers ------------------------------------------------------------------------------------------------
 
-    def add(self, queue: str, tasks: Sequence[NewTask]) -> list[Added]:
+    def add(self, queue: str, tasks: Sequence[NewTask], *, call: ClientCall | None = None) -> list[Added]:
+        """A repeat of `call` is noted again: the server that added first may not have come to wake anybody."""
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
         self._storage.check(self.transaction, tasks, now=self.now)
-        added = self.transaction.add(queue, tasks, now=self.now)
+        added = self._once(
+            call,
+            lambda transaction: transaction.add(queue, tasks, now=self.now),
+            encode=idempotency.encode_added,
+            decode=idempotency.decode_added,
+        )
         self.note_added(queue, tasks, added)
         return added
 
-    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall) -> list[Added]:
-        """A repeat is noted again: whoever added first may not have come to tell of it."""
-        limits.check_add_count(len(tasks))
-        check_new_tasks(tasks)
-        self._storage.check(self.transaction, tasks, now=self.now)
-        added = self.transaction.add_once(queue, tasks, call, now=self.now)
-        self.note_added(queue, tasks, added)
-        return added
+    def _once(
+        self,
+        call: ClientCall | None,
+        run: Callable[[Transaction], T],
+        *,
+        encode: Callable[[T], bytes | None],
+        decode: Callable[[bytes], T],
+    ) -> T:
+        """Run a verb; for a client's call: so that it takes effect once, and a repeat is answered as it was."""
+        transaction = self.transaction
+        if call is None:
+            return run(transaction)
+        remembering = transaction.of_call(call)
+        if remembering is not None:
+            return run(remembering)
+        return idempotency.once(transaction, call, lambda: run(transaction), encode=encode, decode=decode, now=self.now)
 
     # -- workers --------------------------------------------------------------------------------------------------
 
     def lease(
-        self, queue: str, *, count: int, seconds: float | None, tags: TagFilter = ANY, worker: str = ""
+        self,
+        queue: str,
+        *,
+        count: int,
+        seconds: float | None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        call: ClientCall | None = None,
     ) -> Granted:
+        """A repeat of `call` gets the leases that it was granted, as far as they are held still, or others."""
         request = _lease_request(count, seconds, tags, worker)
-        errand = errand_of(worker)
+        if call is None:
+            return self._lease(self.transaction, queue, request)
+
+        def run(transaction: Transaction) -> tuple[Granted, Sequence[str]]:
+            return self._lease(transaction, queue, request), ()
+
+        encode = partial(idempotency.encode_exchanged, has_deleted=False)
+        granted, _ = self._once(call, run, encode=encode, decode=partial(self._exchanged_before, queue))
+        return granted
+
+    def _lease(self, transaction: Transaction, queue: str, request: LeaseRequest) -> Granted:
+        errand = errand_of(request.worker)
         granted = (
-            self.transaction.lease(queue, request, now=self.now)
+            transaction.lease(queue, request, now=self.now)
             if errand is None
-            else self._lease_alone(queue, errand, request)
+            else self._lease_alone(transaction, queue, errand, request)
         )
         self.note_granted(queue, granted)
         return granted
+
+    def _exchanged_before(self, queue: str, kept: bytes) -> tuple[Granted, Sequence[str]]:
+        return idempotency.decode_exchanged(kept, self.transaction, queue, now=self.now)
 
     def exchange(
         self,
@@ -104,30 +145,46 @@ class Turn(Notes):
         seconds: float | None,
         tags: TagFilter = ANY,
         worker: str = "",
-    ) -> tuple[Granted, list[str]]:
+        call: ClientCall | None = None,
+    ) -> tuple[Granted, Sequence[str]]:
         """Delete, then lease: what was granted, and the tokens that were not current.
 
-        Raises `WorkerRetiredError` after the deletions took effect; every other error before.
+        A repeat of `call` is told what became of its deletions, and gets the leases that it was granted, as far as they
+        are held still. Raises `WorkerRetiredError` after the deletions took effect; every other error before.
         """
         if not deletions:
-            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker), []
+            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker, call=call), []
         request = _lease_request(count, seconds, tags, worker)
         _check_deletions(deletions)
-        if errand_of(worker) is not None:
-            _, gone = self.delete(queue, deletions)
-            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker), gone
-        outcomes, granted = self.transaction.exchange(queue, deletions, request, now=self.now)
-        _, lost = self.note_deleted(queue, deletions, outcomes)
-        self.note_granted(queue, granted)
+        if call is None:
+            granted, lost = self._exchange(self.transaction, queue, deletions, request)
+        else:
+            granted, lost = self._once(
+                call,
+                lambda transaction: self._exchange(transaction, queue, deletions, request),
+                encode=partial(idempotency.encode_exchanged, has_deleted=True),
+                decode=partial(self._exchanged_before, queue),
+            )
         if granted.refused:
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
         return granted, lost
 
-    def _lease_alone(self, queue: str, errand: Errand, request: LeaseRequest) -> Granted:
+    def _exchange(
+        self, transaction: Transaction, queue: str, deletions: Sequence[Deletion], request: LeaseRequest
+    ) -> tuple[Granted, Sequence[str]]:
+        if errand_of(request.worker) is not None:
+            _, lost = self.note_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
+            return self._lease(transaction, queue, request), lost
+        outcomes, granted = transaction.exchange(queue, deletions, request, now=self.now)
+        _, lost = self.note_deleted(queue, deletions, outcomes)
+        self.note_granted(queue, granted)
+        return granted, lost
+
+    def _lease_alone(self, transaction: Transaction, queue: str, errand: Errand, request: LeaseRequest) -> Granted:
         """The one task that the worker is there for; once it had that, it is done."""
-        if self.transaction.queue(queue).paused:
+        if transaction.queue(queue).paused:
             return Granted(())
-        lease = self.transaction.lease_delayed(
+        lease = transaction.lease_delayed(
             queue,
             errand.task_id,
             expected=errand.held_until,
@@ -139,11 +196,19 @@ class Turn(Notes):
             raise WorkerRetiredError(f"worker {request.worker} was there for one task: finish and exit")
         return Granted((lease,))
 
-    def renew(self, queue: str, tokens: Sequence[str], *, seconds: float | None) -> list[Renewed | None]:
+    def renew(
+        self, queue: str, tokens: Sequence[str], *, seconds: float | None, call: ClientCall | None = None
+    ) -> list[Renewed | None]:
         limits.check_token_count(len(tokens))
         if seconds is not None:
             limits.check_lease_seconds(seconds)
-        outcomes = self.transaction.renew(queue, [Renewal(token, seconds) for token in tokens], now=self.now)
+        renewals = [Renewal(token, seconds) for token in tokens]
+        outcomes = self._once(
+            call,
+            lambda transaction: transaction.renew(queue, renewals, now=self.now),
+            encode=idempotency.encode_renewed,
+            decode=idempotency.decode_renewed,
+        )
         if self._lifecycle != "off":
             at = self.now
             self.note(
@@ -153,24 +218,37 @@ class Turn(Notes):
             )
         return outcomes
 
-    def release(self, queue: str, releases: Sequence[Release]) -> list[FinishedLease | None]:
+    def release(
+        self, queue: str, releases: Sequence[Release], *, call: ClientCall | None = None
+    ) -> list[FinishedLease | None]:
+        """A repeat of `call` is noted again, as that of an add is."""
         limits.check_token_count(len(releases))
         for release in releases:
             if release.delay_seconds is not None:
                 limits.check_delay_seconds(release.delay_seconds)
             limits.check_reason(release.dead_reason)
             check_choice("charge", release.charge, ("counted", "uncounted"))
-        outcomes = self.transaction.release(
-            queue, [replace(release, jitter=self._jitter()) for release in releases], now=self.now
+        drawn = [replace(release, jitter=self._jitter()) for release in releases]
+        outcomes = self._once(
+            call,
+            lambda transaction: transaction.release(queue, drawn, now=self.now),
+            encode=idempotency.encode_finished,
+            decode=idempotency.decode_finished,
         )
         self.note_finished([finished for finished in outcomes if finished is not None])
         return outcomes
 
-    def delete(self, queue: str, deletions: Sequence[Deletion]) -> tuple[list[Added], list[str]]:
+    def delete(
+        self, queue: str, deletions: Sequence[Deletion], *, call: ClientCall | None = None
+    ) -> tuple[list[Added], list[str]]:
         """What the deletions' `then` became, and the tokens that were not current."""
         _check_deletions(deletions)
-        outcomes = self.transaction.delete(queue, deletions, now=self.now)
-        return self.note_deleted(queue, deletions, outcomes)
+        return self._once(
+            call,
+            lambda transaction: self.note_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now)),
+            encode=idempotency.encode_deleted,
+            decode=idempotency.decode_deleted,
+        )
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -186,10 +264,17 @@ class Turn(Notes):
         self.transaction.set_storage_limit(limit_bytes)
         self._storage.forget()
 
-    def delete_by_name(self, queue: str, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+    def delete_by_name(
+        self, queue: str, names: Sequence[str], *, call: ClientCall | None = None
+    ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         limits.check_token_count(len(names))
         at = self.now
-        outcomes = self.transaction.delete_by_name(queue, names, now=at)
+        outcomes: list[Literal["deleted", "unknown", "tombstoned"]] = self._once(
+            call,
+            lambda transaction: transaction.delete_by_name(queue, names, now=at),
+            encode=to_json,
+            decode=from_json,
+        )
         self.note(
             QueueEvent(events.TASK_DELETED, at, queue, name)
             for name, outcome in zip(names, outcomes, strict=True)

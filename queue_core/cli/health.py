@@ -12,7 +12,7 @@ from queue_core.cli.output import print_json
 from queue_core.cli.target import Target, Where, find_target
 from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Caller, Retries
+from queue_core.http_api.caller import Caller, Retries, read
 
 TIMEOUT_SECONDS = 5.0
 NOT_FOUND = 404
@@ -49,10 +49,10 @@ def ask(target: Target, path: str, *, what: str, missing: Literal["bad", "fine"]
     """
     caller = Caller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
     try:
-        called = caller.call("GET", path, None, repeat="safe")
-        if missing == "fine" and called.answer.status == NOT_FOUND:
+        answer = caller.ask("GET", path, None, repeat="safe")
+        if missing == "fine" and answer.status == NOT_FOUND:
             return None
-        return dict(called.json())
+        return dict(read(answer))
     except QueueError as error:
         raise CommandError(
             f"not ready: {what}: {error}",

@@ -1,10 +1,12 @@
-"""One call to a server: sent again where a repeat is harmless, within bounds; its problem raised as the error it tells.
+"""One call to a server: sent again within bounds until its outcome is known; its problem raised as its error.
 
-What is harmless: anything that was not sent, or was refused because the store is away; `SAFE` verbs, which come to the
-same when done twice; adds, which carry a key (see `server/repeats.py`). A `ONCE` verb that was sent and not answered is
-never repeated: it might lease twice. Where several servers are known, the next one is tried at once.
+Sent again is anything that was not sent, or was refused because the store is away; `SAFE` verbs, which come to the same
+when done twice; and `KEYED` ones, which take effect once however often they are sent and through whichever server, as
+the store keeps the answer to each session's last call (see `server/idempotency.py`). A `ONCE` verb, once sent and not
+answered is never sent again. Where several servers are known, the next one is tried at once.
 """
 
+import math
 import random as random_source
 import secrets
 import time
@@ -16,15 +18,16 @@ from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
 
-from queue_core.building import builder
+from queue_core.clock import Clock, SystemClock
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
-from queue_core.http_api.problem_types import STALE_KEY, error_of
+from queue_core.http_api.problem_types import error_of
 from queue_core.http_api.servers import Server, Servers
 from queue_core.http_api.transport import Answer, AnswerLostError, NotSentError
 from queue_core.http_api.values import Json
 from queue_core.stores.urls import masked
 
 Repeat = Literal["safe", "once", "keyed"]
+Patience = Literal["short", "long"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +45,16 @@ class Retries:
 
 @dataclass(slots=True)
 class Session:
-    """Numbers the adds of one thread at a time.
-
-    `run` is the server's run that the present number was first sent to. Its repeats name that run too, whatever other
-    threads have learned since: only so does a later run know that they are repeats. `repeats`: as its server says.
-    """
+    """Numbers the calls of one thread at a time; `sent_at`: when the present one was first sent."""
 
     name: str
     number: int = 0
-    run: str | None = None
-    repeats: str = "run"
+    sent_at: float | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """What came back, and whether an earlier try may have taken effect already."""
-
-    answer: Answer
-    was_ambiguous: bool = False
-
-    def json(self) -> Json:
-        """The answer's JSON. Raises the error that a problem tells of."""
-        return _read(self.answer)
-
-
-new_called = builder(Called)
+    def key(self, *, now: float) -> str:
+        """Return the present call's `Idempotency-Key`."""
+        age_seconds = 0 if self.sent_at is None else max(1, math.ceil(now - self.sent_at))
+        return f"{self.name}/{self.number}/{age_seconds}"
 
 
 class Caller:
@@ -81,6 +69,7 @@ class Caller:
         timeout_seconds: float,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random_source.random,
+        clock: Clock | None = None,
     ) -> None:
         """Args:
         url: of a server, or of several joined by commas.
@@ -92,68 +81,102 @@ class Caller:
         self._timeout_seconds = timeout_seconds
         self._sleep = sleep
         self._jitter = jitter
+        self._clock = clock or SystemClock()
         self._sessions: deque[Session] = deque()
+        self._is_closed = False
 
-    def post(self, path: str, body: Json, *, repeat: Repeat, wait_seconds: float = 0.0) -> Called:
-        """POST; `wait_seconds` is how long the server was asked to wait."""
-        return self.call("POST", path, body, repeat=repeat, wait_seconds=wait_seconds)
+    def post(
+        self, path: str, body: Json, *, repeat: Repeat, wait_seconds: float = 0.0, patience: Patience = "long"
+    ) -> Json:
+        """POST; `wait_seconds` is how long the server was asked to wait. The answer's JSON."""
+        return self.call("POST", path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience)
 
     def get(self, path: str) -> Json:
         """GET."""
-        return self.call("GET", path, None, repeat="safe").json()
+        return self.call("GET", path, None, repeat="safe")
 
-    def call(self, method: str, path: str, body: Json | None, *, repeat: Repeat, wait_seconds: float = 0.0) -> Called:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Json | None,
+        *,
+        repeat: Repeat,
+        wait_seconds: float = 0.0,
+        patience: Patience = "long",
+    ) -> Json:
+        """See `ask`; the answer's JSON. Raises the error that a problem tells of, too."""
+        return read(self.ask(method, path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience))
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Json | None,
+        *,
+        repeat: Repeat,
+        wait_seconds: float = 0.0,
+        patience: Patience = "long",
+    ) -> Answer:
         """Ask until there is an answer or no try is left.
 
-        Raises `StoreUnavailableError` when there is none: `OutcomeUnknownError` if the request may have had its effect.
+        Args:
+            patience: `short`: a store that is away is asked for once through each server, and no answer that was lost
+                late is asked for again: the caller tries again by itself.
+
+        Raises `StoreUnavailableError` when there is no answer, and nothing was
+        changed; `OutcomeUnknownError` if the request may have had its effect.
         """
         data = b"" if body is None else to_json(body)
         session = self._take_session() if repeat == "keyed" else None
-        was_ambiguous = False
+        is_in_doubt = False
         tries = self._retries.tries * len(self._servers)
         for attempt in range(1, tries + 1):
             server = self._servers.current
             is_last = attempt == tries
+            sent_at = self._clock.monotonic()
             try:
-                answer = self._send(server, method, path, data, session, wait_seconds, is_repeat=was_ambiguous)
+                answer = self._send(server, method, path, data, session, wait_seconds)
             except NotSentError as error:
                 self._servers.leave(server)
-                if is_last:
-                    raise self._unreachable(error, was_ambiguous=was_ambiguous) from error
-                if session is not None and not was_ambiguous:
-                    session.run = None  # nobody has seen the key yet
-                self._pause(attempt)
-                continue
+                if is_last or self._is_closed:
+                    raise self._unreachable(error, is_in_doubt=is_in_doubt) from error
             except AnswerLostError as error:
                 self._servers.leave(server)
-                if is_last or repeat == "once":
+                is_in_doubt = True
+                if session is not None and session.sent_at is None:
+                    session.sent_at = sent_at
+                is_late = patience == "short" and self._clock.monotonic() - sent_at >= self._timeout_seconds
+                if is_last or is_late or repeat == "once" or self._is_closed:
                     raise _unknown(method, path, error) from error
-                was_ambiguous = True
-                self._pause(attempt)
-                continue
-            if answer.status == 412 and session is not None and not was_ambiguous and _is_stale(answer):
-                _forget_run(server, session)
-                continue
-            if answer.status == 503:
+            else:
+                if answer.status != 503:
+                    return self._settled(answer, session)
                 self._servers.leave(server)
-                is_unknown = isinstance(_problem(answer), OutcomeUnknownError)
-                if not is_last and self._may_repeat(repeat, session, attempt, is_unknown=is_unknown):
-                    was_ambiguous = was_ambiguous or is_unknown
-                    self._pause(attempt)
-                    continue
-                if was_ambiguous and not is_unknown:  # nothing was done this time; before, it may have been
-                    raise OutcomeUnknownError(
-                        f"{_problem(answer)}; it was sent before and may have taken effect then: look before repeating"
-                    )
-            if session is not None:
-                self._sessions.append(session)
-            return new_called(answer, was_ambiguous)
-        raise StoreUnavailableError(
-            f"{masked(self.url)} is started anew again and again: nothing was done; try again later"
-        )
+                problem = _problem(answer)
+                is_unknown = isinstance(problem, OutcomeUnknownError)
+                if is_unknown and session is not None and session.sent_at is None:
+                    session.sent_at = sent_at
+                may_repeat = repeat != "once" and (is_unknown or patience == "long" or attempt < len(self._servers))
+                if is_last or not may_repeat:
+                    if is_in_doubt and not is_unknown:  # nothing was done this time; before, it may have been
+                        raise OutcomeUnknownError(
+                            f"{problem}; it was sent before and may have taken effect then: look before repeating"
+                        )
+                    return self._settled(answer, session)
+                is_in_doubt = is_in_doubt or is_unknown
+            self._pause(attempt)
+        raise AssertionError("the last try returns or raises")
+
+    def _settled(self, answer: Answer, session: Session | None) -> Answer:
+        """The session may number the next call: what became of this one is known, or never will be."""
+        if session is not None:
+            self._sessions.append(session)
+        return answer
 
     def close(self) -> None:
         """Close the connections; calls in other threads end."""
+        self._is_closed = True
         self._servers.close()
 
     def _pause(self, attempt: int) -> None:
@@ -162,33 +185,14 @@ class Caller:
         if not others:
             self._sleep(self._retries.pause_seconds(rounds - 1, draw=self._jitter()))
 
-    def _may_repeat(self, repeat: Repeat, session: Session | None, attempt: int, *, is_unknown: bool) -> bool:
-        """Whether a refusal for now is worth another try: not when a change may have happened behind it, unless it is
-        known again. A lease is asked of every server once: who leases has a patience of its own."""
-        if repeat == "safe":
-            return True
-        if session is not None:
-            return not is_unknown or session.repeats == "store"
-        return not is_unknown and attempt < len(self._servers)
-
     def _send(
-        self,
-        server: Server,
-        method: str,
-        path: str,
-        data: bytes,
-        session: Session | None,
-        wait_seconds: float,
-        *,
-        is_repeat: bool,
+        self, server: Server, method: str, path: str, data: bytes, session: Session | None, wait_seconds: float
     ) -> Answer:
         head = f"{method} {path}{server.head}"
-        if session is not None:
-            if session.run is None:
-                session.run, session.repeats = self._known_run(server), server.repeats
-            head += f"idempotency-key: {session.run}/{session.name}/{session.number}/{int(is_repeat)}\r\n"
         if method != "GET":
             head += f"content-type: application/json\r\ncontent-length: {len(data)}\r\n"
+        if session is not None:  # last: all before it is the same from call to call, which a server makes use of
+            head += f"idempotency-key: {session.key(now=self._clock.monotonic())}\r\n"
         request = head.encode("ascii") + b"\r\n" + data
         return server.transport.ask(request, timeout_seconds=self._timeout_seconds + wait_seconds)
 
@@ -198,25 +202,11 @@ class Caller:
         except IndexError:
             session = Session(secrets.token_hex(8))
         session.number += 1
-        session.run = None
+        session.sent_at = None
         return session
 
-    def _known_run(self, server: Server) -> str:
-        run = server.run
-        if run is None:
-            try:
-                answer = server.transport.ask(
-                    f"GET /livez{server.head}\r\n".encode("ascii"), timeout_seconds=self._timeout_seconds
-                )
-            except AnswerLostError as error:
-                raise NotSentError(str(error)) from error  # the add itself was not sent
-            told = _read(answer)
-            run = server.run = str(told["run"])
-            server.repeats = str(told.get("repeats", "run"))
-        return run
-
-    def _unreachable(self, error: NotSentError, *, was_ambiguous: bool) -> StoreUnavailableError:
-        if was_ambiguous:
+    def _unreachable(self, error: NotSentError, *, is_in_doubt: bool) -> StoreUnavailableError:
+        if is_in_doubt:
             return OutcomeUnknownError(
                 f"{masked(self.url)} went away ({error}) after it was sent a change: it may have taken effect; look "
                 "before repeating"
@@ -231,18 +221,8 @@ def quoted(name: str) -> str:
     return quote(name, safe="") or "%20"
 
 
-def _is_stale(answer: Answer) -> bool:
-    return cast("Json", from_json(answer.body)).get("type") == STALE_KEY
-
-
-def _forget_run(server: Server, session: Session) -> None:
-    """The run is over and the add was not done there: both start anew, unless another thread has already."""
-    if server.run == session.run:
-        server.run = None
-    session.run = None
-
-
-def _read(answer: Answer) -> Json:
+def read(answer: Answer) -> Json:
+    """An answer's JSON. Raises the error that a problem tells of."""
     if answer.status >= 400:
         raise _problem(answer)
     return cast("Json", from_json(answer.body))

@@ -17,9 +17,6 @@ from queue_core.errors import (
 )
 
 PREFIX = "urn:towline:problem:"
-STALE_KEY = PREFIX + "stale-key"
-"""The idempotency key is of another run of the server; nothing was done. Ask for the present run, then send again."""
-
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 

@@ -14,15 +14,11 @@ class Server:
 
     Args:
         head: what follows a request's path.
-        run: which run of it answered last; another one after each start.
-        repeats: who knows an add again: this run alone, or the store, for every server on it.
     """
 
     url: str
     transport: Transport
     head: str
-    run: str | None = None
-    repeats: str = "run"
 
 
 class Servers:

@@ -195,9 +195,6 @@ class Health(Answer):
 
     status: Literal["ok"]
     run: str = Field(description="Another one after each start.")
-    repeats: Literal["run", "store"] = Field(
-        description="Who knows adds without names again: this run, or the store, for all servers on it."
-    )
 
 
 class ProblemOut(BaseModel):

@@ -24,6 +24,7 @@ from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_ring import RecentEvents, event_json
 from queue_core.server.handlers import Call
 from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, json_reply, reply_of
+from queue_core.server.idempotency import HEADER
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
 from queue_core.server.problems import body_too_large, refusal
@@ -147,7 +148,11 @@ async def _let_in(core: ServerCore, endpoint: Endpoint, request: HttpRequest) ->
         check_json(request.headers.raw)
         body = endpoint.takes.model_validate_json(await _body(request.receive, limit=core.options.max_body_bytes))
     path = {key: str(value) for key, value in request.path_params.items()}
-    return Call(path, request.query_params.multi_items(), body)
+    return Call(path, request.query_params.multi_items(), body, _key_of(request))
+
+
+def _key_of(request: HttpRequest) -> bytes | None:
+    return next((value for name, value in request.headers.raw if name == HEADER), None)
 
 
 async def refuse(request: HttpRequest, error: Exception) -> Response:

@@ -22,7 +22,6 @@ from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
 from queue_core.server.remote_turns import RemoteTurns
-from queue_core.server.repeats import Repeats
 from queue_core.server.returning import MAX_RETURNING, Returning
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
@@ -60,8 +59,7 @@ class ServerCore:
         self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
         self.readiness = Readiness(self.turns, self.service.clock, run=self.run)
         self.gate = Gate(options)
-        self.repeats = Repeats(self.run, kept_by_store=store.is_remote)
-        self.hot = HotVerbs(self.gate, self.turns, self.waiting, self.repeats)
+        self.hot = HotVerbs(self.gate, self.turns, self.waiting)
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
         self.appengine = AppEngineDoor(
@@ -72,7 +70,7 @@ class ServerCore:
 
     def health(self) -> Json:
         """What probes and clients are told of this run."""
-        return {"status": "ok", "run": self.run, "repeats": "store" if self.service.store.is_remote else "run"}
+        return {"status": "ok", "run": self.run}
 
     async def look(self, step: Step[T]) -> T:
         """One reading step, beside the loop: what it costs nobody else waits for."""

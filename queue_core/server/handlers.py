@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from queue_core import limits
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
@@ -13,9 +13,12 @@ from queue_core.pull_queue import lease_lost
 from queue_core.server import wire
 from queue_core.server.core import ServerCore
 from queue_core.server.event_ring import event_json
+from queue_core.server.hot import once_step
+from queue_core.server.idempotency import client_call
 from queue_core.server.problems import refusal
 from queue_core.service import Step
-from queue_core.store import Release
+from queue_core.stats import FinishedLease
+from queue_core.store import ClientCall, Release
 from queue_core.task import TagFilter
 from queue_core.verbs import Turn
 
@@ -31,6 +34,7 @@ class Call:
     path: dict[str, str]
     query: Sequence[tuple[str, str]]
     body: wire.Wire
+    key: bytes | None = None
 
     @property
     def queue(self) -> str:
@@ -70,7 +74,11 @@ class Call:
 async def release(core: ServerCore, call: Call) -> Json:
     asked = call.read(wire.ReleaseRequest)
     releases = [Release(token, asked.delay_seconds, asked.charge, asked.dead_reason) for token in asked.tokens]
-    outcomes = await core.turns.run(lambda turn: turn.release(call.queue, releases))
+
+    def run(turn: Turn, client_call: ClientCall | None) -> list[FinishedLease | None]:
+        return turn.release(call.queue, releases, call=client_call)
+
+    outcomes = await core.turns.run(once_step(client_call(call.key), run)[0])
     lost = [token for token, outcome in zip(asked.tokens, outcomes, strict=True) if outcome is None]
     if lost:
         raise lease_lost("release", lost)
@@ -79,7 +87,11 @@ async def release(core: ServerCore, call: Call) -> Json:
 
 async def delete_by_name(core: ServerCore, call: Call) -> Json:
     names = call.read(wire.NamesRequest).names
-    return {"outcomes": await core.turns.run(lambda turn: turn.delete_by_name(call.queue, names))}
+
+    def run(turn: Turn, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        return turn.delete_by_name(call.queue, names, call=client_call)
+
+    return {"outcomes": await core.turns.run(once_step(client_call(call.key), run)[0])}
 
 
 # -- administrators ---------------------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 Both doors lead here: the ASGI application (`app.py`) and the protocol's short way (`protocol.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -19,31 +20,33 @@ from queue_core.pull_queue import lease_lost
 from queue_core.server import events, wire
 from queue_core.server.asked import Asked, exchange_of, lease_of
 from queue_core.server.auth import Gate, Headers
-from queue_core.server.kept_adds import KeptAdd
+from queue_core.server.idempotency import HEADER, OnceStep, client_call
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
-from queue_core.server.repeats import Repeats
-from queue_core.server.turns import Done, Turns
+from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
-from queue_core.store import Added, ClientCall, Unit
-from queue_core.task import Lease, NewTask
+from queue_core.service import Step
+from queue_core.store import Added, ClientCall, Renewed, Unit
+from queue_core.task import NewTask
+from queue_core.verbs import Turn
 
 JSON = b"application/json"
 MAX_PREPARED_LEASES = 8
 """Of more than these an answer takes longer to make than the disk does, and is not to keep it waiting."""
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer, before it is bytes on a connection. `leases`: those that it grants."""
+    """An answer, before it is bytes on a connection."""
 
     status: int
     body: bytes
     media_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    leases: Sequence[Lease] = ()
 
 
 new_reply = builder(Reply)
@@ -68,6 +71,15 @@ class Request:
     reply: Callable[[Reply], None]
     is_gone: Callable[[], bool]
     is_admitted: bool = False
+    key: bytes | None = None
+    """The value of its `Idempotency-Key`, where that was not left among the headers."""
+
+    @property
+    def call(self) -> ClientCall | None:
+        """The client's call that this is, if it may be sent again. Raises `InvalidRequestError`."""
+        if self.key is not None:
+            return client_call(self.key)
+        return client_call(next((value for name, value in self.headers if name == HEADER), None))
 
 
 new_request = builder(Request)
@@ -88,11 +100,10 @@ class HotVerbs:
 
     VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
 
-    def __init__(self, gate: Gate, turns: Turns, waiting: WaitingLeases, repeats: Repeats) -> None:
+    def __init__(self, gate: Gate, turns: Turns, waiting: WaitingLeases) -> None:
         self._gate = gate
         self._turns = turns
         self._waiting = waiting
-        self._repeats = repeats
         self._verbs: dict[str, Callable[[Request], LeaseCall | None]] = {
             "add": self._add,
             "lease": self._lease,
@@ -120,19 +131,13 @@ class HotVerbs:
         """The caller is gone."""
         self._waiting.cancel(call)
 
-    def give_back(self, leases: Sequence[Lease]) -> None:
-        """These were granted and never reached their caller: nobody works on them."""
-        self._waiting.give_back(leases[0].queue, leases)
-
     def _add(self, request: Request) -> None:
         queue = request.queue
         tasks = [task.value() for task in wire.AddRequest.model_validate_json(request.body).tasks]
         check_same_queue(tasks, queue)
 
-        def start(call: ClientCall | None, done: Done) -> None:
-            step = KeptAdd(queue, tasks, call) if call is not None else lambda turn: turn.add(queue, tasks)
-            unit: Unit = "verb" if call is None else "transaction"
-            self._turns.submit(step, done, size_bytes=len(request.body), unit=unit)
+        def add(turn: Turn, call: ClientCall | None) -> list[Added]:
+            return turn.add(queue, tasks, call=call)
 
         def done(outcome: object) -> None:
             if isinstance(outcome, list):
@@ -140,11 +145,8 @@ class HotVerbs:
             else:
                 request.reply(reply_of(outcome))
 
-        key = _key(request.headers)
-        if key is None:
-            start(None, done)
-        else:
-            self._repeats.once(key, start, done)
+        step, unit = once_step(request.call, add)
+        self._turns.submit(step, done, size_bytes=len(request.body), unit=unit)
 
     def _lease(self, request: Request) -> LeaseCall:
         return self._begin(request, lease_of(request.body))
@@ -176,6 +178,7 @@ class HotVerbs:
             request.is_gone,
             answering.prepare,
             size_bytes=len(request.body),
+            client_call=request.call,
         )
         self._waiting.start(call)
         return call
@@ -192,7 +195,11 @@ class HotVerbs:
             else:
                 request.reply(json_reply({"renewed": list_json(outcome)}))
 
-        self._turns.submit(lambda turn: turn.renew(request.queue, asked.tokens, seconds=asked.seconds), done)
+        def renew(turn: Turn, call: ClientCall | None) -> list[Renewed | None]:
+            return turn.renew(request.queue, asked.tokens, seconds=asked.seconds, call=call)
+
+        step, _ = once_step(request.call, renew)
+        self._turns.submit(step, done)
 
     def _delete(self, request: Request) -> None:
         deletions = wire.DeleteRequest.model_validate_json(request.body).values()
@@ -207,10 +214,11 @@ class HotVerbs:
             else:
                 request.reply(json_reply({"added": [added_json(one) for one in added]}))
 
-        size_bytes = len(request.body)
-        self._turns.submit(
-            lambda turn: turn.delete(request.queue, deletions), delete, size_bytes=size_bytes, unit="verb"
-        )
+        def run(turn: Turn, call: ClientCall | None) -> tuple[list[Added], list[str]]:
+            return turn.delete(request.queue, deletions, call=call)
+
+        step, unit = once_step(request.call, run)
+        self._turns.submit(step, delete, size_bytes=len(request.body), unit=unit)
 
 
 class _Answering:
@@ -239,7 +247,7 @@ class _Answering:
         body: Json = {"leases": [lease_json(lease) for lease in leases]}
         if self._request.verb == "exchange":
             body["lost"] = outcome.lost
-        return new_reply(200, to_json(body), leases=leases)
+        return new_reply(200, to_json(body))
 
 
 def json_reply(value: object, *, status: int = 200) -> Reply:
@@ -278,5 +286,12 @@ def check_same_queue(tasks: list[NewTask], queue: str) -> None:
             raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
 
 
-def _key(headers: Headers) -> bytes | None:
-    return next((value for name, value in headers if name == b"idempotency-key"), None)
+def once_step(call: ClientCall | None, run: Callable[[Turn, ClientCall | None], T]) -> tuple[Step[T], Unit]:
+    """Return a verb as a step, and how it is committed: what is to be known again goes with its kept answer."""
+    if call is None:
+        return partial(_run_unkept, run), "verb"
+    return OnceStep(call, run), "transaction"
+
+
+def _run_unkept(run: Callable[[Turn, ClientCall | None], T], turn: Turn) -> T:
+    return run(turn, None)

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queue_core.building import builder
 from queue_core.errors import QueueError
-from queue_core.store import Deletion, Granted
+from queue_core.store import ClientCall, Deletion, Granted
 from queue_core.task import TagFilter
 from queue_core.verbs import Turn
 from queue_core.waiters import Waiter
@@ -22,6 +22,8 @@ class LeaseAnswer:
 
 new_answer = builder(LeaseAnswer)
 NOTHING = Granted(())
+WAITED = ".w"
+"""Marks the session under which a client's call leases after it has waited: its deletions have an answer already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +49,10 @@ class LeaseCall:
     prepare: Callable[[object], None] | None = None
     """Makes an answer ready: see `Prepare` in `turns.py`."""
     size_bytes: int = 0
+    client_call: ClientCall | None = None
+    """The client's call that this is, if it may be sent again."""
+    has_deleted: bool = False
+    """Whether its deletions took effect: whatever becomes of the lease, that is to be told."""
     lost: tuple[str, ...] = ()
     is_over: bool = False
     ends_at: float | None = None
@@ -61,17 +67,33 @@ class LeaseCall:
         """Delete what is done, and lease."""
         if self.grant is not None:
             return new_answer(self.grant(turn))
+        call = self.client_call
         granted, lost = turn.exchange(
-            self.queue, self.deletions, count=self.count, seconds=self.seconds, tags=self.tags, worker=self.worker
+            self.queue,
+            self.deletions,
+            count=self.count,
+            seconds=self.seconds,
+            tags=self.tags,
+            worker=self.worker,
+            call=call,
         )
         self.lost = tuple(lost)
+        if call is not None:
+            if call.is_repeat and self.wait_seconds and not granted.leases:
+                granted = self.lease(turn)  # it may have been granted something after it had waited
+            self.client_call = replace(call, is_repeat=True)
         return new_answer(granted, self.lost)
 
     def lease(self, turn: Turn) -> Granted:
         """Lease what there is now; nothing is deleted again."""
         if self.grant is not None:
             return self.grant(turn)
-        return turn.lease(self.queue, count=self.count, seconds=self.seconds, tags=self.tags, worker=self.worker)
+        call = self.client_call
+        if call is not None:
+            call = replace(call, session=call.session + WAITED)
+        return turn.lease(
+            self.queue, count=self.count, seconds=self.seconds, tags=self.tags, worker=self.worker, call=call
+        )
 
     def stop_timer(self) -> None:
         """The time is of no matter any more."""

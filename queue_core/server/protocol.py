@@ -7,7 +7,6 @@ is answered, `Expect: 100-continue`, an upgrade), takes uvicorn's own way to the
 import asyncio
 import os
 import select
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -17,12 +16,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from queue_core.server import appengine
 from queue_core.server.core import ServerCore
 from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
+from queue_core.server.idempotency import HEADER
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import body_too_large
 from queue_core.server.returning import Returning
 from queue_core.server.turns import Turns
-from queue_core.server.unheard import is_unheard
-from queue_core.task import Lease
 
 PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
@@ -36,21 +34,37 @@ MAX_KNOWN_BYTES = 2 << 10
 MAX_HEARD_BYTES = 64 << 10
 """Read at once without the loop; the rest of a longer request is left to it."""
 END_OF_HEAD = b"\r\n\r\n"
+KEY_LINE = b"\r\nidempotency-key: "
+MAX_KEY_BYTES = 128
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 @dataclass(frozen=True, slots=True)
 class KnownHead:
-    """The head of a request on the short way, and what was read from it: one that is the same byte for byte, with a
-    body of the same size, need not be read again. A worker that goes from task to task sends it for hours."""
+    """The head of a request on the short way, and what was read from it: one that is the same byte for byte, but for
+    an `Idempotency-Key` at its end, with a body of the same size, need not be read again. A worker that goes from task
+    to task sends it for hours.
+
+    Args:
+        head: as far as the key, or to its end where there is none.
+        tail_bytes: what comes after the key: the end of the head and the body.
+    """
 
     head: bytes
-    request_bytes: int
+    tail_bytes: int
     door: Door
     verb: str
     queue: str
     headers: list[tuple[bytes, bytes]]
     is_admitted: bool
+    is_keyed: bool
+
+    def end_of_head(self, data: bytes) -> int:
+        """Where the head of a request that begins as this one does ends; 0 where it goes on otherwise."""
+        end = len(data) - self.tail_bytes
+        if not len(self.head) <= end <= len(self.head) + MAX_KEY_BYTES:
+            return 0
+        return end if data.find(b"\r", len(self.head)) == end and data.startswith(END_OF_HEAD, end) else 0
 
 
 class HotCycle(RequestResponseCycle):
@@ -83,16 +97,12 @@ class HotProtocol(HttpToolsProtocol):
     turns: Turns
     returning: Returning
     max_body_bytes: int
-    granted: Sequence[Lease] = ()
-    """Leases in the last answer, until the caller says something: then it has read it."""
-
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made with."""
     known: KnownHead | None = None
     answered_at = 0.0
     is_between = True
     """Whether the parser is between two requests, so that what arrives next is the beginning of one."""
-    read_error: OSError | None = None
 
     def data_received(self, data: bytes) -> None:
         """A request whose head is known goes past the parser."""
@@ -100,11 +110,11 @@ class HotProtocol(HttpToolsProtocol):
         self.returning.forget(self)
         if not self.is_between or (self.cycle is not None and not self.cycle.response_complete):
             super().data_received(data)
-        elif known is not None and len(data) == known.request_bytes and data.startswith(known.head):
-            self.granted = ()
+        elif known is not None and data.startswith(known.head) and (end := known.end_of_head(data)):
             cycle = self.cycle = HotCycle(known.door, known.verb, known.queue, known.headers, keep_alive=True)
             cycle.more_body = False
-            self._start(cycle, data[len(known.head) :], is_admitted=known.is_admitted)
+            key = data[len(known.head) : end] if known.is_keyed else None
+            self._start(cycle, data[end + len(END_OF_HEAD) :], is_admitted=known.is_admitted, key=key)
         else:
             before = self.cycle
             super().data_received(data)
@@ -118,11 +128,8 @@ class HotProtocol(HttpToolsProtocol):
             return
         try:
             data = os.read(self.transport.get_extra_info("socket").fileno(), MAX_HEARD_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self.read_error = error  # the loop finds the end too, but not why
-            return
+        except OSError:
+            return  # nothing is there yet, or the loop finds the end too
         if data:
             self.data_received(data)
 
@@ -131,24 +138,28 @@ class HotProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if not isinstance(cycle, HotCycle) or not cycle.keep_alive or not self.is_between:
             return
-        head_bytes = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES) + len(END_OF_HEAD)
-        is_usual = cycle.verb != "add"  # whose head has a key, never the same
-        if is_usual and head_bytes > len(END_OF_HEAD) and head_bytes + len(cycle.body) == len(data):
+        end = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES)
+        if end < 0 or end + len(END_OF_HEAD) + len(cycle.body) != len(data):
+            return
+        key_at = data.rfind(KEY_LINE, 0, end)
+        is_keyed = key_at >= 0 and b"\r" not in data[key_at + len(KEY_LINE) : end]
+        is_usual = is_keyed or not any(name == HEADER for name, _ in cycle.headers)
+        if is_usual:
             self.known = KnownHead(
-                data[:head_bytes],
-                len(data),
+                data[: key_at + len(KEY_LINE) if is_keyed else end],
+                len(data) - end,
                 cycle.door,
                 cycle.verb,
                 cycle.queue,
-                cycle.headers,
+                [header for header in cycle.headers if header[0] != HEADER],
                 is_admitted=cycle.call is not None,  # else it may have been refused
+                is_keyed=is_keyed,
             )
 
     def on_message_begin(self) -> None:
         """Count anew."""
         self.is_between = False
         self.header_bytes = 0
-        self.granted = ()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -193,7 +204,7 @@ class HotProtocol(HttpToolsProtocol):
             cycle.more_body = False
             self._start(cycle, bytes(cycle.body), is_admitted=False)
 
-    def _start(self, cycle: HotCycle, body: bytes, *, is_admitted: bool) -> None:
+    def _start(self, cycle: HotCycle, body: bytes, *, is_admitted: bool, key: bytes | None = None) -> None:
         cycle.call = cycle.door.start(
             new_request(
                 cycle.verb,
@@ -204,18 +215,16 @@ class HotProtocol(HttpToolsProtocol):
                 partial(self._reply, cycle),
                 self._is_gone,
                 is_admitted,
+                key,
             )
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller hung up, or its link is dead; then an answer may never have arrived."""
-        exc = exc or self.read_error
+        """The caller hung up, or its link is dead. A lease that was answered stays granted: it may have been read."""
         self.returning.forget(self)
         cycle = self.cycle
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
-        if self.granted and exc is not None and is_unheard(self.transport):
-            self.hot.give_back(self.granted)
         super().connection_lost(exc)
         if isinstance(cycle, HotCycle) and cycle.call is not None and not cycle.response_complete:
             self.hot.hang_up(cycle.call)
@@ -290,7 +299,6 @@ class HotProtocol(HttpToolsProtocol):
                 type(self).usual_head = (defaults, head_of(reply, defaults, keep_alive=True))
             head = self.usual_head[1]
         self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
-        self.granted = reply.leases
         cycle.response_complete = True
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
         if cycle.keep_alive:

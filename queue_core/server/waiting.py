@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-from queue_core.errors import QueueError, UnknownQueueError
+from queue_core.errors import QueueError, StoreError, UnknownQueueError
 from queue_core.notes import Wake
 from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
 from queue_core.server.following import following
@@ -21,7 +21,7 @@ from queue_core.server.roster import Roster
 from queue_core.server.turns import Follower, Turns
 from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
-from queue_core.store import Release, Unit
+from queue_core.store import ClientCall, Release, Unit
 from queue_core.task import Lease, TagFilter
 from queue_core.verb_values import unit_of_lease
 from queue_core.verbs import Turn
@@ -59,6 +59,8 @@ class WaitingLeases:
             gone=self.retry_queue,
             failed=self._refuse_all,
         )
+        self._sessions: dict[str, LeaseCall] = {}
+        """By the session of a client: its call that is under way, the last that came."""
         self._news: dict[str, int] = {}
         self._looking: dict[str, bool] = {}
         """Queues that are looked at, or were a moment ago; and whether something was heard of them meanwhile."""
@@ -80,17 +82,29 @@ class WaitingLeases:
     def start(self, call: LeaseCall) -> None:
         """Delete and lease; wait when there is nothing to lease."""
         self.roster.asked(call, now=self._service.clock.monotonic())
+        if call.client_call is not None:
+            self._supersede(call, call.client_call)
         self._submit(call, partial(self._exchange, call))
 
+    def _supersede(self, call: LeaseCall, client_call: ClientCall) -> None:
+        """End the same client's call before this one, if that waits still: its connection is dead."""
+        before = self._sessions.get(client_call.session)
+        if before is not None and before.client_call is not None and before.client_call.number > client_call.number:
+            return  # this one was late on its way, and nobody listens to it
+        self._sessions[client_call.session] = call
+        if before is not None and before.waiter is not None and self._waiters.discard(before.waiter):
+            self._end(before, LeaseAnswer(NOTHING, before.lost))
+
     def cancel(self, call: LeaseCall) -> None:
-        """The caller hung up: forget it. What was granted meanwhile is given back as if it had never been leased:
-        not counted, and in its old place."""
+        """The caller hung up: forget it. What was granted meanwhile, and not told, is given back as if it had never
+        been leased: not counted, and in its old place. But not to a client that may ask again for the same leases."""
         if not call.is_over:
             self.roster.ended(call, now=self._service.clock.monotonic(), hung_up=True)
         call.is_over = True
         if call.waiter is not None:
             self._waiters.discard(call.waiter)
         call.stop_timer()
+        self._forget_session(call)
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
         """Nobody got to know of these: as if they had never been granted."""
@@ -133,7 +147,7 @@ class WaitingLeases:
         for queue in self.watchers.queues():
             self.watchers.tell_all(queue)
         for waiter in self._discard(list(self._waiters)):
-            self._end(waiter.handle, error)
+            self._fail(waiter.handle, error)
 
     def watch(self, watcher: Watcher) -> None:
         """Tell of ready tasks without leasing them, once."""
@@ -173,12 +187,15 @@ class WaitingLeases:
 
     def _decide(self, call: LeaseCall, outcome: object) -> None:
         if not isinstance(outcome, LeaseAnswer):
-            self._end(call, outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
+            self._fail(call, outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             return
         granted = outcome.granted
+        call.has_deleted = bool(call.deletions)
+        is_repeatable = call.client_call is not None
         if call.is_over:
-            self.give_back(call.queue, granted.leases)
-        elif self._service.is_late(granted.leases):
+            if not is_repeatable:
+                self.give_back(call.queue, granted.leases)
+        elif not is_repeatable and self._service.is_late(granted.leases):
             self.give_back(call.queue, granted.leases)
             self._submit_again(call)
         elif granted.leases:
@@ -189,8 +206,27 @@ class WaitingLeases:
         else:
             self._wait_on(call)
 
+    def _fail(self, call: LeaseCall, error: Exception) -> None:
+        """The store failed: what it did before that is told all the same."""
+        if call.has_deleted and isinstance(error, StoreError):
+            self._end(call, LeaseAnswer(NOTHING, call.lost))
+        else:
+            self._end(call, error)
+
+    def _forget_session(self, call: LeaseCall) -> None:
+        client_call = call.client_call
+        if client_call is not None and self._sessions.get(client_call.session) is call:
+            del self._sessions[client_call.session]
+
+    def _is_asked_again(self, call: LeaseCall) -> bool:
+        """Whether its client has sent it once more, or a later one: then nobody listens to this one."""
+        client_call = call.client_call
+        return client_call is not None and self._sessions.get(client_call.session, call) is not call
+
     def _wait_on(self, call: LeaseCall) -> None:
-        if self._may_wait(call):
+        if self._is_asked_again(call):
+            self._end(call, LeaseAnswer(NOTHING, call.lost))
+        elif self._may_wait(call):
             self._wait(call)
         else:
             self._end(call, LeaseAnswer(NOTHING, call.lost))
@@ -224,6 +260,7 @@ class WaitingLeases:
 
     def _end(self, call: LeaseCall, answer: LeaseAnswer | Exception) -> None:
         call.stop_timer()
+        self._forget_session(call)
         if not call.is_over:
             call.is_over = True
             try:

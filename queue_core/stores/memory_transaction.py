@@ -1,7 +1,6 @@
 """The verbs of the reference store: the semantics over dicts. It looks at every task, so that nothing is kept twice."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
@@ -22,12 +21,15 @@ from queue_core.store import (
     Renewal,
     Renewed,
 )
-from queue_core.stores import memory_looking, once
+from queue_core.stores import memory_looking
 from queue_core.stores.memory_queue import MemoryQueue
 from queue_core.stores.memory_queues import MemoryQueues
 from queue_core.task import Lease, NewTask, TagFilter, Task, TaskState, lease_of, parse_token
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+
+MAX_SESSIONS = 20_000
+"""Clients' sessions whose last answer is kept."""
 
 
 class MemoryTransaction(MemoryQueues):
@@ -303,14 +305,23 @@ class MemoryTransaction(MemoryQueues):
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
-        return once.add_once(self, queue, tasks, replace(call, is_repeat=True), now=now)  # nothing is rolled back here
+    def of_call(self, call: ClientCall) -> None:  # noqa: ARG002 - the protocol's
+        return None
+
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
+        return call.answer_in(self._answers.get(call.session))
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return self._answers.get(session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
-        kept = self._answers.get(session)
+        kept = self._answers.pop(session, None)
         if kept is not None and kept[0] >= number:
+            self._answers[session] = kept
             raise StoreUnavailableError(f"call {number} of session {session!r} came late: {kept[0]} was answered")
         self._answers[session] = (number, answer)
+        if len(self._answers) > MAX_SESSIONS:
+            del self._answers[next(iter(self._answers))]

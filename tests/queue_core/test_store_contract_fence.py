@@ -6,7 +6,7 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.errors import QueueMovedError, StoreUnavailableError, UnknownQueueError
-from queue_core.store import ClientCall, Deletion, HeldName, LeaseRequest, Release, Renewal, Store, Transaction
+from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Renewal, Store, Transaction
 from queue_core.task import ANY, NewTask, TaskState
 from tests.support.moved_tasks import ELSEWHERE, a_task, fence, held_names, hold, opened_again, peek, restore
 from tests.support.task_builders import QUEUE, SPEC, a_queue, add, at, delete, lease, names, stats
@@ -16,7 +16,6 @@ from tests.support.task_builders import QUEUE, SPEC, a_queue, add, at, delete, l
 Verb = Callable[[Transaction, str], object]
 CHANGES: dict[str, Verb] = {
     "add": lambda t, _: t.add(QUEUE, [NewTask()], now=at(1)),
-    "add_once": lambda t, _: t.add_once(QUEUE, [NewTask()], ClientCall("one", 1), now=at(1)),
     "lease": lambda t, _: t.lease(QUEUE, LeaseRequest(1, 10.0, ANY, "worker-1"), now=at(1)),
     "renew": lambda t, token: t.renew(QUEUE, [Renewal(token, 10)], now=at(1)),
     "release": lambda t, token: t.release(QUEUE, [Release(token, 0)], now=at(1)),

@@ -2,7 +2,7 @@
 its clients take anything else for a broken network, which their workers do not survive."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import structlog
@@ -26,7 +26,7 @@ from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
 from queue_core.service import Step
 from queue_core.store import Granted
-from queue_core.task import ANY, Lease
+from queue_core.task import ANY
 from queue_core.verbs import Turn
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class AppEngineDoor:
         def answer(outcome: LeaseAnswer | Exception) -> None:
             if isinstance(outcome, LeaseAnswer):
                 leases = outcome.granted.leases
-                request.reply(_reply(leasing.lease_response(leases), leases=leases))
+                request.reply(_reply(leasing.lease_response(leases)))
             elif isinstance(outcome, WorkerRetiredError):  # there is no code that its loop would survive
                 request.reply(_reply(leasing.lease_response(())))
             else:
@@ -243,8 +243,8 @@ def reply_of(outcome: object) -> Reply:
     return _application_error(Code.INTERNAL_ERROR, "the server made a mistake; its log has the details")
 
 
-def _reply(response: bytes, *, leases: Sequence[Lease] = ()) -> Reply:
-    return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE, (), leases)
+def _reply(response: bytes) -> Reply:
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
 
 
 def _application_error(code: Code, detail: str) -> Reply:

@@ -19,7 +19,6 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores import once
 from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, storage, working
 from queue_core.stores.postgres.administering import NameOutcome
 from queue_core.stores.postgres.step import Step
@@ -175,8 +174,14 @@ class PostgresTransaction:
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
-        return once.add_once(self, queue, tasks, call, now=now)
+    def of_call(self, call: ClientCall) -> None:  # noqa: ARG002 - the protocol's
+        return None
+
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
+        return call.answer_in(self.last_answer(call.session)) if call.is_repeat else None
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return administering.last_answer(self._step, session)

@@ -9,7 +9,7 @@ from redis.crc import key_slot
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
-from queue_core.store import Added, ClientCall
+from queue_core.store import Added
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import IDS, key_of
 from queue_core.stores.redis.line import Cell
@@ -24,13 +24,11 @@ _NO_IDS = ord("i")
 _ALONE, _BRING_NONE = b"", b"-"
 
 
-def add(
-    calls: Calls, queue: str, tasks: Sequence[NewTask], *, now: Instant, once: ClientCall | None = None
-) -> list[Added]:
-    """See `Transaction.add` and `Transaction.add_once`: a repeat is known to Redis as a repeat of our own would be."""
+def add(calls: Calls, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+    """See `Transaction.add`."""
     queues = queues_of(calls, queue, tasks)
     head, cells = pack(">QH", now, len(tasks)), cells_of(queues, queue, tasks, now=now)
-    data = change_with_ids(calls, "add", queues, [head], cells, ids=len(tasks), once=once)
+    data = change_with_ids(calls, "add", queues, [head], cells, ids=len(tasks))
     return parse_added(tasks, data, DATA)[0]
 
 
@@ -43,17 +41,16 @@ def change_with_ids(
     *,
     ids: int,
     worker: str = "",
-    once: ClientCall | None = None,
 ) -> bytes:
     """Call a verb that needs up to so many ids: in a cluster it answers when a new block must be brought."""
     if not calls.in_cluster:
-        return calls.change_several(verb, queues, [*head, _ALONE, *cells], worker=worker, once=_numbered(once, 0))
+        return calls.change_several(verb, queues, [*head, _ALONE, *cells], worker=worker)
     block = _BRING_NONE
     keys = [key_of(queue) for queue in queues]
     for attempt in range(MAX_ATTEMPTS):
-        answer = calls.link.call(verb, keys, [*head, block, *cells], once=_numbered(once, attempt))
+        answer = calls.send(verb, keys, [*head, block, *cells])
         letter = answer[:1] if isinstance(answer, bytes) else b""
-        if letter == b"s" and once is not None and attempt < MAX_ATTEMPTS - 1:
+        if letter == b"s" and calls.is_repeatable and attempt < MAX_ATTEMPTS - 1:
             continue  # this call came before, and was answered at a later attempt
         if letter != b"i":
             return calls.noted(answer, queues, worker=worker)
@@ -61,11 +58,6 @@ def change_with_ids(
         last = calls.link.ask(IDS, "INCRBY", IDS, size)
         block = pack(">QQ", int(last) - size + 1 if isinstance(last, int) else 0, size)
     raise StoreUnavailableError(f"other processes were quicker to bring ids to queue {queues[0]!r}: try again")
-
-
-def _numbered(once: ClientCall | None, attempt: int) -> tuple[str, int] | None:
-    """Each attempt is a call of its own to Redis."""
-    return None if once is None else (f"c.{once.session}", once.number * MAX_ATTEMPTS + attempt)
 
 
 def queues_of(calls: Calls, queue: str, tasks: Sequence[NewTask]) -> list[str]:

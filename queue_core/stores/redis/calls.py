@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from queue_core.admission import check_lease_time, check_not_moved
 from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
+from queue_core.store import ClientCall
 from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.line import Answer, Cell
 from queue_core.stores.redis.link import Link
@@ -28,14 +29,23 @@ class Calls:
         self.link = link
         self.in_cluster = in_cluster
         self.forget: Callable[[str], None] = lambda _: None
-        self._signals = signals
+        self.signals = signals
+        self.is_repeatable = False
+
+    def of_call(self, call: ClientCall) -> "Calls":
+        """The same for one call of a client: what changes a queue takes effect once however often that is made."""
+        return CallsOnce(self, call)
+
+    def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
+        """Call a verb that changes something; see `Link.call`."""
+        return self.link.call(verb, keys, args)
 
     def change(self, verb: str, queue: str, *args: Cell, worker: str = "") -> bytes:
         """Call a verb that changes one queue. Raises for what refuses it."""
-        answer = self.link.call(verb, (key_of(queue),), args)
+        answer = self.send(verb, (key_of(queue),), args)
         data = self.done(answer, worker=worker)
         if data[1] & HEARD:
-            self._signals.note_listeners(queue)
+            self.signals.note_listeners(queue)
         return data
 
     def change_several(
@@ -45,10 +55,9 @@ class Calls:
         args: Sequence[Cell],
         *,
         worker: str = "",
-        once: tuple[str, int] | None = None,
     ) -> bytes:
-        """Call a verb that changes several queues at once, and begins with the first; `once`: see `Link.call`."""
-        answer = self.link.call(verb, [key_of(queue) for queue in queues], args, once=once)
+        """Call a verb that changes several queues at once, and begins with the first."""
+        answer = self.send(verb, [key_of(queue) for queue in queues], args)
         return self.noted(answer, queues, worker=worker)
 
     def noted(self, answer: Answer, queues: Sequence[str], *, worker: str = "") -> bytes:
@@ -56,12 +65,12 @@ class Calls:
         data = self.done(answer, worker=worker)
         if data[1] & HEARD:
             for queue in queues:
-                self._signals.note_listeners(queue)
+                self.signals.note_listeners(queue)
         return data
 
     def note_listeners(self, queue: str) -> None:
         """Somebody may wait on the queue: what became leasable is to be published."""
-        self._signals.note_listeners(queue)
+        self.signals.note_listeners(queue)
 
     def look(self, verb: str, queue: str, *args: Cell) -> bytes:
         """Call a verb that only looks at one queue."""
@@ -102,3 +111,25 @@ class Calls:
         """All queues, in the order of their birth; one that is just being dropped may be among them."""
         listed = self.link.ask(QUEUES, "ZRANGE", QUEUES, 0, -1)
         return [name.decode() for name in listed if isinstance(name, bytes)] if isinstance(listed, list) else []
+
+
+MAX_STEPS = 64
+"""Calls of one queue's functions that a client's call may come to."""
+
+
+class CallsOnce(Calls):
+    """The calls that one call of a client comes to: a repeat of it is known to Redis, whichever process makes it."""
+
+    def __init__(self, calls: Calls, call: ClientCall) -> None:
+        super().__init__(calls.link, calls.signals, in_cluster=calls.in_cluster)
+        self.forget = calls.forget
+        self.is_repeatable = True
+        self._session = f"c.{call.session}"
+        self._first = call.number * MAX_STEPS
+        self._steps: dict[str, int] = {}
+
+    def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
+        """See `Calls.send`: each has a number of its own, in the order in which they are made."""
+        step = self._steps.get(keys[0], 0)
+        self._steps[keys[0]] = step + 1
+        return self.link.call(verb, keys, args, once=(self._session, self._first + min(step, MAX_STEPS - 1)))

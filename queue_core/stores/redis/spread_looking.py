@@ -9,7 +9,7 @@ from secrets import randbits
 
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, positions_of
-from queue_core.store import HeldName, Page
+from queue_core.store import ClientCall, HeldName, Page
 from queue_core.stores.redis.spread import Spread, Spreads, by_shard
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import Lease, QueueSpec, TagFilter, Task, TaskState
@@ -171,6 +171,9 @@ class SpreadLooking:
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
         return self._plain.workers_seen(workers)
+
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
+        return self._plain.answer_of(call, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return self._plain.last_answer(session)

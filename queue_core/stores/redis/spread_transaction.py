@@ -39,11 +39,13 @@ Routed = tuple[Spread | None, int, NewTask]
 class SpreadTransaction(SpreadAdministering):
     """See `Transaction`. A queue that is not spread is left to `RedisTransaction`."""
 
-    def __init__(self, calls: Calls, wanted: Mapping[str, int]) -> None:
+    def __init__(self, calls: Calls, wanted: Mapping[str, int], spreads: Spreads | None = None) -> None:
         """Args:
         wanted: the number of shards of queues that are to be spread when they are created.
+        spreads: what is known of those that are; None: nothing yet.
         """
-        super().__init__(calls, RedisTransaction(calls), Spreads(calls, wanted))
+        super().__init__(calls, RedisTransaction(calls), spreads or Spreads(calls, wanted))
+        self._wanted = wanted
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -80,9 +82,6 @@ class SpreadTransaction(SpreadAdministering):
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
         return self._add(queue, tasks, lambda name, some: self._plain.add(name, some, now=now))
-
-    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
-        return self._add(queue, tasks, lambda name, some: self._plain.add_once(name, some, call, now=now))
 
     def _add(self, queue: str, tasks: Sequence[NewTask], add: Add) -> list[Added]:
         """One step, but in a cluster a step for each shard: its names decide where a task goes."""
@@ -250,6 +249,13 @@ class SpreadTransaction(SpreadAdministering):
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return self._plain.lead(name, holder, seconds=seconds, now=now)
+
+    def of_call(self, call: ClientCall) -> "SpreadTransaction":
+        calls = self._calls.of_call(call)
+        return SpreadTransaction(calls, self._wanted, self._spreads)
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self._plain.note_answer(call, answer, now=now)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
         self._plain.keep_answer(session, number, answer, now=now)

@@ -171,8 +171,14 @@ class RedisTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         administering.set_moved(self._calls, queue, to)
 
-    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
-        return adding.add(self._calls, queue, tasks, now=now, once=call)
+    def of_call(self, call: ClientCall) -> "RedisTransaction":
+        return RedisTransaction(self._calls.of_call(call))
+
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002 - of `of_call`
+        return None
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        """See `answer_of`."""
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return moving.last_answer(self._calls, session)

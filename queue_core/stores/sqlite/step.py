@@ -14,6 +14,7 @@ from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
+from queue_core.stores.sqlite.answer_log import write_answers
 from queue_core.stores.sqlite.counts import Counts
 from queue_core.stores.sqlite.driver import Connection, Cursor
 from queue_core.stores.sqlite.read_ahead import ReadAhead
@@ -71,6 +72,8 @@ class Known:
         self.workers: set[str] = set()  # that have leased before, and are not retired
         self.examined = 0
         self.examined_session = ""
+        self.calls: dict[str, int] = {}  # the last call of each session that was answered here
+        self.kept_answers = 0
 
     def forget(self) -> None:
         """Know nothing: after a rollback, or when the catalog has changed."""
@@ -90,6 +93,7 @@ class Step:
     __slots__ = (
         "_finished",
         "_new_tags",
+        "answers",
         "arrived",
         "arriving",
         "connection",
@@ -118,6 +122,8 @@ class Step:
         self._finished: dict[int, list[Sample]] = {}
         self.now = Instant(0)
         self._new_tags = 0
+        self.answers: dict[str, str] = {}
+        """By the session of a client: the answer to its last call in this transaction, as it is kept."""
         if seen is None or seen != known.seen:
             self._look_again()
         self.next_id = known.next_id  # ids are given to tasks in order, and never a second time
@@ -287,8 +293,10 @@ class Step:
         self._finished = {}
 
     def write(self) -> None:
-        """Write samples and counters; the last act before the commit."""
+        """Write samples, answers and counters; the last act before the commit."""
         self.write_samples()
+        if self.answers:
+            write_answers(self.cursor, self.answers, now=self.now)
         known, last_id = self.known, self.next_id - 1
         if last_id != known.counted_id and not self.arrived:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))

@@ -21,10 +21,10 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores import once
 from queue_core.stores.sqlite import (
     adding,
     administering,
+    answers,
     arriving,
     ending,
     exchanging,
@@ -232,8 +232,14 @@ class SqliteTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         moving.set_moved(self._step, queue, to)
 
-    def add_once(self, queue: str, tasks: Sequence[NewTask], call: ClientCall, *, now: Instant) -> list[Added]:
-        return once.add_once(self, queue, tasks, call, now=now)
+    def of_call(self, call: ClientCall) -> None:  # noqa: ARG002 - the protocol's
+        return None
+
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
+        return answers.answer_of(self._bare, call, now=now)
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+        answers.note_answer(self._bare, call, answer)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return sessions.last_answer(self._bare, session)

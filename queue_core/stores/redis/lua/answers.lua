@@ -6,8 +6,8 @@ local STALE = 's'
 local VERBATIM, WITH_LEASES = 'a', 'l'
 local KEPT = '>I8I8c1I4'                  -- number, when the session was last noted, form, length of what comes first
 
--- The leases of `kept` that are still held as they were granted.
-local function leases_again(key, kept)
+-- The leases of `kept` that are still held at `now` as they were granted.
+local function leases_again(key, kept, now)
   local keys = keys_of(key)
   local leases = {}
   for at = 1, #kept, 16 do
@@ -15,7 +15,7 @@ local function leases_again(key, kept)
     local member = member_of(id)
     local expires_at = call('ZSCORE', keys.leased, member)
     local held = expires_at and parse_held(call('HGET', key, AS_HELD .. member))
-    if held and held.leased_at == leased_at then
+    if held and held.leased_at == leased_at and tonumber(expires_at) > now then
       local payload = held.flags == IS_LONG and call('HGET', keys.payloads, member)
       leases[#leases + 1] = pack_lease(member, held, tonumber(expires_at), call('HGET', key, member), payload)
     end
@@ -24,13 +24,13 @@ local function leases_again(key, kept)
 end
 
 -- What answers a call at once, because of what is kept of its session's last one; nil: it is a new call.
-function answer_again(key, kept, number)
+function answer_again(key, kept, number, now)
   local last, _, form, length, at = parse(KEPT, kept)
   if number > last then return nil end
   if number < last then return STALE end
   local answer = sub(kept, at, at + length - 1)
   if form == VERBATIM then return answer end
-  return answer .. leases_again(key, sub(kept, at + length))
+  return answer .. leases_again(key, sub(kept, at + length), now)
 end
 
 -- How an answer is kept: whole or, where it ends with leases, what comes before these and where to find them again.
@@ -55,7 +55,7 @@ function changes_beside(name, verb, grows)
   changes(name, function(keys, args)
     local key, number = keys[1] .. ':k:' .. args[1], tonumber(args[2])
     local kept = call('GET', key)
-    local answer = kept and answer_again(keys[1], kept, number)
+    local answer = kept and answer_again(keys[1], kept, number, 0)
     if answer then return answer end
     answer = verb(keys, args)
     call('SET', key, kept_answer(number, 0, answer), 'EX', KEPT_SECONDS)

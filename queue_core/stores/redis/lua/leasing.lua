@@ -236,6 +236,8 @@ local function lease(keys, args)
   if too_long then return too_long end
   local flags, expired, leases, kept = grant(queue, request, seen_at)
   local before = 'o' .. char(flags) .. pack('>I2I2', 0, #expired) .. concat(expired)
+  -- A client's call that got nothing is tried again under its number, as long as it waits.
+  if leases == '' and sub(queue.session, 1, 3) == AS_SESSION .. 'c.' then queue.session = false end
   return finish(queue, before .. leases, before, kept)
 end
 

@@ -77,7 +77,7 @@ function open_fenced(key, now, args, worker, fields)
   queue.session, queue.number, queue.cells_read = session, tonumber(args[2]), cells
   local kept = cells[4]
   if kept then
-    local answer = answer_again(key, kept, queue.number)
+    local answer = answer_again(key, kept, queue.number, now)
     if answer then return nil, answer end
     queue.noted_at = parse('>I8', kept, 9)
   end

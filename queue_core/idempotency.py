@@ -1,0 +1,127 @@
+"""A client's call takes effect once, however often it is sent: its answer is kept in the transaction of its change.
+
+Pure but for the transaction it is given. Stores that remember calls by themselves (`Transaction.of_call`) do without.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pydantic_core import from_json, to_json
+
+from queue_core.clock import Instant
+from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.stats import FinishedLease
+from queue_core.store import Added, ClientCall, Granted, Renewed, Transaction
+from queue_core.task import ANY, Lease, TaskState, lease_of
+
+T = TypeVar("T")
+
+Encode = Callable[[T], bytes | None]
+Decode = Callable[[bytes], T]
+
+RENEWED = ("token", "name", "tag", "worker", "lease_number", "expires_at")
+
+
+def once(
+    transaction: Transaction,
+    call: ClientCall,
+    run: Callable[[], T],
+    *,
+    encode: Encode[T],
+    decode: Decode[T],
+    now: Instant,
+) -> T:
+    """Return the kept answer of `call`, or run it and keep its answer.
+
+    Args:
+        encode: an answer as bytes; None: nothing was changed, so nothing is kept.
+
+    Raises what `Transaction.answer_of`, `Transaction.note_answer` and `run` raise.
+    """
+    kept = transaction.answer_of(call, now=now)
+    if kept is not None:
+        return decode(kept)
+    outcome = run()
+    answer = encode(outcome)
+    if answer is not None:
+        transaction.note_answer(call, answer, now=now)
+    return outcome
+
+
+def held_again(transaction: Transaction, queue: str, names: Sequence[Sequence[str]], *, now: Instant) -> list[Lease]:
+    """Return those leases of a kept answer, given as [name, token], that are still held as they were granted."""
+    if not names:
+        return []
+    tokens = {token for _, token in names}
+    page = transaction.peek(
+        queue,
+        ANY,
+        frozenset({TaskState.LEASED}),
+        names=[name for name, _ in names],
+        limit=len(names),
+        payload_bytes=MAX_PAYLOAD_BYTES,
+        now=now,
+    )
+    held = {task.token: lease_of(task) for task in page.tasks if task.token in tokens and task.eta > now}
+    return [held[token] for _, token in names if token in held]
+
+
+# -- answers as bytes -------------------------------------------------------------------------------------------------
+
+
+def encode_added(added: Sequence[Added]) -> bytes:
+    """Outcomes of an add."""
+    return to_json([(one.name, one.status, one.ready) for one in added])
+
+
+def decode_added(kept: bytes) -> list[Added]:
+    """See `encode_added`."""
+    return [Added(name, status, ready) for name, status, ready in from_json(kept)]
+
+
+def encode_exchanged(outcome: tuple[Granted, Sequence[str]], *, has_deleted: bool) -> bytes | None:
+    """What an exchange granted and which tokens were not current; None when it changed nothing."""
+    granted, lost = outcome
+    if not has_deleted and not granted.leases:
+        return None
+    return to_json([[(lease.name, lease.token) for lease in granted.leases], list(lost), granted.refused])
+
+
+def decode_exchanged(
+    kept: bytes, transaction: Transaction, queue: str, *, now: Instant
+) -> tuple[Granted, Sequence[str]]:
+    """See `encode_exchanged`: the leases are those that are held still."""
+    names, lost, refused = from_json(kept)
+    return Granted(tuple(held_again(transaction, queue, names, now=now)), refused=refused), lost
+
+
+def encode_deleted(outcome: tuple[Sequence[Added], Sequence[str]]) -> bytes:
+    """What the deletions' `then` became, and the tokens that were not current."""
+    added, lost = outcome
+    return to_json([[(one.name, one.status, one.ready) for one in added], list(lost)])
+
+
+def decode_deleted(kept: bytes) -> tuple[list[Added], list[str]]:
+    """See `encode_deleted`."""
+    added, lost = from_json(kept)
+    return [Added(name, status, ready) for name, status, ready in added], lost
+
+
+def encode_renewed(outcomes: Sequence[Renewed | None]) -> bytes:
+    """Outcomes of a renewal; None for a token that was not current."""
+    return to_json([one and [getattr(one, field) for field in RENEWED] for one in outcomes])
+
+
+def decode_renewed(kept: bytes) -> list[Renewed | None]:
+    """See `encode_renewed`."""
+    return [one and Renewed(*one) for one in from_json(kept)]
+
+
+def encode_finished(outcomes: Sequence[FinishedLease | None]) -> bytes:
+    """Outcomes of a release; None for a token that was not current."""
+    return to_json(list(outcomes))
+
+
+def decode_finished(kept: bytes) -> list[FinishedLease | None]:
+    """See `encode_finished`."""
+    return [one and FinishedLease(**one) for one in from_json(kept)]
