@@ -130,11 +130,15 @@ class Caller:
         data = b"" if body is None else to_json(body)
         session = self._take_session() if repeat == "keyed" else None
         is_in_doubt = False
+        ends_at = self._clock.monotonic() + wait_seconds
         tries = self._retries.tries * len(self._servers)
         for attempt in range(1, tries + 1):
             server = self._servers.current
             is_last = attempt == tries
             sent_at = self._clock.monotonic()
+            if wait_seconds and body is not None and session is not None and session.sent_at is not None:
+                wait_seconds = max(0.0, ends_at - sent_at)
+                data = to_json({**body, "wait_seconds": wait_seconds})
             try:
                 answer = self._send(server, method, path, data, session, wait_seconds)
             except NotSentError as error:
@@ -146,7 +150,9 @@ class Caller:
                 is_in_doubt = True
                 if session is not None and session.sent_at is None:
                     session.sent_at = sent_at
-                is_late = patience == "short" and self._clock.monotonic() - sent_at >= self._timeout_seconds
+                is_late = (
+                    patience == "short" and self._clock.monotonic() - sent_at >= self._timeout_seconds + wait_seconds
+                )
                 if is_last or is_late or repeat == "once" or self._is_closed:
                     raise _unknown(method, path, error) from error
             else:
@@ -155,8 +161,8 @@ class Caller:
                 self._servers.leave(server)
                 problem = _problem(answer)
                 is_unknown = isinstance(problem, OutcomeUnknownError)
-                if is_unknown and session is not None and session.sent_at is None:
-                    session.sent_at = sent_at
+                if is_unknown:
+                    _note_sent(session, sent_at)
                 may_repeat = repeat != "once" and (is_unknown or patience == "long" or attempt < len(self._servers))
                 if is_last or not may_repeat:
                     if is_in_doubt and not is_unknown:  # nothing was done this time; before, it may have been
@@ -214,6 +220,12 @@ class Caller:
         return StoreUnavailableError(
             f"can't reach {masked(self.url)}: {error}; is `towline serve` or `towline up` running?"
         )
+
+
+def _note_sent(session: Session | None, sent_at: float) -> None:
+    """The call may have taken effect: from now on it is a repeat, as old as its first try."""
+    if session is not None and session.sent_at is None:
+        session.sent_at = sent_at
 
 
 def quoted(name: str) -> str:

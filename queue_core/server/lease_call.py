@@ -79,7 +79,7 @@ class LeaseCall:
         )
         self.lost = tuple(lost)
         if call is not None:
-            if call.is_repeat and self.wait_seconds and not granted.leases:
+            if call.is_repeat and not granted.leases:
                 granted = self.lease(turn)  # it may have been granted something after it had waited
             self.client_call = replace(call, is_repeat=True)
         return new_answer(granted, self.lost)

@@ -6,6 +6,7 @@ counts what was heard of a queue, and who missed some has the queue looked at ag
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
@@ -21,7 +22,7 @@ from queue_core.server.roster import Roster
 from queue_core.server.turns import Follower, Turns
 from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
-from queue_core.store import ClientCall, Release, Unit
+from queue_core.store import ClientCall, Granted, Release, Unit
 from queue_core.task import Lease, TagFilter
 from queue_core.verb_values import unit_of_lease
 from queue_core.verbs import Turn
@@ -195,9 +196,12 @@ class WaitingLeases:
         if call.is_over:
             if not is_repeatable:
                 self.give_back(call.queue, granted.leases)
-        elif not is_repeatable and self._service.is_late(granted.leases):
-            self.give_back(call.queue, granted.leases)
-            self._submit_again(call)
+        elif self._service.is_late(granted.leases):
+            if is_repeatable:  # another server may have told its client of them meanwhile
+                self._renew_late(call, granted.leases)
+            else:
+                self.give_back(call.queue, granted.leases)
+                self._submit_again(call)
         elif granted.leases:
             self._end(call, outcome)
             self._note_active(call)
@@ -205,6 +209,26 @@ class WaitingLeases:
             self._submit_again(call)
         else:
             self._wait_on(call)
+
+    def _renew_late(self, call: LeaseCall, leases: Sequence[Lease]) -> None:
+        """Leases that are told late are told with their whole time ahead, as far as they are held still."""
+
+        def renewed(outcome: object) -> None:
+            if not isinstance(outcome, list):
+                self._fail(call, outcome if isinstance(outcome, Exception) else TypeError(f"no outcome: {outcome!r}"))
+                return
+            held = [
+                replace(lease, expires_at=one.expires_at)
+                for lease, one in zip(leases, outcome, strict=True)
+                if one is not None
+            ]
+            if held:
+                self._end(call, LeaseAnswer(Granted(tuple(held)), call.lost))
+            else:
+                self._submit_again(call)
+
+        tokens = [lease.token for lease in leases]
+        self._turns.submit(lambda turn: turn.renew(call.queue, tokens, seconds=call.seconds), renewed)
 
     def _fail(self, call: LeaseCall, error: Exception) -> None:
         """The store failed: what it did before that is told all the same."""

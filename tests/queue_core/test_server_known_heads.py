@@ -40,8 +40,20 @@ def test_requests_with_one_head_and_other_bodies_are_told_apart(server: RunningS
     _add(server, *(f"t{number}" for number in range(6)))
     with server.connect() as connection:
         counts = [len(_leased(connection, request("POST", LEASE, body))) for body in (ONE, TWO, ONE, TWO)]
-        assert _known(server) == [request("POST", LEASE, ONE)[: -len(ONE)]]
+        assert _known(server) == [request("POST", LEASE, ONE)[: -len(b"\r\n\r\n" + ONE)]]
     assert counts == [1, 2, 1, 2]
+
+
+def test_requests_that_differ_in_their_keys_are_told_apart(server: RunningServer) -> None:
+    _add(server, *(f"t{number}" for number in range(6)))
+    with server.connect() as connection:
+        names = []
+        for key in ("s/9/0", "s/9/1", "s/10/0", "s/10/1", "t/1/0"):
+            head, _, body = request("POST", LEASE, ONE).partition(b"\r\n\r\n")
+            names += _leased(connection, head + b"\r\nidempotency-key: %b\r\n\r\n" % key.encode() + body)
+        assert len(_known(server)) == 1
+        assert _known(server)[0].endswith(b"idempotency-key: ")
+    assert names == ["t0", "t0", "t1", "t1", "t2"]
 
 
 def test_a_request_of_another_size_or_of_another_path_is_parsed(server: RunningServer) -> None:
@@ -95,7 +107,7 @@ def test_a_body_in_chunks_makes_no_head_known(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("verb", "headers"),
     [
-        pytest.param("add", HEADERS, id="adds have keys, which differ"),
+        pytest.param("add", (("idempotency-key", "s/1/0"), *HEADERS), id="a key before other headers"),
         pytest.param("lease", (*HEADERS, ("x", "y" * MAX_KNOWN_BYTES)), id="a long head is not kept"),
         pytest.param("lease", (*HEADERS, ("connection", "close")), id="nothing follows on a connection that closes"),
     ],
