@@ -119,7 +119,9 @@ class Turn(Notes):
         def run(transaction: Transaction) -> tuple[Granted, Sequence[str]]:
             return self._lease(transaction, queue, request), ()
 
-        encode = partial(idempotency.encode_exchanged, has_deleted=False)
+        def encode(outcome: tuple[Granted, Sequence[str]]) -> bytes | None:
+            return idempotency.encode_exchanged(outcome, has_deleted=False)
+
         granted, _ = self._once(call, run, encode=encode, decode=partial(self._exchanged_before, queue))
         return granted
 

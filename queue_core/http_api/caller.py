@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NoReturn, cast
 from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
@@ -148,31 +148,28 @@ class Caller:
             except AnswerLostError as error:
                 self._servers.leave(server)
                 is_in_doubt = True
-                if session is not None and session.sent_at is None:
-                    session.sent_at = sent_at
-                is_late = (
-                    patience == "short" and self._clock.monotonic() - sent_at >= self._timeout_seconds + wait_seconds
-                )
+                _note_sent(session, sent_at)
+                is_late = patience == "short" and self._is_timed_out(sent_at, wait_seconds)
                 if is_last or is_late or repeat == "once" or self._is_closed:
                     raise _unknown(method, path, error) from error
             else:
                 if answer.status != 503:
                     return self._settled(answer, session)
                 self._servers.leave(server)
-                problem = _problem(answer)
-                is_unknown = isinstance(problem, OutcomeUnknownError)
+                is_unknown = isinstance(_problem(answer), OutcomeUnknownError)
                 if is_unknown:
                     _note_sent(session, sent_at)
                 may_repeat = repeat != "once" and (is_unknown or patience == "long" or attempt < len(self._servers))
                 if is_last or not may_repeat:
-                    if is_in_doubt and not is_unknown:  # nothing was done this time; before, it may have been
-                        raise OutcomeUnknownError(
-                            f"{problem}; it was sent before and may have taken effect then: look before repeating"
-                        )
+                    if is_in_doubt and not is_unknown:
+                        _doubted(answer)
                     return self._settled(answer, session)
                 is_in_doubt = is_in_doubt or is_unknown
             self._pause(attempt)
         raise AssertionError("the last try returns or raises")
+
+    def _is_timed_out(self, sent_at: float, wait_seconds: float) -> bool:
+        return self._clock.monotonic() - sent_at >= self._timeout_seconds + wait_seconds
 
     def _settled(self, answer: Answer, session: Session | None) -> Answer:
         """The session may number the next call: what became of this one is known, or never will be."""
@@ -220,6 +217,13 @@ class Caller:
         return StoreUnavailableError(
             f"can't reach {masked(self.url)}: {error}; is `towline serve` or `towline up` running?"
         )
+
+
+def _doubted(answer: Answer) -> NoReturn:
+    """Nothing was done this time; before, it may have been."""
+    raise OutcomeUnknownError(
+        f"{_problem(answer)}; it was sent before and may have taken effect then: look before repeating"
+    )
 
 
 def _note_sent(session: Session | None, sent_at: float) -> None:
