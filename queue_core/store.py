@@ -15,6 +15,7 @@ from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagS
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 from queue_core.verb_values import (
     Added,
+    CallVerb,
     Check,
     ClientCall,
     Deleted,
@@ -32,6 +33,7 @@ from queue_core.verb_values import (
 
 __all__ = [
     "Added",
+    "CallVerb",
     "Check",
     "ClientCall",
     "Deleted",
@@ -222,8 +224,8 @@ class Transaction(Protocol):
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall) -> "Transaction | None":
-        """Return the verbs as the store itself makes them take effect once for `call`; None: it does not.
+    def of_call(self, call: ClientCall, verb: CallVerb) -> "Transaction | None":
+        """Return the verbs as the store itself makes this one take effect once for `call`; None: it does not.
 
         Where it does not, `idempotency.once` does, over the two verbs below. Either way a call that is sent again
         within ten minutes, through whichever server, is answered as it was first, with those of its leases that are

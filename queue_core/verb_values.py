@@ -121,6 +121,10 @@ class HeldName:
     until: Instant
 
 
+CallVerb: TypeAlias = Literal["add", "lease", "exchange", "delete", "other"]
+"""The verbs of a client's call that a store may remember by itself: without a `then`, and for no errand."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientCall:
     """One call of a client's session, which has one under way at a time and numbers them upwards.

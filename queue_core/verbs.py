@@ -23,6 +23,7 @@ from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.storage_guard import StorageGuard
 from queue_core.store import (
     Added,
+    CallVerb,
     ClientCall,
     Deletion,
     Granted,
@@ -75,6 +76,7 @@ class Turn(Notes):
         self._storage.check(self.transaction, tasks, now=self.now)
         added = self._once(
             call,
+            "add",
             lambda transaction: transaction.add(queue, tasks, now=self.now),
             encode=idempotency.encode_added,
             decode=idempotency.decode_added,
@@ -85,6 +87,7 @@ class Turn(Notes):
     def _once(
         self,
         call: ClientCall | None,
+        verb: CallVerb,
         run: Callable[[Transaction], T],
         *,
         encode: Callable[[T], bytes | None],
@@ -94,7 +97,7 @@ class Turn(Notes):
         transaction = self.transaction
         if call is None:
             return run(transaction)
-        remembering = transaction.of_call(call)
+        remembering = transaction.of_call(call, verb)
         if remembering is not None:
             return run(remembering)
         return idempotency.once(transaction, call, lambda: run(transaction), encode=encode, decode=decode, now=self.now)
@@ -122,7 +125,13 @@ class Turn(Notes):
         def encode(outcome: tuple[Granted, Sequence[str]]) -> bytes | None:
             return idempotency.encode_exchanged(outcome, has_deleted=False)
 
-        granted, _ = self._once(call, run, encode=encode, decode=partial(self._exchanged_before, queue))
+        granted, _ = self._once(
+            call,
+            "lease" if errand_of(worker) is None else "other",
+            run,
+            encode=encode,
+            decode=partial(self._exchanged_before, queue),
+        )
         return granted
 
     def _lease(self, transaction: Transaction, queue: str, request: LeaseRequest) -> Granted:
@@ -163,6 +172,7 @@ class Turn(Notes):
         else:
             granted, lost = self._once(
                 call,
+                "other" if handed_over(deletions) or errand_of(worker) else "exchange",
                 lambda transaction: self._exchange(transaction, queue, deletions, request),
                 encode=partial(idempotency.encode_exchanged, has_deleted=True),
                 decode=partial(self._exchanged_before, queue),
@@ -207,6 +217,7 @@ class Turn(Notes):
         renewals = [Renewal(token, seconds) for token in tokens]
         outcomes = self._once(
             call,
+            "other",
             lambda transaction: transaction.renew(queue, renewals, now=self.now),
             encode=idempotency.encode_renewed,
             decode=idempotency.decode_renewed,
@@ -233,6 +244,7 @@ class Turn(Notes):
         drawn = [replace(release, jitter=self._jitter()) for release in releases]
         outcomes = self._once(
             call,
+            "other",
             lambda transaction: transaction.release(queue, drawn, now=self.now),
             encode=idempotency.encode_finished,
             decode=idempotency.decode_finished,
@@ -247,6 +259,7 @@ class Turn(Notes):
         _check_deletions(deletions)
         return self._once(
             call,
+            "other" if handed_over(deletions) else "delete",
             lambda transaction: self.note_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now)),
             encode=idempotency.encode_deleted,
             decode=idempotency.decode_deleted,
@@ -273,6 +286,7 @@ class Turn(Notes):
         at = self.now
         outcomes: list[Literal["deleted", "unknown", "tombstoned"]] = self._once(
             call,
+            "other",
             lambda transaction: transaction.delete_by_name(queue, names, now=at),
             encode=to_json,
             decode=from_json,

@@ -78,7 +78,7 @@ async def release(core: ServerCore, call: Call) -> Json:
     def run(turn: Turn, client_call: ClientCall | None) -> list[FinishedLease | None]:
         return turn.release(call.queue, releases, call=client_call)
 
-    outcomes = await core.turns.run(once_step(client_call(call.key), run)[0])
+    outcomes = await core.turns.run(once_step(client_call(call.key), run))
     lost = [token for token, outcome in zip(asked.tokens, outcomes, strict=True) if outcome is None]
     if lost:
         raise lease_lost("release", lost)
@@ -91,7 +91,7 @@ async def delete_by_name(core: ServerCore, call: Call) -> Json:
     def run(turn: Turn, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         return turn.delete_by_name(call.queue, names, call=client_call)
 
-    return {"outcomes": await core.turns.run(once_step(client_call(call.key), run)[0])}
+    return {"outcomes": await core.turns.run(once_step(client_call(call.key), run))}
 
 
 # -- administrators ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Both doors lead here: the ASGI application (`app.py`) and the protocol's short w
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
@@ -28,6 +27,7 @@ from queue_core.server.waiting import WaitingLeases
 from queue_core.service import Step
 from queue_core.store import Added, ClientCall, Renewed, Unit
 from queue_core.task import NewTask
+from queue_core.verb_values import handed_over
 from queue_core.verbs import Turn
 
 JSON = b"application/json"
@@ -145,8 +145,8 @@ class HotVerbs:
             else:
                 request.reply(reply_of(outcome))
 
-        step, unit = once_step(request.call, add)
-        self._turns.submit(step, done, size_bytes=len(request.body), unit=unit)
+        step = once_step(request.call, add)
+        self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: Request) -> LeaseCall:
         return self._begin(request, lease_of(request.body))
@@ -198,8 +198,7 @@ class HotVerbs:
         def renew(turn: Turn, call: ClientCall | None) -> list[Renewed | None]:
             return turn.renew(request.queue, asked.tokens, seconds=asked.seconds, call=call)
 
-        step, _ = once_step(request.call, renew)
-        self._turns.submit(step, done)
+        self._turns.submit(once_step(request.call, renew), done)
 
     def _delete(self, request: Request) -> None:
         deletions = wire.DeleteRequest.model_validate_json(request.body).values()
@@ -217,8 +216,8 @@ class HotVerbs:
         def run(turn: Turn, call: ClientCall | None) -> tuple[list[Added], list[str]]:
             return turn.delete(request.queue, deletions, call=call)
 
-        step, unit = once_step(request.call, run)
-        self._turns.submit(step, delete, size_bytes=len(request.body), unit=unit)
+        unit: Unit = "transaction" if handed_over(deletions) else "verb"
+        self._turns.submit(once_step(request.call, run), delete, size_bytes=len(request.body), unit=unit)
 
 
 class _Answering:
@@ -286,12 +285,8 @@ def check_same_queue(tasks: list[NewTask], queue: str) -> None:
             raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
 
 
-def once_step(call: ClientCall | None, run: Callable[[Turn, ClientCall | None], T]) -> tuple[Step[T], Unit]:
-    """Return a verb as a step, and how it is committed: what is to be known again goes with its kept answer."""
+def once_step(call: ClientCall | None, run: Callable[[Turn, ClientCall | None], T]) -> Step[T]:
+    """Return a verb as a step, which takes effect once if a client may send it again."""
     if call is None:
-        return partial(_run_unkept, run), "verb"
-    return OnceStep(call, run), "transaction"
-
-
-def _run_unkept(run: Callable[[Turn, ClientCall | None], T], turn: Turn) -> T:
-    return run(turn, None)
+        return lambda turn: run(turn, None)
+    return OnceStep(call, run)

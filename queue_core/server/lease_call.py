@@ -68,6 +68,8 @@ class LeaseCall:
         if self.grant is not None:
             return new_answer(self.grant(turn))
         call = self.client_call
+        if call is not None:
+            self.client_call = replace(call, is_repeat=True)  # should this have to be run again
         granted, lost = turn.exchange(
             self.queue,
             self.deletions,
@@ -78,10 +80,8 @@ class LeaseCall:
             call=call,
         )
         self.lost = tuple(lost)
-        if call is not None:
-            if call.is_repeat and not granted.leases:
-                granted = self.lease(turn)  # it may have been granted something after it had waited
-            self.client_call = replace(call, is_repeat=True)
+        if call is not None and call.is_repeat and not granted.leases:
+            granted = self.lease(turn)  # it may have been granted something after it had waited
         return new_answer(granted, self.lost)
 
     def lease(self, turn: Turn) -> Granted:

@@ -24,7 +24,7 @@ from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
 from queue_core.store import ClientCall, Granted, Release, Unit
 from queue_core.task import Lease, TagFilter
-from queue_core.verb_values import unit_of_lease
+from queue_core.verb_values import handed_over, unit_of_lease
 from queue_core.verbs import Turn
 from queue_core.waiters import Waiter, Waiters
 
@@ -320,7 +320,8 @@ class WaitingLeases:
     def _submit(self, call: LeaseCall, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         late = partial(self._decide, call)
         done = late if then is None else partial(self._decide_then, then, call)
-        unit: Unit = unit_of_lease(call.worker) if call.grant is None else "transaction"
+        is_several = call.grant is not None or (call.client_call is not None and handed_over(call.deletions))
+        unit: Unit = "transaction" if is_several else unit_of_lease(call.worker)
         self._turns.submit(step, done, prepare=call.prepare, late=late, size_bytes=call.size_bytes, unit=unit)
 
     def _decide_then(self, then: Callable[[], None], call: LeaseCall, outcome: object) -> None:

@@ -10,6 +10,7 @@ from queue_core.errors import StoreUnavailableError, WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    CallVerb,
     ClientCall,
     Deleted,
     Deletion,
@@ -305,7 +306,7 @@ class MemoryTransaction(MemoryQueues):
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall) -> None:  # noqa: ARG002 - the protocol's
+    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002

@@ -8,7 +8,7 @@ import pytest
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError, UnknownQueueError
 from queue_core.service import QueueService
-from queue_core.store import Added, ClientCall, Deletion, Release, Store
+from queue_core.store import Added, ClientCall, Deletion, Release, Store, Unit
 from queue_core.task import Lease, NewTask
 from queue_core.verbs import Turn
 from tests.support.moved_tasks import opened_again
@@ -20,21 +20,24 @@ TASKS = [NewTask(b"a", tag="red"), NewTask(b"b", delay_seconds=60.0), NewTask(b"
 FIRST, AGAIN = ClientCall("s", 1), ClientCall("s", 1, is_repeat=True)
 
 
-def run(store: Store, step: Callable[[Turn], T]) -> T:
+def run(store: Store, step: Callable[[Turn], T], *, unit: Unit = "transaction") -> T:
     """A step in a transaction of its own, as a server runs it."""
-    return QueueService(store, clock=store.clock).run(step)
+    return QueueService(store, clock=store.clock).run(step, unit=unit)
 
 
 def add(store: Store, call: ClientCall, *tasks: NewTask) -> list[Added]:
-    return run(store, lambda turn: turn.add(QUEUE, tasks or TASKS, call=call))
+    return run(store, lambda turn: turn.add(QUEUE, tasks or TASKS, call=call), unit="verb")
 
 
 def lease(store: Store, call: ClientCall | None = None, *, count: int = 1, seconds: float = 60) -> list[Lease]:
-    return list(run(store, lambda turn: turn.lease(QUEUE, count=count, seconds=seconds, call=call)).leases)
+    granted = run(store, lambda turn: turn.lease(QUEUE, count=count, seconds=seconds, call=call), unit="verb")
+    return list(granted.leases)
 
 
 def exchange(store: Store, call: ClientCall, *deletions: Deletion) -> tuple[list[Lease], list[str]]:
-    granted, lost = run(store, lambda turn: turn.exchange(QUEUE, deletions, count=1, seconds=60, call=call))
+    granted, lost = run(
+        store, lambda turn: turn.exchange(QUEUE, deletions, count=1, seconds=60, call=call), unit="verb"
+    )
     return list(granted.leases), list(lost)
 
 
@@ -135,9 +138,14 @@ def test_an_exchange_sent_again_tells_what_it_deleted_and_gives_the_same_lease(s
 def test_a_deletion_sent_again_is_told_as_done_and_is_done_once(store: Store, then: tuple[NewTask, ...]) -> None:
     add(store, ClientCall("p", 1), NewTask(b"x"))
     (held,) = lease(store)
-    first = run(store, lambda turn: turn.delete(QUEUE, [Deletion(held.token, then)], call=FIRST))
+    unit: Unit = "transaction" if then else "verb"
+
+    def delete(call: ClientCall) -> tuple[list[Added], list[str]]:
+        return run(store, lambda turn: turn.delete(QUEUE, [Deletion(held.token, then)], call=call), unit=unit)
+
+    first = delete(FIRST)
     assert first[1] == []
-    assert run(store, lambda turn: turn.delete(QUEUE, [Deletion(held.token, then)], call=AGAIN)) == first
+    assert delete(AGAIN) == first
     assert (stats(store).deleted_total, stats(store).added_total) == (1, 1 + len(then))
 
 
@@ -202,3 +210,12 @@ def test_answers_outlive_the_process_that_gave_them(store: Store) -> None:
         assert (stats(other).added_total, stats(other).deleted_total) == (2, 1)
     finally:
         other.close()
+
+
+def test_calls_of_several_clients_in_one_transaction_are_each_known_again(store: Store) -> None:
+    calls = [ClientCall(session, 1) for session in ("a", "b", "c")]
+    tasks = [NewTask(b"x")]
+    first = run(store, lambda turn: [turn.add(QUEUE, tasks, call=call) for call in calls])
+    again = [replace(call, is_repeat=True) for call in calls]
+    assert run(store, lambda turn: [turn.add(QUEUE, tasks, call=call) for call in again]) == first
+    assert stats(store).added_total == 3

@@ -71,7 +71,7 @@ def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> li
             *([bounds] if bounds else []),
         )
     except AnswerLostError as lost:
-        refusal, note, xid = 0, "", lost.xid
+        refusal, note, xid = 0, "", None if lost.is_repeat else lost.xid
         ids, refusals = lost.ids, [max(0, -task_id) for task_id in lost.ids]
     if refusal:
         refuse(refusal, note)
@@ -96,7 +96,7 @@ def _add_one(step: Step, queue: str, new: NewTask, eta: Instant | None, *, now: 
     try:
         ((xid, task_id),) = step.verb(_ADD_ONE, queue, now, new.payload, new.tag, eta)
     except AnswerLostError as lost:
-        xid, (task_id,) = lost.xid, lost.ids
+        xid, (task_id,) = None if lost.is_repeat else lost.xid, lost.ids
     if task_id is None:
         return None
     step.note_number(xid)

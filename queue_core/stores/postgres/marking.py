@@ -3,12 +3,14 @@
 Once a mark is asked for, its connection is closed for good: a call on it that is under way still has failed, or will.
 """
 
+import hashlib
 from typing import NoReturn
 
 import psycopg
 from psycopg import pq
 
-from queue_core.errors import StoreUnavailableError
+from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
+from queue_core.store import ClientCall
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Row, Statement, spelled
 from queue_core.stores.postgres.link import Link
@@ -21,14 +23,22 @@ MARK = (pack.int8, pack.int8)
 UNMARKED = (None, None)
 
 
+def mark_of(call: ClientCall) -> tuple[int, int]:
+    """The mark of a client's call: its session in place of a connection, and its number."""
+    digest = hashlib.blake2b(call.session.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True), call.number
+
+
 class AnswerLostError(Exception):
     """The call took effect, and its answer was lost."""
 
-    def __init__(self, link: Link, xid: int, ids: list[int] | None) -> None:
+    def __init__(self, link: Link, xid: int, ids: list[int] | None, *, is_repeat: bool = False) -> None:
         """Args:
         xid: the transaction's number.
         ids: of the tasks that an add added; less than 0, a refusal.
+        is_repeat: the call was made some time ago, and is asked for again.
         """
+        self.is_repeat = is_repeat
         super().__init__(xid)
         self._link = link
         self.xid = xid
@@ -52,8 +62,8 @@ class Marking:
         self._link = link
         self._wire = wire
 
-    def rows(self, statement: Statement, values: tuple[object, ...]) -> list[Row]:
-        """Run a statement and commit it; it is given the mark after its values.
+    def rows(self, statement: Statement, values: tuple[object, ...], mark: tuple[int, int] | None = None) -> list[Row]:
+        """Run a statement and commit it; it is given the mark after its values: the connection's, or a client's.
 
         Raises the driver's errors and `StoreUnavailableError`, when nothing took effect; `AnswerLostError`;
         `OutcomeUnknownError` when the server can't be asked in time.
@@ -61,10 +71,13 @@ class Marking:
         wire = self._wire
         wire.calls += 1
         try:
-            return wire.caller.call(statement, (*values, wire.mark, wire.calls))
+            return wire.caller.call(statement, (*values, *(mark or (wire.mark, wire.calls))))
         except psycopg.Error as error:
             if wire.connection.pgconn.status == pq.ConnStatus.OK:
                 raise
+            if mark is not None:  # the client's mark tells, whoever asks for its call again
+                self._link.give_back(wire)
+                raise OutcomeUnknownError(f"{self._link.url}: the connection was lost before it answered") from error
             self._find_out(error)
 
     def _find_out(self, error: psycopg.Error) -> NoReturn:

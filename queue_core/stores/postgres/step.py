@@ -6,12 +6,16 @@ from typing import NoReturn
 from queue_core.admission import check_lease_time, check_not_moved
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
+from queue_core.store import ClientCall
+from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Call, Caller, Row, Statement
-from queue_core.stores.postgres.marking import UNMARKED, Marking
+from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.marking import UNMARKED, AnswerLostError, Marking, mark_of
 from queue_core.task import QueueSpec
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 
+_MARKED = Statement("towline_marked", "SELECT call, xid::text, ids FROM towline.marks WHERE wire = $1", (pack.int8,))
 _NUMBER = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
@@ -21,7 +25,9 @@ class Step:
     __slots__ = (
         "_begin",
         "_caller",
+        "_link",
         "_marking",
+        "call",
         "finished",
         "is_littered",
         "is_numbered",
@@ -31,11 +37,17 @@ class Step:
         "xid",
     )
 
-    def __init__(self, caller: Caller, begin: Sequence[Call], marking: Marking | None = None) -> None:
+    def __init__(
+        self, caller: Caller, begin: Sequence[Call], marking: Marking | None = None, link: Link | None = None
+    ) -> None:
         """Args:
         begin: what opens the transaction, in the same round trip as its first statement; none: it is open.
         marking: commits a verb as it is made, if that is the step's first.
+        link: asked on for what became of a client's call.
         """
+        self._link = link
+        self.call: ClientCall | None = None
+        """The client's call that is under way."""
         self._caller = caller
         self._marking = marking
         self._begin: Sequence[Call] | None = begin or None
@@ -62,9 +74,24 @@ class Step:
 
         Raises `AnswerLostError` too.
         """
+        call = self.call
+        if call is not None and call.is_repeat:
+            self._look_for(call)
+        mark = None if call is None else mark_of(call)
         if self._marking is None or self.is_open or self.is_committed:
-            return self.rows(statement, *values, *UNMARKED)
-        return self._marking.rows(statement, values)
+            return self.rows(statement, *values, *(mark or UNMARKED))
+        return self._marking.rows(statement, values, mark)
+
+    def _look_for(self, call: ClientCall) -> None:
+        """Raise `AnswerLostError` if a client's call took effect before, `OutcomeUnknownError` after a later one."""
+        session, number = mark_of(call)
+        found = self.rows(_MARKED, session)
+        if not found or found[0][0] < number:
+            return
+        last, xid, ids = found[0]
+        call.answer_in((last, b""))
+        assert self._link is not None, "a client's calls are made in transactions of ours"
+        raise AnswerLostError(self._link, int(xid), ids, is_repeat=True)
 
     def rows(self, statement: Statement, *values: object) -> list[Row]:
         """Run a statement that only reads, or tells the transaction's number itself (see `note_number`)."""

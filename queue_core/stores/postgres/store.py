@@ -125,8 +125,9 @@ class PostgresStore:
         """A connection, and a transaction on it that begins with its first statement."""
         wire = self._link.take()
         if wire.is_pooled and self._durability == "relaxed":
-            return wire, Step(wire.caller, _BEGIN_RELAXED)
-        return wire, Step(wire.caller, _BEGIN, Marking(self._link, wire) if unit == "verb" else None)
+            return wire, Step(wire.caller, _BEGIN_RELAXED, link=self._link)
+        marking = Marking(self._link, wire) if unit == "verb" else None
+        return wire, Step(wire.caller, _BEGIN, marking, self._link)
 
     def commit(self, wire: Wire, step: Step) -> None:
         """Commit, or find out what became of it."""

@@ -1,12 +1,13 @@
 """The `Transaction` protocol over one step: every verb in one line, each told in the module that does it."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    CallVerb,
     ClientCall,
     Deleted,
     Deletion,
@@ -23,6 +24,8 @@ from queue_core.stores.postgres import adding, administering, looking, moving, p
 from queue_core.stores.postgres.administering import NameOutcome
 from queue_core.stores.postgres.step import Step
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+
+T = TypeVar("T")
 
 _ALIVE = (0, 1, 2)
 _DEAD = (3,)
@@ -174,8 +177,9 @@ class PostgresTransaction:
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall) -> None:  # noqa: ARG002 - the protocol's
-        return None
+    def of_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
+        """Marked as the call's, as a connection's own calls are: no round trip and no row more."""
+        return None if verb == "other" else CallTransaction(self._step, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self.last_answer(call.session)) if call.is_repeat else None
@@ -188,3 +192,34 @@ class PostgresTransaction:
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
         administering.keep_answer(self._step, session, number, answer, now=now)
+
+
+class CallTransaction(PostgresTransaction):
+    """The verbs of one call of a client: each leaves the call's mark, by which a repeat is known."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, step: Step, call: ClientCall) -> None:
+        super().__init__(step)
+        self._call = call
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        return self._marked(lambda: adding.add(self._step, queue, tasks, now=now))
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        return self._marked(lambda: working.lease(self._step, queue, request, now=now))
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
+        return self._marked(lambda: working.delete(self._step, queue, deletions, now=now))
+
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[Sequence[Deleted | None], Granted]:
+        return self._marked(lambda: working.exchange(self._step, queue, deletions, request, now=now))
+
+    def _marked(self, verb: Callable[[], T]) -> T:
+        self._step.call = self._call
+        try:
+            return verb()
+        finally:
+            self._step.call = None

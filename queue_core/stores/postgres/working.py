@@ -166,8 +166,7 @@ def _exchange(
             request.worker,
         )
     except AnswerLostError as lost:
-        step.note_number(lost.xid)
-        rows = lost.retold(_RETELL, queue, now)
+        rows = _told_again(step, lost, queue, now=now)
     refusal, note, flags, xid, numbers, texts, settled = rows.pop()[9:]
     step.note_number(xid)
     if refusal:
@@ -179,6 +178,15 @@ def _exchange(
     if len(rows) > 1:
         rows.sort(key=_order)
     return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
+
+
+def _told_again(step: Step, lost: AnswerLostError, queue: str, *, now: Instant) -> list[Row]:
+    """The rows of a call that took effect; of leases that were granted a while ago, those that are held still."""
+    if not lost.is_repeat:
+        step.note_number(lost.xid)
+        return lost.retold(_RETELL, queue, now)
+    *leases, last = lost.retold(_RETELL, queue, 0)
+    return [*(row for row in leases if row[1] > now), last]
 
 
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:

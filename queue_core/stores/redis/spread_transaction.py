@@ -15,6 +15,7 @@ from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
 from queue_core.store import (
     Added,
+    CallVerb,
     ClientCall,
     Deleted,
     Deletion,
@@ -250,7 +251,7 @@ class SpreadTransaction(SpreadAdministering):
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return self._plain.lead(name, holder, seconds=seconds, now=now)
 
-    def of_call(self, call: ClientCall) -> "SpreadTransaction":
+    def of_call(self, call: ClientCall, verb: CallVerb) -> "SpreadTransaction":  # noqa: ARG002 - all of them
         calls = self._calls.of_call(call)
         return SpreadTransaction(calls, self._wanted, self._spreads)
 

@@ -7,6 +7,7 @@ from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    CallVerb,
     ClientCall,
     Deleted,
     Deletion,
@@ -171,7 +172,7 @@ class RedisTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         administering.set_moved(self._calls, queue, to)
 
-    def of_call(self, call: ClientCall) -> "RedisTransaction":
+    def of_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
         return RedisTransaction(self._calls.of_call(call))
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002 - of `of_call`

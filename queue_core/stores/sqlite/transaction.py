@@ -9,6 +9,7 @@ from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    CallVerb,
     ClientCall,
     Deleted,
     Deletion,
@@ -232,7 +233,7 @@ class SqliteTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         moving.set_moved(self._step, queue, to)
 
-    def of_call(self, call: ClientCall) -> None:  # noqa: ARG002 - the protocol's
+    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
