@@ -16,6 +16,7 @@ from tests.faults.kill_server import kills_of_servers
 from tests.faults.kill_store import kills_on
 from tests.faults.kill_write import kills_at_writes
 from tests.faults.outcome import Budget, Tally
+from tests.faults.over_http import Conditions, over_http, progress
 from tests.faults.power_cut import power_cuts
 from tests.faults.report import as_json, as_table
 from tests.faults.sites import STORES
@@ -46,7 +47,15 @@ ON_HOSTS: dict[str, tuple[str, Scenario]] = {
     if store != "sqlite"
 }
 """Only when asked for: each takes a minute and a half, whatever the time given."""
-ALL = {**SCENARIOS, **ON_HOSTS}
+OVER_HTTP: dict[str, tuple[str, Scenario]] = {
+    f"http-{store}": (
+        f"clients over HTTP through proxies that reset, stall and swallow, servers over {store}, all of it killed",
+        partial(over_http, store, tell=progress),
+    )
+    for store in STORES
+}
+"""Only when asked for: each takes minutes until it has seen enough."""
+ALL = {**SCENARIOS, **ON_HOSTS, **OVER_HTTP}
 LONGEST_SECONDS = 86_400.0
 DEFAULT_SECONDS = 60.0
 MIN_FREE_BYTES = 1 << 30
@@ -54,7 +63,10 @@ MIN_FREE_BYTES = 1 << 30
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the scenarios one after another; 0 when nothing was violated, else 1."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.servers is not None and not options.http:
+        parser.error("--servers goes with --http")
     names = _names(options)
     unknown = sorted(set(names) - set(ALL))
     if unknown:
@@ -72,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         for name in names:
             title, scenario = ALL[name]
+            if options.servers is not None:
+                scenario = partial(scenario, conditions=Conditions(options.servers))
             _tell(f"{name:7} {title} ...")
             home = folder / name
             home.mkdir()
@@ -90,6 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _names(options: argparse.Namespace) -> list[str]:
+    if options.http:
+        stores = STORES if options.store in ("", "all") else options.store.split(",")
+        return [f"http-{store}" for store in stores]
     if options.store:
         return list(STORES) if options.store == "all" else options.store.split(",")
     if options.only == "servers":
@@ -108,6 +125,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m tests.faults", description=__doc__)
     parser.add_argument("--for", dest="seconds", type=_seconds, default=None, help="for all scenarios (default 60s)")
     parser.add_argument("--store", default="", help=f"only the stores, by commas: {', '.join(STORES)}; or all")
+    parser.add_argument("--http", action="store_true", help="only clients over HTTP, on the stores of --store")
+    parser.add_argument(
+        "--servers", type=int, choices=(1, 2), default=None, help="on one store, with --http (default 2; of sqlite 1)"
+    )
     parser.add_argument(
         "--operations", type=_count, default=None, help="of each store's callers, however long it takes; or --for each"
     )

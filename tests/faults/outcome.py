@@ -17,6 +17,7 @@ class Tally:
         kills, engine_kills: processes of ours, engines that were killed and started again.
         cuts: power cuts, and connections cut.
         figures: whatever else was measured, by its name with the unit last.
+        counts: whatever else was counted, by its name; `summary` tells them in one line.
     """
 
     scenario: str
@@ -30,6 +31,8 @@ class Tally:
     figures: dict[str, float] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     skipped: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    summary: str = ""
 
     def at_most(self, figure: str, value: float) -> None:
         """Keep the largest value of a figure."""

@@ -33,6 +33,29 @@ from tests.faults.history import (
 )
 
 T = TypeVar("T")
+OutcomeOf = Callable[[QueueError, Asked], Outcome]
+
+
+def exact_outcome_of(error: QueueError, asked: Asked) -> Outcome:
+    """What the error's class says, for every verb: only `OutcomeUnknownError` leaves it open."""
+    if isinstance(error, OutcomeUnknownError):
+        return "unknown"
+    nothing_changed = isinstance(error, StoreUnavailableError | StoreReadOnlyError) or not isinstance(error, StoreError)
+    return "fail" if nothing_changed else "unknown"
+
+
+def forgiving_outcome_of(error: QueueError, asked: Asked) -> Outcome:
+    """What the error's class promises: a refusal and a store that can't be reached or written changed nothing.
+
+    An exchange of a retired worker is refused its lease after its deletions took effect, and one that found leases to
+    settle is several steps: that leaves it open, too.
+    """
+    if isinstance(error, StoreReadOnlyError):
+        return "fail"
+    if isinstance(error, OutcomeUnknownError) or (asked.verb == "lease" and asked.ends):
+        return "unknown"
+    nothing_changed = isinstance(error, StoreUnavailableError) or not isinstance(error, StoreError)
+    return "fail" if nothing_changed else "unknown"
 
 
 class RecordedQueue:
@@ -45,11 +68,14 @@ class RecordedQueue:
         numbers: "itertools.count[int]",
         *,
         doubts: Callable[[], int] = lambda: 0,
+        outcome_of: OutcomeOf = forgiving_outcome_of,
     ) -> None:
         """Args:
         doubts: how often a call of this thread was sent again though it may have been done (`doubts.py`).
+        outcome_of: what is made of an error; the default forgives an exchange that does not know what it did.
         """
         self._queue = queue
+        self._outcome_of = outcome_of
         self._history = history
         self._numbers = numbers
         self._doubts = doubts
@@ -134,7 +160,15 @@ class RecordedQueue:
         )
 
     def _call(self, asked: Asked, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
-        return recorded(self._history, next(self._numbers), asked, call, told, doubts=self._doubts)
+        return recorded(
+            self._history,
+            next(self._numbers),
+            asked,
+            call,
+            told,
+            doubts=self._doubts,
+            outcome_of=self._outcome_of,
+        )
 
 
 def release_worker(
@@ -153,6 +187,7 @@ def recorded(
     told: Callable[[T], Answer],
     *,
     doubts: Callable[[], int] = lambda: 0,
+    outcome_of: OutcomeOf = forgiving_outcome_of,
 ) -> T:
     """Make one call between its two lines of history."""
     history.write(Invoked(number, moment(), asked))
@@ -170,20 +205,6 @@ def recorded(
     answered = Answered(number, moment(), "ok", answer=told(result))
     history.write(answered if doubts() == before else doubted(answered, asked))
     return result
-
-
-def outcome_of(error: QueueError, asked: Asked) -> Outcome:
-    """What the error's class promises: a refusal and a store that can't be reached or written changed nothing.
-
-    An exchange of a retired worker is refused its lease after its deletions took effect, and one that found leases to
-    settle is several steps: that leaves it open, too.
-    """
-    if isinstance(error, StoreReadOnlyError):
-        return "fail"
-    if isinstance(error, OutcomeUnknownError) or (asked.verb == "lease" and asked.ends):
-        return "unknown"
-    nothing_changed = isinstance(error, StoreUnavailableError) or not isinstance(error, StoreError)
-    return "fail" if nothing_changed else "unknown"
 
 
 def doubted(answered: Answered, asked: Asked) -> Answered:

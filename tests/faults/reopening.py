@@ -1,24 +1,30 @@
 """After the fault: open the store as usual, work a little, and hold everything against the history."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from queue_core.api import QueueApi
 from queue_core.errors import QueueError
 from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
-from queue_core.store import Store
+from queue_core.store import Deletion, Store
 from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation, check
 from tests.faults.contents import read_contents
 from tests.faults.history import Call, MemoryHistory
+from tests.faults.outcome import Deadline
 from tests.faults.recorded import RecordedQueue
 
 FILE_NAME = "queue.db"
 CHECKPOINT_PAGES = 60
 LEASED_AFTERWARDS = 20
+DRAIN_SECONDS = 60.0
+DRAIN_PAUSE_SECONDS = 0.05
+DRAINED_AT_ONCE = 200
 
 
 def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
@@ -26,11 +32,14 @@ def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
     return open_and_check(lambda: SqliteStore(path), calls)
 
 
-def open_and_check(open_it: Callable[[], Store], calls: Sequence[Call], *, clock_error: int = 0) -> list[Violation]:
+def open_and_check(
+    open_it: Callable[[], Store], calls: Sequence[Call], *, clock_error: int = 0, drains: bool = False
+) -> list[Violation]:
     """Every violation that the calls and what is left prove; a store that does not open or work is I16.
 
     Args:
         clock_error: see `Contents.clock_error`.
+        drains: lease and delete all that is left, but for the dead, instead of leasing some.
     """
     try:
         store = open_it()
@@ -40,14 +49,33 @@ def open_and_check(open_it: Callable[[], Store], calls: Sequence[Call], *, clock
         history = MemoryHistory()
         queues = PullQueues(QueueService(store))
         numbers = itertools.count(1)
+        left: list[Violation] = []
         for spec in queues.queues():
             afterwards = RecordedQueue(queues.queue(spec.name), history, numbers)
-            afterwards.lease(LEASED_AFTERWARDS, seconds=60.0, worker="afterwards")
-        return check([*calls, *history.calls()], read_contents(store, clock_error=clock_error))
+            if drains:
+                left += _drain(afterwards, queues.queue(spec.name))
+            else:
+                afterwards.lease(LEASED_AFTERWARDS, seconds=60.0, worker="afterwards")
+        return left + check([*calls, *history.calls()], read_contents(store, clock_error=clock_error))
     except QueueError as error:
         return [Violation("I16", f"the store does not work: {type(error).__name__}: {error}")]
     finally:
         store.close()
+
+
+def _drain(recorded: RecordedQueue, queue: QueueApi) -> Iterator[Violation]:
+    """Lease and delete until nothing is left that time will make leasable."""
+    until = Deadline(time.monotonic() + DRAIN_SECONDS)
+    while not until.is_over:
+        leases = recorded.lease(DRAINED_AT_ONCE, seconds=60.0, worker="drain")
+        if leases:
+            recorded.delete([Deletion(lease.token) for lease in leases])
+            continue
+        stats = queue.stats()
+        if not (stats.ready or stats.delayed or stats.in_flight):
+            return
+        time.sleep(DRAIN_PAUSE_SECONDS)
+    yield Violation("I7", f"{queue.name} could not be drained within {DRAIN_SECONDS} s: {queue.stats()}")
 
 
 @contextmanager

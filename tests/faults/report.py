@@ -32,6 +32,7 @@ def as_table(tallies: Sequence[Tally], seed: int) -> str:
         for tally in tallies
         for name, value in tally.figures.items()
     ]
+    lines += [f"{tally.scenario}: {tally.summary}" for tally in tallies if tally.summary]
     lines += [f"{tally.scenario}: not run: {tally.skipped}" for tally in tallies if tally.skipped]
     lines.append(f"seed {seed}: {len(violations)} violations")
     return "\n".join(lines)
@@ -53,6 +54,7 @@ def as_json(tallies: Sequence[Tally], seed: int) -> str:
                     **dict(zip(COLUMNS, _counts(tally), strict=True)),
                     "violations": len(tally.violations),
                     "figures": {name: round(value, 4) for name, value in tally.figures.items()},
+                    "counts": tally.counts,
                     "skipped": tally.skipped or None,
                 }
                 for tally in tallies

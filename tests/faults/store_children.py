@@ -31,7 +31,7 @@ def call_until_killed(
     home: Path, name: str, role: str, seed: float, url: str, skew_seconds: float, durability: Durability
 ) -> None:
     """Verbs without end, on the store itself or through a server; one that can't be reached is tried again."""
-    with _last_words(home, name), FileHistory(home / f"{name}.jsonl") as history:
+    with keeping_last_words(home, name), FileHistory(home / f"{name}.jsonl") as history:
         skew_wall_clock(skew_seconds)
         random = Random(seed)
         if url.startswith("http:"):
@@ -50,7 +50,7 @@ def call_until_killed(
 
 def serve_until_killed(home: Path, name: str, url: str, port: int, skew_seconds: float, durability: Durability) -> None:
     """A server over the store."""
-    with _last_words(home, name):
+    with keeping_last_words(home, name):
         skew_wall_clock(skew_seconds)
         serve(_store(url, durability), ServeOptions(port=port, lifecycle="off"))
 
@@ -68,7 +68,7 @@ def _store(url: str, durability: Durability) -> Store:
 
 
 @contextmanager
-def _last_words(home: Path, name: str) -> Iterator[None]:
+def keeping_last_words(home: Path, name: str) -> Iterator[None]:
     """Leave behind why the process ended by itself, which it should not; and say nothing else."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:

@@ -1,0 +1,390 @@
+"""The history of clients over HTTP, held to what they were told while proxies, kills and stops break their calls.
+
+Client processes of several threads use the product's own client, through a proxy before each server and some of them
+directly. Servers, engines and clients are killed and stopped at random, for longer than leases last. In the end the
+store is drained, and every answer must have been true.
+"""
+
+import heapq
+import itertools
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+
+from queue_core.client import HttpQueues
+from queue_core.connect import open_queues
+from queue_core.errors import StoreError
+from queue_core.http_api.caller import Retries
+from queue_core.pull_queue import PullQueues
+from queue_core.service import QueueService
+from queue_core.stores import open_store
+from tests.faults.checker import Violation
+from tests.faults.children import Nursery
+from tests.faults.faulty_proxy import (
+    RESETS,
+    STALLS,
+    SWALLOWS,
+    USUAL_SHARES,
+    FaultyProxy,
+    Kind,
+    Plan,
+    a_faulty_proxy,
+)
+from tests.faults.history import Call, FileHistory, read_histories
+from tests.faults.http_children import Opener, call_over_http_until_killed
+from tests.faults.kill_store import STORE_MODULES
+from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.recorded import release_worker
+from tests.faults.reopening import open_and_check
+from tests.faults.sites import Place, Site, StoreName, a_site
+from tests.faults.store_children import last_words, serve_until_killed
+from tests.faults.workload import create_queues
+from tests.support.engines import EngineUnavailableError, free_port
+from tests.support.eventually import eventually
+
+ROUND_OPERATIONS = 25_000
+ROUND_SECONDS = 60.0
+START_SECONDS = 60.0
+LOOK_SECONDS = 0.25
+PROGRESS_SECONDS = 10.0
+DIRECT_SHARE = 0.25
+"""Of the clients, which know the servers themselves: they see connections refused, and no proxy's tricks."""
+MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
+    {
+        "kill client": 2.0,
+        "stop client": 5.0,
+        "kill server": 7.0,
+        "stop server": 8.0,
+        "sever": 3.0,
+        "refuse": 6.0,
+        "kill engine": 8.0,
+        "stop engine": 10.0,
+    }
+)
+"""Between two faults of a kind, which come at random; a stop may last longer than every lease."""
+STOP_SECONDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"stop client": (0.3, 2.5), "stop server": (0.3, 2.5), "stop engine": (0.2, 1.5), "refuse": (0.1, 0.6)}
+)
+DOWN_SECONDS = (0.0, 0.0, 0.1, 0.5)
+VERDICTS = {"ok": "done", "fail": "not done", "unknown": "unknown"}
+VERBS = ("add", "lease", "exchange", "renew", "release", "delete", "delete then", "delete by name", "release worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a run is made of, and how often what breaks; a mutant has another client or another server.
+
+    `shares`: of requests, by what befalls them. `mean_seconds`: between faults of a kind, see `MEAN_SECONDS`.
+    """
+
+    servers: int = 1
+    clients: int = 3
+    threads: int = 6
+    shares: Mapping[Kind, float] = field(default_factory=lambda: USUAL_SHARES)
+    mean_seconds: Mapping[str, float] = field(default_factory=lambda: MEAN_SECONDS)
+    open_it: Opener = open_queues
+    serve_it: Callable[..., None] = serve_until_killed
+    round_operations: int = ROUND_OPERATIONS
+    round_seconds: float = ROUND_SECONDS
+
+
+def usual_servers(store: StoreName) -> int:
+    """How many servers share a store of the kind: SQLite belongs to one."""
+    return 1 if store == "sqlite" else 2
+
+
+def over_http(
+    store: StoreName,
+    budget: Budget,
+    folder: Path,
+    *,
+    conditions: Conditions | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Tally:
+    """Rounds on a new store each; the first with a violation is the last, and leaves its histories behind."""
+    how = conditions or Conditions(usual_servers(store))
+    tally = Tally(f"http-{store}")
+    counts: Counter[str] = Counter()
+    deadline = budget.started()
+    try:
+        with a_site(store) as site:
+            nursery = Nursery(__name__, f"queue_core.stores.{STORE_MODULES[store]}")
+            for number in itertools.count(1):
+                home = folder / f"round-{number}"
+                home.mkdir()
+                seeded = Random(f"{budget.seed}/http/{store}/{how.servers}/{number}")
+                a_round = _Round(site, home, nursery, seeded, tally, counts, how, number, budget.operations, tell)
+                a_round.run(deadline)
+                if not tally.violations:
+                    shutil.rmtree(home)
+                is_enough = budget.operations is not None and tally.operations >= budget.operations
+                if deadline.is_over or is_enough or tally.violations:
+                    break
+    except EngineUnavailableError as error:
+        tally.skipped = str(error)
+    tally.counts = dict(counts)
+    tally.summary = _summary(tally, counts, how.servers)
+    return tally
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """A client or a server; `ports` are the servers' of a client, or the server's own."""
+
+    process: ForkServerProcess
+    name: str
+    is_over: bool = False
+
+    def signal(self, number: int) -> None:
+        """Unless it is over."""
+        if not self.is_over and self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, number)
+
+
+@dataclass(slots=True)
+class _Round:
+    site: Site
+    home: Path
+    nursery: Nursery
+    random: Random
+    tally: Tally
+    counts: "Counter[str]"
+    how: Conditions
+    number: int
+    operations: int | None
+    tell: Callable[[str], None]
+    ports: list[int] = field(default_factory=list)
+    proxies: list[FaultyProxy] = field(default_factory=list)
+    servers: list[_Process] = field(default_factory=list)
+    clients: list[_Process] = field(default_factory=list)
+    names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    read: dict[Path, int] = field(default_factory=dict)
+    lines: int = 0
+
+    def run(self, deadline: Deadline) -> None:
+        """From an empty store to the verdict."""
+        place = self.site.new_place(self.number)
+        with ExitStack() as stack:
+            queues = PullQueues(QueueService(open_store(place.url)))
+            with closing(queues):
+                create_queues(queues)
+            history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))
+            self.ports = [free_port() for _ in range(self.how.servers)]
+            for index, port in enumerate(self.ports):
+                plan = Plan(self.how.shares, Random(f"{self.random.random()}/{index}"))
+                self.proxies.append(stack.enter_context(a_faulty_proxy(port, plan)))
+            stack.callback(self._end_everybody)
+            for index in range(self.how.servers):
+                self.servers.append(self._serve(index, place))
+            supervisor = HttpQueues(self._urls(self.ports), retries=Retries(tries=2), timeout_seconds=2.0)
+            stack.callback(supervisor.close)
+            for _ in range(self.how.clients):
+                self.clients.append(self._call())
+            eventually(lambda: self._count_lines() > 0, seconds=START_SECONDS)
+            until = Deadline(time.monotonic() + min(self.how.round_seconds, deadline.left_seconds))
+            self._disturb(until, partial(self._break, supervisor, history, itertools.count(1), place))
+            self._end_everybody()
+        for proxy in self.proxies:
+            self.counts.update(proxy.met)
+        if self.site.engine is not None:
+            self.site.engine.restart()  # nothing that a dead server sent is under way any more
+        calls = read_histories(self.home)
+        self._count(calls)
+        open_it = partial(open_store, place.url)
+        found = open_and_check(open_it, calls, clock_error=self.site.clock_error, drains=True)
+        self.tally.found(found, f"round {self.number}")
+        self.tally.reopenings += 1
+        self.tell(f"round {self.number}: {self.tally.operations} operations, {len(self.tally.violations)} violations")
+
+    # -- faults ---------------------------------------------------------------------------------------------------
+
+    def _disturb(self, until: Deadline, break_it: Callable[[str], None]) -> None:
+        """One fault after another, each kind at its own pace, until the round has its operations."""
+        for kind in self.how.mean_seconds:
+            if self.site.engine is not None or not kind.endswith("engine"):
+                self._plan(kind, break_it)
+        enough = self.how.round_operations
+        if self.operations is not None:
+            enough = min(enough, self.operations - self.tally.operations)
+        next_progress = time.monotonic() + PROGRESS_SECONDS
+        while not until.is_over and self._count_lines() < enough and self._are_alive():
+            now = time.monotonic()
+            if now >= next_progress:
+                next_progress += PROGRESS_SECONDS
+                self.tell(f"round {self.number}: about {self.tally.operations + self._count_lines()} operations")
+            if self.events and self.events[0][0] <= now:
+                heapq.heappop(self.events)[2]()
+            else:
+                first = self.events[0][0] if self.events else now + LOOK_SECONDS
+                time.sleep(max(0.0, min(first - now, LOOK_SECONDS)))
+
+    def _plan(self, kind: str, break_it: Callable[[str], None]) -> None:
+        def happen() -> None:
+            break_it(kind)
+            self._plan(kind, break_it)
+
+        self._at(self.random.expovariate(1 / self.how.mean_seconds[kind]), happen)
+
+    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (time.monotonic() + seconds, next(self.names), action))
+
+    def _break(
+        self, supervisor: HttpQueues, history: FileHistory, numbers: "itertools.count[int]", place: Place, kind: str
+    ) -> None:
+        """Let one fault happen now; what ends it again is planned."""
+        self.counts[kind] += 1
+        lasts = self.random.uniform(*STOP_SECONDS[kind]) if kind in STOP_SECONDS else 0.0
+        if kind == "kill client":
+            index = self.random.randrange(len(self.clients))
+            victim = self.clients[index]
+            self._end(victim)
+            if self.random.random() < 0.5:
+                for thread in range(self.how.threads):
+                    with suppress(StoreError):
+                        release_worker(supervisor, f"{victim.name}-{thread}", history=history, numbers=numbers)
+            self.clients[index] = self._call()
+        elif kind == "kill server":
+            index = self.random.randrange(len(self.servers))
+            self._end(self.servers[index])
+            self._at(self.random.choice(DOWN_SECONDS), partial(self._serve_again, index, place))
+        elif kind in ("stop client", "stop server"):
+            stopped = self.random.choice(self.clients if kind == "stop client" else self.servers)
+            stopped.signal(signal.SIGSTOP)
+            self._at(lasts, partial(stopped.signal, signal.SIGCONT))
+        elif kind == "sever":
+            self.random.choice(self.proxies).sever()
+        elif kind == "refuse":
+            proxy = self.random.choice(self.proxies)
+            proxy.refuse()
+            self._at(lasts, proxy.accept)
+        else:
+            self._break_engine(kind, lasts)
+
+    def _break_engine(self, kind: str, lasts: float) -> None:
+        engine = self.site.engine
+        assert engine is not None
+        if kind == "stop engine":
+            engine.freeze()
+            self._at(lasts, engine.thaw)
+        else:
+            engine.kill()
+            time.sleep(self.random.choice(DOWN_SECONDS))
+            engine.start()
+            self.tally.engine_kills += 1
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def _urls(self, ports: Sequence[int]) -> str:
+        return ",".join(f"http://127.0.0.1:{port}" for port in ports)
+
+    def _call(self) -> _Process:
+        name = f"client-{next(self.names)}"
+        is_direct = self.random.random() < DIRECT_SHARE
+        ports = list(self.ports if is_direct else (proxy.port for proxy in self.proxies))
+        self.random.shuffle(ports)
+        arguments = (self.home, name, self.random.random(), self._urls(ports), self.how.threads, self.how.open_it)
+        return _Process(self.nursery.start(call_over_http_until_killed, *arguments, name=name), name)
+
+    def _serve(self, index: int, place: Place) -> _Process:
+        name = f"server-{next(self.names)}"
+        arguments = (self.home, name, place.url, self.ports[index], 0.0, "strict")
+        return _Process(self.nursery.start(self.how.serve_it, *arguments, name=name), name)
+
+    def _serve_again(self, index: int, place: Place) -> None:
+        if self.servers[index].is_over:
+            self.servers[index] = self._serve(index, place)
+
+    def _are_alive(self) -> bool:
+        return all(one.is_over or one.process.is_alive() for one in (*self.clients, *self.servers))
+
+    def _end(self, one: _Process) -> None:
+        if one.is_over:
+            return
+        one.is_over = True
+        code = self.nursery.kill(one.process)
+        self.tally.kills += code == -signal.SIGKILL
+        if code != -signal.SIGKILL:
+            what = f"{one.name} ended with {code}: {last_words(self.home, one.name)}"
+            self.tally.found([Violation("I16", what)], f"round {self.number}")
+
+    def _end_everybody(self) -> None:
+        """Clients first, then what the proxies hold, then the servers."""
+        self.events.clear()
+        if self.site.engine is not None:
+            self.site.engine.thaw()
+        for client in self.clients:
+            self._end(client)
+        for proxy in self.proxies:
+            proxy.close()
+        for server in self.servers:
+            self._end(server)
+
+    # -- counts ---------------------------------------------------------------------------------------------------
+
+    def _count_lines(self) -> int:
+        """About how many calls were answered so far: half the lines of the histories."""
+        for path in self.home.glob("*.jsonl"):
+            began = self.read.get(path, 0)
+            if path.stat().st_size > began:
+                with path.open("rb") as file:
+                    file.seek(began)
+                    data = file.read()
+                self.read[path] = began + len(data)
+                self.lines += data.count(b"\n")
+        return self.lines // 2
+
+    def _count(self, calls: Sequence[Call]) -> None:
+        """Calls that reached nobody are no operations."""
+        done = [call for call in calls if call.outcome != "fail" or call.error != "StoreUnavailableError"]
+        self.tally.operations += len(done)
+        self.tally.unknown += sum(call.outcome == "unknown" for call in done)
+        self.tally.cuts += sum(number for proxy in self.proxies for number in proxy.met.values())
+        self.counts.update(f"{verb_of(call)} {verdict_of(call)}" for call in calls)
+
+
+def verb_of(call: Call) -> str:
+    """The verb as a summary counts it."""
+    asked = call.asked
+    if asked.verb == "lease" and asked.ends:
+        return "exchange"
+    if asked.verb == "delete" and any(end.then for end in asked.ends):
+        return "delete then"
+    return asked.verb.replace("_", " ")
+
+
+def verdict_of(call: Call) -> str:
+    """What the caller was told: done, not done (at least one token was refused), or unknown."""
+    return "not done" if call.error == "LeaseLostError" and call.outcome == "ok" else VERDICTS[call.outcome]
+
+
+def _summary(tally: Tally, counts: Mapping[str, int], servers: int) -> str:
+    verbs = ", ".join(
+        f"{verb} {'/'.join(str(counts.get(f'{verb} {verdict}', 0)) for verdict in VERDICTS.values())}" for verb in VERBS
+    )
+    kills = ", ".join(f"{kind}s {counts.get(f'kill {kind}', 0)}" for kind in ("server", "client", "engine"))
+    stops = ", ".join(f"{kind}s {counts.get(f'stop {kind}', 0)}" for kind in ("server", "client", "engine"))
+    resets = sum(counts.get(kind, 0) for kind in (*RESETS, "severed"))
+    stalls = sum(counts.get(kind, 0) for kind in STALLS)
+    swallowed = sum(counts.get(kind, 0) for kind in SWALLOWS)
+    return (
+        f"{servers} server{'s' * (servers != 1)}, {tally.operations} operations (done/not done/unknown: {verbs}); "
+        f"kills: {kills}; stops: {stops}; resets {resets}, stalls {stalls}, swallowed answers {swallowed}, "
+        f"late requests {counts.get('late', 0)}; {len(tally.violations)} violations"
+    )
+
+
+def progress(line: str) -> None:
+    """Tell a person at the terminal, or whoever reads the log, how far it is."""
+    print(line, file=sys.stderr, flush=True)
