@@ -72,7 +72,8 @@ def _hand_overs(lives: dict[str, Life]) -> Iterator[str]:
                 continue
             for asked in operation.end.then:
                 following = lives[asked.uid]
-                if life.stored and following.is_seen and len(following.addings) == 1:
+                was_seen = life.stored or life.grants[-1].lease.token != operation.end.token
+                if was_seen and following.is_seen and len(following.addings) == 1:
                     yield f"{life.uid} was not deleted, but {asked.uid} was added in its place"
                 gone = life.is_acknowledged and not life.stored and len(deletions) == 1 and not named
                 if gone and not following.is_seen and not following.may_be_deleted:

@@ -45,17 +45,17 @@ SWALLOWS: tuple[Kind, ...] = ("swallow", "swallow stalled")
 STALLS: tuple[Kind, ...] = ("stall request", "stall answer")
 
 USUAL_SHARES: Mapping[Kind, float] = {
-    "refuse": 0.002,
-    "cut request": 0.002,
-    "reset sent": 0.002,
-    "reset answered": 0.003,
-    "swallow": 0.003,
-    "swallow stalled": 0.0012,
-    "stall request": 0.002,
-    "stall answer": 0.002,
+    "refuse": 0.003,
+    "cut request": 0.003,
+    "reset sent": 0.003,
+    "reset answered": 0.004,
+    "swallow": 0.004,
+    "swallow stalled": 0.002,
+    "stall request": 0.004,
+    "stall answer": 0.003,
     "split": 0.004,
 }
-"""Of a hundred requests two meet something; one that stalls costs its client seconds."""
+"""Of a hundred requests three meet something; one that stalls costs its client seconds."""
 LONGEST_STALL_SECONDS = 3.0
 PIECES = 5
 PIECE_PAUSE_SECONDS = 0.002

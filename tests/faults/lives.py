@@ -1,7 +1,7 @@
 """Every task's life, put together from the histories of all callers and from what the store holds in the end. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from queue_core.stats import QueueStats
@@ -38,6 +38,7 @@ class Contents:
     """The store after everything: its tasks, its statistics by queue, and what its own check complained of.
 
     `clock_error`: microseconds by which the store's time, as any caller estimates it, may be off this host's.
+    `adds_repeat`: a client sends an add of named tasks again by itself, and is told that what it added itself exists.
     """
 
     tasks: tuple[StoredTask, ...] = ()
@@ -45,16 +46,18 @@ class Contents:
     stats: dict[str, QueueStats] = field(default_factory=dict)
     max_leases: dict[str, int | None] = field(default_factory=dict)
     clock_error: int = 0
+    adds_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """One task of one add, or of one `then`; `status` is empty where the answer did not tell it."""
+    """One task of one add, or of the `then` of a `token`; `status` is empty where the answer did not tell it."""
 
     call: Call
     asked: AskedAdd
     effect: Effect
     status: str = ""
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,48 @@ def lives_of(calls: Sequence[Call], contents: Contents) -> dict[str, Life]:
     _attach_operations(calls, lives)
     for one in lives.values():
         one.grants.sort(key=lambda grant: grant.leased_at)
+        if contents.adds_repeat:
+            _excuse_own_adds(one)
+    _resolve_open_deletions(lives)
     return lives
+
+
+def _excuse_own_adds(life: Life) -> None:
+    """Take it that an add which nobody's can have preceded met what it had added itself."""
+    if any(adding.status == "added" for adding in life.addings):
+        return
+    life.addings = [
+        replace(adding, status="") if adding.status in ("exists", "tombstoned") else adding for adding in life.addings
+    ]
+
+
+def _resolve_open_deletions(lives: dict[str, Life]) -> None:
+    """A deletion that nobody was told the outcome of went one way only, and what was seen later may show which.
+
+    It was not done where its task was leased again or is in the store; it was done where what it was to add is there.
+    Where both are seen it stays open: half of a step was done, which a rule of its own finds.
+    """
+    effects: dict[tuple[int, str], Effect] = {}
+    for life in lives.values():
+        for index, grant in enumerate(life.grants):
+            for number, operation in enumerate(grant.operations):
+                if operation.verb != "delete" or operation.effect != "open":
+                    continue
+                was_seen = bool(life.stored) or index + 1 < len(life.grants)
+                was_added = any(
+                    lives[asked.uid].is_seen and len(lives[asked.uid].addings) == 1 for asked in operation.end.then
+                )
+                if was_seen != was_added:
+                    effect: Effect = "refused" if was_seen else "done"
+                    grant.operations[number] = replace(operation, effect=effect)
+                    effects[id(operation.call), operation.end.token] = effect
+    for life in lives.values():
+        life.addings = [
+            replace(adding, effect=effects.get((id(adding.call), adding.token), adding.effect))
+            if adding.token
+            else adding
+            for adding in life.addings
+        ]
 
 
 def _attach_operations(calls: Sequence[Call], lives: dict[str, Life]) -> None:
@@ -187,7 +231,7 @@ def _addings(call: Call) -> Iterable[Adding]:
         yield Adding(call, asked, _effect(call), status)
     for operation in _operations(call):
         for asked in operation.end.then:
-            yield Adding(call, asked, operation.effect)
+            yield Adding(call, asked, operation.effect, token=operation.end.token)
 
 
 def _operations(call: Call) -> Iterable[Operation]:

@@ -62,14 +62,14 @@ DIRECT_SHARE = 0.25
 """Of the clients, which know the servers themselves: they see connections refused, and no proxy's tricks."""
 MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
     {
-        "kill client": 2.0,
-        "stop client": 5.0,
-        "kill server": 7.0,
-        "stop server": 8.0,
-        "sever": 3.0,
-        "refuse": 6.0,
-        "kill engine": 8.0,
-        "stop engine": 10.0,
+        "kill client": 1.5,
+        "stop client": 3.0,
+        "kill server": 4.0,
+        "stop server": 5.0,
+        "sever": 2.0,
+        "refuse": 4.0,
+        "kill engine": 5.0,
+        "stop engine": 6.0,
     }
 )
 """Between two faults of a kind, which come at random; a stop may last longer than every lease."""
@@ -203,7 +203,7 @@ class _Round:
         calls = read_histories(self.home)
         self._count(calls)
         open_it = partial(open_store, place.url)
-        found = open_and_check(open_it, calls, clock_error=self.site.clock_error, drains=True)
+        found = open_and_check(open_it, calls, clock_error=self.site.clock_error, over_http=True)
         self.tally.found(found, f"round {self.number}")
         self.tally.reopenings += 1
         self.tell(f"round {self.number}: {self.tally.operations} operations, {len(self.tally.violations)} violations")

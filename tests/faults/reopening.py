@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from queue_core.api import QueueApi
@@ -33,13 +34,14 @@ def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
 
 
 def open_and_check(
-    open_it: Callable[[], Store], calls: Sequence[Call], *, clock_error: int = 0, drains: bool = False
+    open_it: Callable[[], Store], calls: Sequence[Call], *, clock_error: int = 0, over_http: bool = False
 ) -> list[Violation]:
     """Every violation that the calls and what is left prove; a store that does not open or work is I16.
 
     Args:
         clock_error: see `Contents.clock_error`.
-        drains: lease and delete all that is left, but for the dead, instead of leasing some.
+        over_http: the calls are those of clients over HTTP alone. Lease and delete all that is left but for the dead,
+            instead of leasing some; and see `Contents.adds_repeat`.
     """
     try:
         store = open_it()
@@ -52,11 +54,12 @@ def open_and_check(
         left: list[Violation] = []
         for spec in queues.queues():
             afterwards = RecordedQueue(queues.queue(spec.name), history, numbers)
-            if drains:
+            if over_http:
                 left += _drain(afterwards, queues.queue(spec.name))
             else:
                 afterwards.lease(LEASED_AFTERWARDS, seconds=60.0, worker="afterwards")
-        return left + check([*calls, *history.calls()], read_contents(store, clock_error=clock_error))
+        contents = replace(read_contents(store, clock_error=clock_error), adds_repeat=over_http)
+        return left + check([*calls, *history.calls()], contents)
     except QueueError as error:
         return [Violation("I16", f"the store does not work: {type(error).__name__}: {error}")]
     finally:

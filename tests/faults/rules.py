@@ -16,9 +16,11 @@ Rule = Callable[[Life, Contents], Iterator[str]]
 
 
 def added_is_never_lost(life: Life, contents: Contents) -> Iterator[str]:
-    """I1: acknowledged, then neither in the store nor touched by any deletion. A refused add must not appear."""
-    if life.is_acknowledged and not life.stored and not life.may_be_deleted:
-        yield f"{life.uid} was acknowledged, nobody deleted it, and it is gone"
+    """I1: acknowledged or leased, then neither in the store nor deleted: a refused deletion must not have been done.
+    A refused add must not appear."""
+    if (life.is_acknowledged or life.grants) and not life.stored and not life.may_be_deleted:
+        how = "was acknowledged" if life.is_acknowledged else "was leased"
+        yield f"{life.uid} {how}, nobody deleted it, and it is gone"
     if life.is_seen and life.addings and all(adding.effect == "refused" for adding in life.addings):
         yield f"{life.uid} is there though every add of it was refused"
 

@@ -24,6 +24,7 @@ class Story:
     max_leases: int | None = None
     problems: tuple[str, ...] = ()
     stats: QueueStats | None = None
+    adds_repeat: bool = False
     seconds: float = 0.0
 
     def call(self, asked: Asked, answer: Answer = NO_ANSWER, outcome: Outcome = "ok", *, lasts: float = 0.1) -> "Story":
@@ -87,6 +88,7 @@ class Story:
             self.problems,
             {} if self.stats is None else {QUEUE: self.stats},
             {QUEUE: self.max_leases},
+            adds_repeat=self.adds_repeat,
         )
         return [violation.invariant for violation in check(self.calls, contents)]
 

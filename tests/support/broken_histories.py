@@ -35,6 +35,41 @@ def broken() -> Iterator[tuple[str, str, Story]]:
         .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
         .keeps(a_stored(lease=FIRST, state="LEASED"), a_stored("b")),
     )
+    yield (
+        "I1",
+        "leased, refused its deletion, and gone, though nobody knows of its add",
+        Story().add(outcome="unknown").lease(FIRST).end("delete", FIRST.token, lost=True),
+    )
+    yield (
+        "I1",
+        "a deletion nobody knows the outcome of was not done, and yet the task is gone",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("delete", FIRST.token, "unknown")
+        .lease(a_lease(since=5.05, number=2))
+        .end("delete", "a.5050000", lost=True),
+    )
+    yield (
+        "I1",
+        "half a hand-over: added, then leased instead of deleted",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
+        .lease(a_lease(since=5.05, number=2))
+        .end("delete", "a.5050000")
+        .keeps(a_stored("b")),
+    )
+    yield (
+        "I1",
+        "a refused hand-over, and the next stage is there",
+        Story()
+        .add()
+        .lease(a_lease(since=2.05, until=2.5))
+        .end("delete", "a.2050000", lost=True, then=(an_add("b"),))
+        .keeps(a_stored(lease=a_lease(since=2.05, until=2.5)), a_stored("b")),
+    )
     two = Story().add().lease(FIRST)
     two.seconds = 3
     yield "I2", "leased twice at a time", two.lease(SECOND_LEASE).keeps(a_stored(lease=SECOND_LEASE))
@@ -95,6 +130,42 @@ def broken() -> Iterator[tuple[str, str, Story]]:
         "I4",
         "deleted, and still there",
         Story().add().lease(FIRST).end("delete", FIRST.token).keeps(a_stored(lease=FIRST)),
+    )
+    stale = Story().add().lease(short).lease(a_lease(since=3.05, number=2))
+    yield (
+        "I4",
+        "a delete that returned, and was not done: another holds the task, and deletes it",
+        stale.end("delete", short.token).end("delete", "a.3050000"),
+    )
+    yield (
+        "I3",
+        "a release that returned, and was not done: another holds the task",
+        Story()
+        .add()
+        .lease(short)
+        .lease(a_lease(since=3.05, number=2))
+        .end("release", short.token)
+        .end("delete", "a.3050000"),
+    )
+    yield (
+        "I2",
+        "given back because of a socket, uncounted",
+        Story()
+        .add()
+        .lease(FIRST)
+        .lease(a_lease(since=3.05, ready=1.05))
+        .end("delete", FIRST.token, lost=True)
+        .end("delete", "a.3050000"),
+    )
+    yield (
+        "I6",
+        "given back because of a socket, and its holder is refused",
+        Story()
+        .add()
+        .lease(FIRST)
+        .lease(a_lease(since=3.05, ready=1.05))
+        .end("delete", FIRST.token, lost=True)
+        .end("delete", "a.3050000"),
     )
     yield "I4", "deleted, then leased", Story().add().lease(FIRST).end("delete", FIRST.token).lease(SECOND_LEASE)
     yield "I4", "deleted by name, then leased", Story().add().by_name("a").lease(a_lease(since=3.05))

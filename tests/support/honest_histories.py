@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from queue_core.stats import QueueStats
 from tests.faults.history import Asked
-from tests.faults.story import Story, a_lease, a_stored, an_add
+from tests.faults.story import QUEUE, Story, a_lease, a_stored, an_add
 
 FIRST = a_lease(since=2.05)
 SECOND_LEASE = a_lease(since=4.05, number=2)
@@ -92,6 +93,34 @@ def honest() -> Iterator[tuple[str, Story]]:
         .lease(FIRST)
         .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
         .keeps(a_stored(lease=FIRST, state="LEASED")),
+    )
+    yield (
+        "not known to be deleted, leased again, deleted",
+        Story()
+        .add()
+        .lease(a_lease(since=2.05, until=3.9))
+        .end("delete", "a.2050000", "unknown", then=(an_add("b"),))
+        .lease(SECOND_LEASE)
+        .end("delete", SECOND_LEASE.token),
+    )
+    yield (
+        "not known to be handed over, and done: what followed is finished, too",
+        Story()
+        .add()
+        .lease(FIRST)
+        .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
+        .lease(a_lease("b", since=4.05))
+        .end("delete", "b.4050000"),
+    )
+    yield (
+        "its own first try is what a repeated add meets",
+        Story(adds_repeat=True).add(status="exists").lease(FIRST).end("delete", FIRST.token),
+    )
+    yield (
+        "its own first try is what a repeated add meets, deleted meanwhile",
+        Story(adds_repeat=True, stats=QueueStats(QUEUE, added_total=1, deleted_total=1))
+        .add(status="tombstoned")
+        .by_name("a"),
     )
     overtaken = Story().add("a").add("b").lease(a_lease("b", since=3.05, ready=2.05)).end("delete", "b.3050000")
     overtaken.call(Asked("release_worker", worker="killed"), outcome="unknown")
