@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.servers is not None and not options.http:
         parser.error("--servers goes with --http")
+    if options.servers == 2 and "sqlite" in options.store:
+        parser.error("--servers 2: a file of SQLite belongs to one server; leave sqlite out, or say --servers 1")
     names = _names(options)
     unknown = sorted(set(names) - set(ALL))
     if unknown:
@@ -85,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             title, scenario = ALL[name]
             if options.servers is not None:
-                scenario = partial(scenario, conditions=Conditions(options.servers))
+                scenario = _with_servers(name, options.servers)
             _tell(f"{name:7} {title} ...")
             home = folder / name
             home.mkdir()
@@ -112,6 +114,13 @@ def _names(options: argparse.Namespace) -> list[str]:
     if options.only == "servers":
         return list(ON_HOSTS)
     return options.only.split(",") if options.only else list(SCENARIOS)
+
+
+def _with_servers(name: str, servers: int) -> Scenario:
+    """A run over HTTP with so many servers on one store; a file of SQLite belongs to one."""
+    store = next(store for store in STORES if name == f"http-{store}")
+    conditions = Conditions(1 if store == "sqlite" else servers)
+    return partial(over_http, store, conditions=conditions, tell=progress)
 
 
 def _budget(options: argparse.Namespace, scenarios: int) -> Budget:

@@ -60,6 +60,8 @@ LONGEST_STALL_SECONDS = 3.0
 PIECES = 5
 PIECE_PAUSE_SECONDS = 0.002
 BACKLOG = 256
+LOOP_ROUNDS = 8
+"""Rounds of asyncio's loop, at most, from a connection that is accepted to one that is closed at both ends."""
 LINGER_NOT: Final = struct.pack("ii", 1, 0)
 END_OF_HEAD = b"\r\n\r\n"
 
@@ -145,17 +147,23 @@ class FaultyProxy:
 
     async def _shut(self) -> None:
         if self._listening is not None:
+            for listening in self._listening.sockets:
+                self.loop.remove_reader(listening.fileno())
+            for _ in range(LOOP_ROUNDS):  # a server closed meanwhile leaves a connection just accepted to nobody
+                await asyncio.sleep(0)
             self._listening.close()
             self._listening = None
 
     async def _finish(self) -> None:
         await self._shut()
-        for link in list(self.links):
-            link.reset()
-        connecting = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in connecting:
-            task.cancel()
-        await asyncio.gather(*connecting, return_exceptions=True)
+        for _ in range(LOOP_ROUNDS):
+            await asyncio.sleep(0)
+            for link in list(self.links):
+                link.reset()
+            connecting = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in connecting:
+                task.cancel()
+            await asyncio.gather(*connecting, return_exceptions=True)
 
     def _sever(self) -> None:
         for link in list(self.links):
@@ -177,6 +185,7 @@ class _Link:
         self._is_held = False
         self._held_answer: list[bytes] | None = None
         self._answer_left = 0
+        self._is_resetting = False
         self.is_over = False
 
     # -- the client's side --
@@ -206,7 +215,7 @@ class _Link:
             self.loop.call_later(PIECE_PAUSE_SECONDS, self.reset)
         elif fate.kind == "reset sent":
             self._send(data)
-            self.client = _reset(self.client)
+            self._reset_client()
         elif fate.kind == "stall request":
             self._is_held = True
             self._pending += data
@@ -284,8 +293,10 @@ class _Link:
             self._fate = None
 
     def server_left(self) -> None:
-        """The server has closed its end."""
+        """The server has closed its end, or was reset."""
         self.server = None
+        if self._is_resetting:
+            return
         if self._held_answer is None or self.client is None:
             self.end()
 
@@ -297,7 +308,8 @@ class _Link:
         self._answer_left -= len(data)
         self.client.write(data)
         if self._answer_left <= 0:
-            self.server = _reset(self.server)
+            self._is_resetting = True
+            self._reset_server()
             self.loop.call_later(PIECE_PAUSE_SECONDS, self.reset)
 
     def _release_answer(self) -> None:
@@ -327,9 +339,17 @@ class _Link:
     def reset(self, *, client: Literal["reset", "close"] = "reset") -> None:
         """End both connections by RST, or the client's in good order; nothing that is held is delivered."""
         if client == "reset":
-            self.client = _reset(self.client)
-        self.server = _reset(self.server)
+            self._reset_client()
+        self._reset_server()
         self.end()
+
+    def _reset_client(self) -> None:
+        _reset(self.client)
+        self.client = None
+
+    def _reset_server(self) -> None:
+        _reset(self.server)
+        self.server = None
 
     def end(self) -> None:
         """Close what is open."""
@@ -388,7 +408,7 @@ def answer_bytes(data: bytes) -> int:
 
 
 def _reset(transport: asyncio.Transport | None) -> None:
-    """Close by RST, not by FIN; None, which is what is left of it."""
+    """Close by RST, not by FIN."""
     if transport is not None and not transport.is_closing():
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         transport.abort()

@@ -31,6 +31,7 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
+from tests.faults.excerpt import excerpts
 from tests.faults.faulty_proxy import (
     RESETS,
     STALLS,
@@ -57,6 +58,8 @@ ROUND_OPERATIONS = 25_000
 ROUND_SECONDS = 60.0
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.25
+FIRST_WITHIN_SECONDS = 1.0
+PROOF = "violations.txt"
 PROGRESS_SECONDS = 10.0
 DIRECT_SHARE = 0.25
 """Of the clients, which know the servers themselves: they see connections refused, and no proxy's tricks."""
@@ -72,7 +75,8 @@ MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
         "stop engine": 6.0,
     }
 )
-"""Between two faults of a kind, which come at random; a stop may last longer than every lease."""
+"""Between two faults of a kind, which come at random; a stop may last longer than every lease. The first of each kind
+comes within a second, so that a short round has them all."""
 STOP_SECONDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"stop client": (0.3, 2.5), "stop server": (0.3, 2.5), "stop engine": (0.2, 1.5), "refuse": (0.1, 0.6)}
 )
@@ -205,6 +209,9 @@ class _Round:
         open_it = partial(open_store, place.url)
         found = open_and_check(open_it, calls, clock_error=self.site.clock_error, over_http=True)
         self.tally.found(found, f"round {self.number}")
+        if found:
+            (self.home / PROOF).write_text("\n".join(excerpts(calls, found)) + "\n")
+            self.tell(f"round {self.number}: the calls that prove its violations are in {self.home / PROOF}")
         self.tally.reopenings += 1
         self.tell(f"round {self.number}: {self.tally.operations} operations, {len(self.tally.violations)} violations")
 
@@ -214,7 +221,7 @@ class _Round:
         """One fault after another, each kind at its own pace, until the round has its operations."""
         for kind in self.how.mean_seconds:
             if self.site.engine is not None or not kind.endswith("engine"):
-                self._plan(kind, break_it)
+                self._plan(kind, break_it, self.random.uniform(0.0, FIRST_WITHIN_SECONDS))
         enough = self.how.round_operations
         if self.operations is not None:
             enough = min(enough, self.operations - self.tally.operations)
@@ -230,12 +237,12 @@ class _Round:
                 first = self.events[0][0] if self.events else now + LOOK_SECONDS
                 time.sleep(max(0.0, min(first - now, LOOK_SECONDS)))
 
-    def _plan(self, kind: str, break_it: Callable[[str], None]) -> None:
+    def _plan(self, kind: str, break_it: Callable[[str], None], seconds: float) -> None:
         def happen() -> None:
             break_it(kind)
-            self._plan(kind, break_it)
+            self._plan(kind, break_it, self.random.expovariate(1 / self.how.mean_seconds[kind]))
 
-        self._at(self.random.expovariate(1 / self.how.mean_seconds[kind]), happen)
+        self._at(seconds, happen)
 
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.events, (time.monotonic() + seconds, next(self.names), action))
