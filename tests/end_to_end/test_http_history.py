@@ -14,14 +14,13 @@ from tests.faults.excerpt import story_of
 from tests.faults.faulty_proxy import Fate, FaultyProxy, Kind, Plan, a_faulty_proxy
 from tests.faults.http_mutants import open_hopefully, serve_giving_back
 from tests.faults.outcome import Budget, Tally
-from tests.faults.over_http import MEAN_SECONDS, Conditions, over_http
+from tests.faults.over_http import Conditions, over_http
 from tests.faults.sites import StoreName
 from tests.faults.story import Story, a_lease
 from tests.support.eventually import eventually
 
 LONGEST_SECONDS = 90.0  # where many programs share the machine
-ENOUGH_OPERATIONS = 2500
-OFTEN = {kind: seconds / 3 for kind, seconds in MEAN_SECONDS.items()}
+ENOUGH_OPERATIONS = 1500
 REQUEST = b"POST /a HTTP/1.1\r\ncontent-length: 4\r\n\r\n1234"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n5678"
 
@@ -30,7 +29,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n5678"
     ("store", "servers"), [("sqlite", 1), ("postgresql", 1), ("postgresql", 2), ("redis", 1), ("redis", 2)]
 )
 def test_every_answer_over_http_was_true(store: StoreName, servers: int, tmp_path: Path) -> None:
-    how = Conditions(servers, mean_seconds=OFTEN)
+    how = Conditions(servers)
     tally = over_http(store, Budget(LONGEST_SECONDS, seed=3, operations=ENOUGH_OPERATIONS), tmp_path, conditions=how)
     if tally.skipped:
         pytest.skip(tally.skipped)

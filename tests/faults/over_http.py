@@ -56,6 +56,8 @@ from tests.support.eventually import eventually
 
 ROUND_OPERATIONS = 25_000
 ROUND_SECONDS = 60.0
+ROUGHLY_OPERATIONS = 100
+"""By so many, or a fifth, the lines are taken to count more than the operations, so that no round follows for few."""
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.25
 FIRST_WITHIN_SECONDS = 1.0
@@ -224,7 +226,8 @@ class _Round:
                 self._plan(kind, break_it, self.random.uniform(0.0, FIRST_WITHIN_SECONDS))
         enough = self.how.round_operations
         if self.operations is not None:
-            enough = min(enough, self.operations - self.tally.operations)
+            left = self.operations - self.tally.operations
+            enough = min(enough, left + max(ROUGHLY_OPERATIONS, left // 5))
         next_progress = time.monotonic() + PROGRESS_SECONDS
         while not until.is_over and self._count_lines() < enough and self._are_alive():
             now = time.monotonic()
