@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -196,11 +197,20 @@ class _Round:
                 self.servers.append(self._serve(index, place))
             supervisor = HttpQueues(self._urls(self.ports), retries=Retries(tries=2), timeout_seconds=2.0)
             stack.callback(supervisor.close)
+            releasing = ThreadPoolExecutor(1, thread_name_prefix="release")  # it may wait for a server that is stopped
+            stack.callback(releasing.shutdown, cancel_futures=True)
+            numbers = itertools.count(1)
+
+            def release(worker: str) -> None:
+                with suppress(StoreError):
+                    release_worker(supervisor, worker, history=history, numbers=numbers)
+
             for _ in range(self.how.clients):
                 self.clients.append(self._call())
             eventually(lambda: self._count_lines() > 0, seconds=START_SECONDS)
             until = Deadline(time.monotonic() + min(self.how.round_seconds, deadline.left_seconds))
-            self._disturb(until, partial(self._break, supervisor, history, itertools.count(1), place))
+            self._disturb(until, partial(self._break, partial(releasing.submit, release), place))
+            releasing.shutdown(cancel_futures=True)
             self._end_everybody()
         for proxy in self.proxies:
             self.counts.update(proxy.met)
@@ -250,10 +260,11 @@ class _Round:
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.events, (time.monotonic() + seconds, next(self.names), action))
 
-    def _break(
-        self, supervisor: HttpQueues, history: FileHistory, numbers: "itertools.count[int]", place: Place, kind: str
-    ) -> None:
-        """Let one fault happen now; what ends it again is planned."""
+    def _break(self, release: Callable[[str], object], place: Place, kind: str) -> None:
+        """Let one fault happen now; what ends it again is planned.
+
+        `release` gives back what a dead worker holds, without waiting for it.
+        """
         self.counts[kind] += 1
         lasts = self.random.uniform(*STOP_SECONDS[kind]) if kind in STOP_SECONDS else 0.0
         if kind == "kill client":
@@ -262,8 +273,7 @@ class _Round:
             self._end(victim)
             if self.random.random() < 0.5:
                 for thread in range(self.how.threads):
-                    with suppress(StoreError):
-                        release_worker(supervisor, f"{victim.name}-{thread}", history=history, numbers=numbers)
+                    release(f"{victim.name}-{thread}")
             self.clients[index] = self._call()
         elif kind == "kill server":
             index = self.random.randrange(len(self.servers))
