@@ -4,6 +4,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from threading import get_ident
 from types import FrameType
@@ -75,10 +76,10 @@ class Call:
         return tuple(task for task in self.tasks if not task.lost)
 
     def run(self) -> object:
-        """Call a plain handler in this thread."""
+        """Call a plain handler in this thread, in a context of its own: no task sees another's context variables."""
         thread_id = get_ident()
         self.where = lambda: _line_of_thread(thread_id)
-        return self.handler.function(self.argument())
+        return copy_context().run(self.handler.function, self.argument())
 
     def returned(self, value: object) -> tuple[Done, ...]:
         """What a handler's return value asks for. Raises `TypeError` or an `InvalidRequestError` for nonsense."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -155,6 +156,25 @@ def test_a_batch_may_hand_on_for_each_of_its_tasks(store: tuple[PullQueues, Pull
     assert queues.queue("next").stats().ready == 3
     (failure,) = [entry for entry in logs if entry["event"] == events.HANDLER_FAILED]
     assert (failure["count"], failure["error"]) == (3, "TypeError")
+
+
+TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
+
+
+@both_kinds
+def test_no_task_sees_the_context_variables_of_the_one_before(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+    queues, queue = store
+    app, seen = App(), []
+
+    def handle(task: HeldTask) -> None:
+        seen.append(TENANT.get())
+        TENANT.set(task.text)
+
+    app.task(queue="q")(plain_or_async(kind, handle))
+    queue.add([NewTask(b"a"), NewTask(b"b")])
+    with running_worker(app, queues.queue):
+        eventually(lambda: queue.stats().deleted_total == 2)
+    assert seen == ["nobody", "nobody"]
 
 
 def test_plain_and_async_handlers_may_share_a_worker(store: tuple[PullQueues, PullQueue]) -> None:
