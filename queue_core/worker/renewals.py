@@ -94,12 +94,15 @@ class Renewals:
         self._lose(kept, GIVEN_BACK)
         return [entry.task.lease for entry in kept]
 
+    def renew_due(self) -> None:
+        """Renew what is due by now, and note what is lost or stuck; the thread does this whenever something is."""
+        self._see_to(self._take_due(self._shift.clock.monotonic()))
+
     def _run(self) -> None:
         try:
             while (due := self._wait_for_due()) is not None:
-                self._renew_all(due)
-                self._look_for_stuck()
-        except Exception:  # noqa: BLE001  the top of a thread: without it handlers would lose their leases unnoticed
+                self._see_to(due)
+        except BaseException:  # noqa: BLE001  the top of a thread: without it handlers would lose their leases unnoticed
             self._shift.fail(thread="renewals")
 
     def _wait_for_due(self) -> list[Kept] | None:
@@ -108,13 +111,21 @@ class Renewals:
             while not self._closed:
                 now = self._shift.clock.monotonic()
                 if self._next_look_at <= now:
-                    due = [kept for kept in self._kept.values() if kept.due_at <= now + kept.lease_seconds / 20]
-                    self._next_look_at = float("inf")  # set anew by `_look_for_stuck`, once these have been seen to
-                    return due
+                    return self._take_due(now)
                 self._next_look_at = self._soonest()
                 left = self._next_look_at - self._shift.clock.monotonic()
                 self._changed.wait(timeout=None if left == float("inf") else max(0.0, left))
             return None
+
+    def _take_due(self, now: float) -> list[Kept]:
+        """What is due, or nearly: one call renews for many. The next look is set by `_see_to`."""
+        with self._changed:
+            self._next_look_at = float("inf")
+            return [kept for kept in self._kept.values() if kept.due_at <= now + kept.lease_seconds / 20]
+
+    def _see_to(self, due: Sequence[Kept]) -> None:
+        self._renew_all(due)
+        self._look_for_stuck()
 
     def _soonest(self) -> float:
         grace_seconds = self._shift.settings.grace_seconds

@@ -6,14 +6,20 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from queue_core.clock import ManualClock
 from queue_core.errors import LeaseLostError
 from queue_core.pull_queue import PullQueue, PullQueues
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
+from queue_core.worker.call import Call
 from queue_core.worker.held import HeldTask
+from queue_core.worker.renewals import Renewals
+from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.shift import Shift
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import FaultyQueue, both_kinds, memory_queues, running_worker, unavailable
 
@@ -191,3 +197,31 @@ def test_a_handler_that_never_returns_costs_the_worker_its_life(store: tuple[Pul
     assert stuck["task"] == "stuck"
     assert f"{__file__}:" in stuck["where"]
     assert "never_returns" in stuck["where"]
+
+
+@pytest.mark.parametrize(
+    ("clock_seconds", "is_lost"), [pytest.param(29.9, False, id="before its end"), pytest.param(30.0, True, id="at it")]
+)
+def test_the_end_of_a_renewed_lease_is_counted_from_when_the_renewal_was_sent(
+    store: tuple[PullQueues, PullQueue], clock_seconds: float, *, is_lost: bool
+) -> None:
+    _, queue = store
+    faulty, app, clock = FaultyQueue(queue), App(), ManualClock()
+    app.task(queue="q")(print)
+    queue.add(b"x")
+    (lease,) = queue.lease(seconds=30.0)
+    shift = Shift(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    renewals = Renewals(faulty, shift)
+    handler = app.handler("q", None)
+    assert handler is not None
+    call = Call(handler, [lease], started_at=clock.monotonic())
+    renewals.hold(call)
+    clock.advance(10.0)
+    sent_at = clock.monotonic()
+    faulty.faults["renew"] = lambda: clock.advance(15.0)  # the answer takes its time
+    renewals.renew_due()
+    faulty.faults["renew"] = unavailable
+    clock.advance(sent_at + clock_seconds - clock.monotonic())
+    with capture_logs():
+        renewals.renew_due()
+    assert call.tasks[0].lost == is_lost
