@@ -64,6 +64,8 @@ class Call:
         self.started_at = started_at
         self.cancel: Callable[[], None] = _nothing
         """Interrupts the handler once all its tasks are lost; only an async one can be."""
+        self.is_alive: Callable[[], bool] = _always
+        """Whether its handler can go on. Its leases are renewed for no longer."""
         self.where: Callable[[], str] = _nowhere
         """The lines the handler is at, innermost first, for a person who wonders why it does not return."""
 
@@ -108,7 +110,7 @@ class Call:
             events.HANDLER_FAILED,
             **self.told(now=now),
             error=type(error).__name__,
-            traceback=_traceback_without(error, self.tasks),
+            traceback=traceback_without(error, self.tasks),
         )
         return Failed(held)
 
@@ -147,7 +149,7 @@ def _shown(value: object) -> str:
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
 
 
-def _traceback_without(error: BaseException, tasks: Sequence[HeldTask]) -> str:
+def traceback_without(error: BaseException, tasks: Sequence[HeldTask]) -> str:
     """The traceback as text, with payloads that the error's message quotes taken out."""
     text = "".join(traceback.format_exception(error, limit=-30))
     for task in tasks:
@@ -173,6 +175,10 @@ def line_of(frame: FrameType) -> str:
 
 def _nothing() -> None:
     """A plain handler can't be interrupted."""
+
+
+def _always() -> bool:
+    return True
 
 
 def _nowhere() -> str:

@@ -134,12 +134,15 @@ class Link:
             dead_reason=failed.dead_reason,
         )
 
-    def give_back(self, leases: Sequence[Lease]) -> None:
-        """Give back tasks that nobody finished: leasable at once, in their old places, and the lease is not counted."""
+    def give_back(self, leases: Sequence[Lease], *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
+        """Give back tasks that nobody finished: leasable at once, in their old places, and the lease is not counted.
+
+        `counted`: as after any failure of their handlers, after the queue's back-off.
+        """
         if not leases:
             return
-        self._shift.log.info(events.LEASES_RELEASED, count=len(leases))
-        self._release(leases, delay_seconds=None, charge="uncounted")
+        self._shift.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
+        self._release(leases, delay_seconds=None, charge=charge)
 
     def interrupt(self) -> None:
         """End a wait of the thread that uses this link, from another one; the shift must be ending."""

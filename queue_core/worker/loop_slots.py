@@ -60,7 +60,7 @@ class LoopSlots:
         try:
             link = self._bench.link()
             part(link)
-        except Exception:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
+        except BaseException:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
             shift.fail(thread="slots")
         finally:
             if link is not None:

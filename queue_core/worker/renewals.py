@@ -138,7 +138,9 @@ class Renewals:
         self._lose([kept for kept in due if kept.ends_at <= now and kept.is_final], OUTGROWN)
         by_length: dict[float, list[Kept]] = {}
         for kept in due:
-            if kept.ends_at > now and not kept.is_final:
+            if not kept.call.is_alive():
+                kept.due_at = kept.ends_at
+            elif kept.ends_at > now and not kept.is_final:
                 by_length.setdefault(kept.lease_seconds, []).append(kept)
         for seconds, group in by_length.items():
             for start in range(0, len(group), MAX_TOKENS_PER_CALL):

@@ -11,21 +11,22 @@ from queue_core.errors import AppError, QueueError
 from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.handler_loop import HandlerLoop
+from queue_core.worker.handler_loop import BLOCKED_SECONDS, HandlerLoop
 from queue_core.worker.link import Lines, Link
 from queue_core.worker.loop_slots import LoopSlots
 from queue_core.worker.orphan import OrphanWatch
 from queue_core.worker.recycle import resident_bytes
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings
-from queue_core.worker.shift import EXIT_UNREACHABLE, Ending, Shift
+from queue_core.worker.shift import EXIT_OK, EXIT_UNREACHABLE, Ending, Shift
 from queue_core.worker.slots import Slots, ThreadSlots, Workbench
 
 WATCH_SECONDS: Final = 1.0
 """How often the worker looks at its age, its memory, its supervisor and its queue's reach."""
 DRAIN_WATCH_SECONDS: Final = 0.5
 UNWIND_SECONDS: Final = 1.0
-"""How long cancelled async handlers may take to clean up once their tasks are given back."""
+"""How long cancelled async handlers may take to clean up once their tasks are given back. A supervisor ends a worker
+2 s after its grace (`DRAIN_MARGIN_SECONDS`)."""
 
 
 class Runner:
@@ -43,12 +44,14 @@ class Runner:
         open_waiting: Callable[[str], QueueApi] | None = None,
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
+        blocked_seconds: float = BLOCKED_SECONDS,
     ) -> None:
         """Args:
         open_queue: a line to the queue of that name, which all threads share.
         open_waiting: a further line for one waiting thread, which `close` cuts short without touching the others;
             None where that can't be had, as in a program that opens the store itself.
         watch_seconds: how often to look whether the worker is to end by itself.
+        blocked_seconds: how long the loop of async handlers may stand still, at least.
 
         Raises `AppError` when the app's handlers do not cover what the settings ask for.
         """
@@ -61,7 +64,11 @@ class Runner:
         self._renewals = Renewals(self._lines.shared, self._shift)
         self._bench = Workbench(app, offer, self._shift, self._renewals, self._lines)
         handlers = app.serving(queue, settings.tags)
-        self._loop = HandlerLoop(self._shift) if any(handler.is_async for handler in handlers) else None
+        self._loop = (
+            HandlerLoop(self._shift, blocked_seconds=blocked_seconds)
+            if any(handler.is_async for handler in handlers)
+            else None
+        )
         self._slots = self._make_slots(all_async=all(handler.is_async for handler in handlers))
         lock = settings.supervisor_lock
         self._orphan_watch = OrphanWatch(lock) if lock is not None else None
@@ -125,6 +132,8 @@ class Runner:
 
     def _look_for_reason(self) -> None:
         shift, settings = self._shift, self._shift.settings
+        if self._loop is not None:
+            self._loop.look()
         bounds = settings.recycle
         if bounds.age_seconds is not None or bounds.memory_bytes is not None:
             shift.recycle(memory_bytes=resident_bytes() if bounds.memory_bytes is not None else 0)
@@ -146,6 +155,12 @@ class Runner:
         self._renewals.close()
         self._slots.interrupt()
         has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
+        if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it is known what hangs
+            shift.log.warning(
+                events.HANDLER_STUCK,
+                reason=f"cancelled, but not done with cleaning up within {UNWIND_SECONDS:g} s",
+                handlers=self._loop.running(),
+            )
         if has_unwound and self._loop is not None:
             self._wait_for_slots(until=shift.clock.monotonic() + UNWIND_SECONDS)
         self._is_abandoned = not has_unwound or self._slots.running() > 0
@@ -158,12 +173,17 @@ class Runner:
                 return
 
     def _release(self, rest: list[Lease]) -> None:
-        """Give back what no handler finished in time: leasable at once by somebody else, and not counted."""
+        """Give back what no handler finished in time: leasable at once by somebody else, and not counted.
+
+        Leases of a handler that ended or blocked the loop are counted, or its task would do that for ever.
+        """
         if not rest:
             return
+        blamed = self._loop.blamed() if self._loop is not None else frozenset[str]()
         try:
             link = Link(Lines(self._lines.shared), self._shift, tags=self._bench.offer.tags)
-            link.give_back(rest)
+            link.give_back([lease for lease in rest if lease.token not in blamed])
+            link.give_back([lease for lease in rest if lease.token in blamed], charge="counted")
         except QueueError as error:
             self._shift.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))
 

@@ -105,7 +105,7 @@ class ThreadSlots:
                 elif leases:
                     self._work(link, leases)
             link.flush()
-        except Exception:  # noqa: BLE001  the top of a thread: a worker with a dead slot would look alive and do nothing
+        except BaseException:  # noqa: BLE001  the top of a thread: a worker with a dead slot would look alive and do nothing
             shift.fail(thread="slot")
         finally:
             if link is not None:

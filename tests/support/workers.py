@@ -89,11 +89,19 @@ def running_worker(
     *,
     open_waiting: Callable[[str], QueueApi] | None = None,
     watch_seconds: float = 0.02,
+    blocked_seconds: float = 60.0,
     **settings: object,
 ) -> Iterator[RunningWorker]:
     """Run a worker of queue "q" in a thread; on leaving it is drained, and what runs is released."""
     chosen = WorkerSettings(**{"app": "tests:app", "worker": "w-1", "queue": "q", "wait_seconds": 0.05, **settings})
-    runner = Runner(app, chosen, open_queue=open_queue, open_waiting=open_waiting, watch_seconds=watch_seconds)
+    runner = Runner(
+        app,
+        chosen,
+        open_queue=open_queue,
+        open_waiting=open_waiting,
+        watch_seconds=watch_seconds,
+        blocked_seconds=blocked_seconds,
+    )
 
     def run() -> None:
         worker.code = runner.run()
