@@ -9,6 +9,7 @@ from queue_core import logs
 from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import Entry, LazyGroup
+from queue_core.standard_streams import open_missing_streams
 
 _SETUP: Final = "Set up"
 _HELP: Final = """\
@@ -59,5 +60,6 @@ def command() -> LazyGroup:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
+    open_missing_streams()
     with logs.beside_answers():
         return run_command(command(), arguments)

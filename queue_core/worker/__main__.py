@@ -9,6 +9,7 @@ import sys
 from queue_core import logs  # first: it spares structlog an import
 from queue_core.errors import InvalidSettingError
 from queue_core.first_process import stay_first
+from queue_core.standard_streams import open_missing_streams
 from queue_core.worker import events
 from queue_core.worker.process import run_worker
 from queue_core.worker.settings import WorkerSettings
@@ -17,6 +18,7 @@ from queue_core.worker.shift import EXIT_MISCONFIGURED
 
 def main() -> int:
     """Returns the exit code; see `run_worker`."""
+    open_missing_streams()
     import structlog
 
     stay_first()
