@@ -9,7 +9,7 @@ from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
-from orchestrator.fleet import draining, joined, killed, spawn_failed
+from orchestrator.fleet import Fleet, draining, examined, joined, killed, spawn_failed
 from orchestrator.launch import Launch
 from orchestrator.managed import ManagedPool, Outage
 from orchestrator.plan import Leave, Plan, Spawn
@@ -50,6 +50,9 @@ class Acts:
             self.kill(pool, leave.worker, why=leave.why, now=now)
         for leave in todo.retire:
             if not self._may_act() or not self._retire(pool, leave, grace_seconds=spec.grace, now=now):
+                break
+        for leave in todo.end:
+            if not self._may_act() or not self._end(pool, leave, spec, now=now):
                 break
         for leave in todo.drain:
             self.drain(pool, leave.worker, why=leave.why, grace_seconds=spec.grace, now=now)
@@ -114,6 +117,32 @@ class Acts:
             self._runtime.drain(leave.worker)
             pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
         return True
+
+    def tell_of_unresponsive(self, pool: ManagedPool, before: Fleet) -> None:
+        """Log who hangs since `before`, with what its runtime knows of it; and who asks again."""
+        for worker in pool.fleet.workers.values():
+            known = before.workers.get(worker.worker)
+            is_news = (worker.hung_at is None) != (known is None or known.hung_at is None)
+            if not is_news:
+                continue
+            if worker.hung_at is None:
+                log.info(events.WORKER_RESPONSIVE, pool=pool.name, worker=worker.worker)
+                continue
+            condition = self._runtime.examine(worker.worker)
+            pool.fleet = examined(pool.fleet, worker.worker, condition)
+            seconds = round(max(0.0, worker.since - worker.hung_at), 3)
+            log.warning(
+                events.WORKER_UNRESPONSIVE, pool=pool.name, worker=worker.worker, seconds=seconds, condition=condition
+            )
+
+    def _end(self, pool: ManagedPool, leave: Leave, spec: PoolSpec, *, now: Monotonic) -> bool:
+        """Ask an unresponsive worker to finish, once the queue has fenced it: it may hold a lease again after all.
+
+        Its grace is over when it has been unresponsive for as long. False when the queue did not answer.
+        """
+        known = pool.fleet.workers.get(leave.worker)
+        left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))
+        return self._retire(pool, leave, grace_seconds=left, now=now)
 
     def _release(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> bool:
         """One worker too many that somebody else started: it is for them to end one. False for a worker of ours."""

@@ -30,6 +30,7 @@ def certificate(death: Death, ended: Exit) -> Record:
         "memory_limit_bytes": ended.memory_limit_bytes,
         "reason": ended.reason,
         "last_lines": list(ended.last_lines),
+        "stack": list(ended.stack),
     }
     return told
 

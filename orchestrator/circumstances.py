@@ -251,6 +251,7 @@ class Circumstances:
             starting=len(starting),
             promised_bytes=math.fsum(max(0.0, appetite.memory_bytes - w.memory_bytes) for w in starting),
             priority=spec.priority,
+            hung=sum(1 for w in fleet.workers.values() if w.hung_at is not None),
         )
 
     def _budget(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> budget.Left:

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out of memory"
     OVERDUE = "overdue"  # it was asked to, did not in time, and was ended
+    UNRESPONSIVE = "unresponsive"  # it neither held a lease nor asked for one, and was ended for that
     UNKNOWN = "unknown"  # an adopted process: only its own parent is told
 
 
@@ -35,7 +36,7 @@ WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
 """Causes that lie in the worker, not in its host or its operator."""
 
 
-WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST})
+WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE})
 """Causes that say nothing of what the worker was working on: somebody asked it to end, or its queue was away."""
 
 
@@ -62,12 +63,15 @@ class Ended(Protocol):
     def is_stopped(self) -> bool: ...
 
 
-def cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
+def cause_of(ended: Ended, *, asked: bool, overdue: bool, hung: str = "") -> tuple[Cause, str]:
     """Why a worker ended, and the same in words for its owner.
 
-    `asked`: it had been asked to finish; `overdue`: it had not in time, and was ended.
+    `asked`: it had been asked to finish; `overdue`: it had not in time, and was ended; `hung`: it was asked because it
+    was unresponsive, and how that showed.
     """
     cause, detail = _cause_of(ended, asked=asked, overdue=overdue)
+    if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
+        cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'ended' if cause is Cause.OVERDUE else 'finished when asked to'}"
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail
 
 

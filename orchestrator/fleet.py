@@ -19,14 +19,15 @@ BILLED_TURNS: Final = 2
 
 _MIB: Final = 2**20
 _LEAVING: Final = frozenset({"draining", "killed"})
-NOT_COUNTED: Final = frozenset({"draining", "killed", "alone"})
+NOT_COUNTED: Final = frozenset({"draining", "killed", "alone", "unresponsive"})
 """States of workers that are no part of the pool's size."""
 _LONG_AGO: Final = Monotonic(float("-inf"))
 EXTERNAL: Final = "external:"
 """How the `ref` begins of a worker that somebody else starts and ends."""
 
-State = Literal["starting", "idle", "busy", "draining", "killed", "alone"]
-"""`alone`: it is there for one suspect and no part of the pool's size."""
+State = Literal["starting", "idle", "busy", "draining", "killed", "alone", "unresponsive"]
+"""`alone`: it is there for one suspect and no part of the pool's size. `unresponsive`: it neither holds a lease nor
+asks for one (see `presence`)."""
 
 
 @value
@@ -34,7 +35,9 @@ class Worker:
     """One worker. `since` is when it entered its state; for an idle one, the end of its last lease.
 
     `leases` are held now, `finished` ended since it joined; `deadline_at` is when a draining worker is ended;
-    `replaced_by` names the worker that was started to take its place.
+    `replaced_by` names the worker that was started to take its place. `acted_at` is when it last ended a lease itself,
+    and `lapsed_at` when a lease of its last ended by time, if none has ended otherwise since. `hung_at`: since when it
+    is unresponsive, also while it is ended for that; `condition` is what its runtime then knew of it.
     """
 
     worker: str
@@ -50,6 +53,10 @@ class Worker:
     memory_bytes: int = 0
     replaced_by: str | None = None
     adopted: bool = False
+    acted_at: Monotonic | None = None
+    lapsed_at: Monotonic | None = None
+    hung_at: Monotonic | None = None
+    condition: str = ""
 
     @property
     def is_external(self) -> bool:
@@ -123,6 +130,12 @@ class Fleet:
         )
 
     @property
+    def unresponsive(self) -> tuple[Worker, ...]:
+        """Workers that hang, and were not asked to finish yet; the longest first."""
+        hung = [w for w in self.workers.values() if w.state == "unresponsive"]
+        return tuple(sorted(hung, key=lambda w: (w.since, w.worker)))
+
+    @property
     def leaving(self) -> tuple[Worker, ...]:
         """Workers that were asked to finish, or ended, and are not collected yet."""
         return tuple([w for w in self.workers.values() if w.state in _LEAVING])
@@ -187,6 +200,20 @@ def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
     return replace(fleet, workers=workers)
 
 
+def unresponsive(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
+    """A worker neither holds a lease nor asks for one."""
+    hung = replace(fleet.workers[worker], state="unresponsive", since=now, hung_at=now)
+    return replace(fleet, workers={**fleet.workers, worker: hung})
+
+
+def examined(fleet: Fleet, worker: str, condition: str) -> Fleet:
+    """What its runtime knows of a worker that hangs. Unknown: no change."""
+    known = fleet.workers.get(worker)
+    if known is None or known.condition == condition:
+        return fleet
+    return replace(fleet, workers={**fleet.workers, worker: replace(known, condition=condition)})
+
+
 def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
     """Note what each worker uses now; a worker that is not named keeps its last value."""
     workers = {
@@ -220,11 +247,17 @@ def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
 def cause_in(fleet: Fleet, ended: Ended) -> tuple[Cause, str]:
     """Why one of these workers ended, and the same in words."""
     worker = fleet.workers.get(ended.worker)
-    return cause_of(
-        ended,
-        asked=worker is not None and worker.is_leaving,
-        overdue=worker is not None and worker.state == "killed",
-    )
+    if worker is None:
+        return cause_of(ended, asked=False, overdue=False)
+    return cause_of(ended, asked=worker.is_leaving, overdue=worker.state == "killed", hung=_hung(worker, ended))
+
+
+def _hung(worker: Worker, ended: Ended) -> str:
+    """How a worker hung that was ended for it; empty for any other."""
+    if worker.hung_at is None or not worker.is_leaving:
+        return ""
+    condition = f"; {worker.condition}" if worker.condition else ""
+    return f"neither held a lease nor asked for one for {max(0.0, ended.at - worker.hung_at):.0f} s{condition}"
 
 
 def exited(fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0) -> tuple[Fleet, Death]:

@@ -13,6 +13,7 @@ from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision
 from orchestrator.fleet import Fleet
 from orchestrator.metrics import QueueSample
 from orchestrator.policy import PolicyState
+from orchestrator.presence import Watch
 from orchestrator.suspects import Suspect
 from orchestrator.tally import Tally
 from orchestrator.trouble import Trouble
@@ -48,6 +49,7 @@ class ManagedPool:
     fleet: Fleet
     state: PolicyState = field(default_factory=PolicyState)
     sample: QueueSample | None = None
+    watch: Watch | None = None
     decision: Decision | None = None
     effective: PoolSpec | None = None
     conditions: Conditions = NOTHING_SPECIAL

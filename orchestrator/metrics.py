@@ -64,7 +64,8 @@ class QueueSample:
 
     `arrivals` counts tasks that became leasable since the sample before; `waiting` holds up to 8 positions of
     the ready queue, the last of them being `ready` itself when anything waits; `first_seen_seconds_ago` tells,
-    per worker, how long ago it first asked for a lease (absent: it has not yet).
+    per worker, how long ago it first asked for a lease (absent: it has not yet). `heard` tells of each worker that was
+    asked about when it last asked for a lease (absent: nobody can tell).
     """
 
     at: Monotonic
@@ -78,3 +79,4 @@ class QueueSample:
     running: tuple[RunningLease, ...] = ()
     finished: tuple[FinishedLease, ...] = ()
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
+    heard: dict[str, Present] = field(default_factory=dict)

@@ -28,27 +28,42 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
         else:
             held[name] = [running.held_seconds]
     done: dict[str, list[float]] = {}
+    acted: dict[str, float] = {}
     for finished in sample.finished:
         name = finished.worker
         if name in done:
             done[name].append(finished.ended_seconds_ago)
         else:
             done[name] = [finished.ended_seconds_ago]
+        if finished.outcome != "expired":
+            acted[name] = min(finished.ended_seconds_ago, acted.get(name, finished.ended_seconds_ago))
     workers: dict[str, Worker] = {}
     started: list[Started] = []
     for name, before in fleet.workers.items():
-        worker = workers[name] = _seen(before, sample, held.get(name, ()), done.get(name, ()))
+        worker = workers[name] = _seen(
+            before, sample, held.get(name, ()), done.get(name, ()), acted_ago=acted.get(name)
+        )
         if before.started_at is None and worker.started_at is not None and not before.adopted:
             started.append(Started(name, worker.started_at - worker.spawned_at))
     return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started)), sample.at)
 
 
-def _seen(worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequence[float]) -> Worker:
-    """The worker after a sample: seconds for which it has held each of its leases, and since each that is over."""
+def _seen(
+    worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequence[float], *, acted_ago: float | None
+) -> Worker:
+    """The worker after a sample: seconds for which it has held each of its leases, and since each that is over.
+
+    `acted_ago`: seconds since the last of them that it ended itself.
+    """
     leases, finished = len(held), len(done)
     state, since, started_at = worker.state, worker.since, worker.started_at
     if started_at is None:
         started_at = _start_of(worker, sample, held=held, done=done)
+    acted_at = worker.acted_at if acted_ago is None else Monotonic(sample.at - acted_ago)
+    lapsed_at = _lapsed_at(worker, sample.at, leases=leases, done=done, acted_ago=acted_ago)
+    hung_at = worker.hung_at
+    if state == "unresponsive" and leases:
+        state, hung_at = "idle", None
     if started_at is not None and state not in NOT_COUNTED:
         if leases:
             if state != "busy":
@@ -58,7 +73,7 @@ def _seen(worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequ
         elif state != "idle":
             since = sample.at if state == "busy" else started_at
             state = "idle"
-    is_known = not finished and leases == worker.leases and state == worker.state
+    is_known = not finished and leases == worker.leases and state == worker.state and lapsed_at == worker.lapsed_at
     if is_known and since == worker.since and started_at == worker.started_at:
         return worker
     return Worker(
@@ -75,7 +90,22 @@ def _seen(worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequ
         worker.memory_bytes,
         worker.replaced_by,
         worker.adopted,
+        acted_at,
+        lapsed_at,
+        hung_at,
+        worker.condition,
     )
+
+
+def _lapsed_at(
+    worker: Worker, at: Monotonic, *, leases: int, done: Sequence[float], acted_ago: float | None
+) -> Monotonic | None:
+    """When the last of its leases ended by time; None where the worker ended it, or holds one."""
+    if leases or (done and acted_ago == min(done)):
+        return None
+    if done:
+        return Monotonic(at - min(done))
+    return at if worker.leases else worker.lapsed_at  # an end by time is put on record by the next who asks
 
 
 def _start_of(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Monotonic | None:

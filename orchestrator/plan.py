@@ -38,17 +38,19 @@ class Plan:
     """What to do, in the order of the fields.
 
     `retire`: idle workers; fence each at the queue first, and leave it alone if it holds a lease after all.
-    `drain`: asked to finish whether or not they hold a lease. `kill`: their deadline is past.
+    `drain`: asked to finish whether or not they hold a lease. `kill`: their deadline is past. `end`: they hang; fence
+    each first, as those that retire.
     """
 
     kill: tuple[Leave, ...] = ()
     retire: tuple[Leave, ...] = ()
     drain: tuple[Leave, ...] = ()
     spawn: tuple[Spawn, ...] = ()
+    end: tuple[Leave, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.kill or self.retire or self.drain or self.spawn)
+        return not (self.kill or self.retire or self.drain or self.spawn or self.end)
 
 
 NOTHING_TO_DO: Final = Plan()
@@ -68,7 +70,8 @@ def plan(
     Shrinking retires idle workers only. A worker that holds a lease is asked to finish only when the pool is above
     its upper bound, or when it is outdated and its replacement is up (or there is no room for one). Every process
     counts towards the upper bound until it is collected, so growth waits for those that leave; but as many as
-    `surge_workers` do not while another one takes their place. So many places as are `reserved` are left free.
+    `surge_workers` do not while another one takes their place, or because they hang. So many places as are `reserved`
+    are left free. A worker that hangs is ended after its grace, and at once where its place is needed.
     """
     most = spec.workers.max
     if len(fleet.workers) == decision.target <= most and _is_settled(fleet, spec, now):
@@ -79,17 +82,22 @@ def plan(
     drain = _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
     room = max(0, most + min(surge, _succeeded(fleet)) - len(fleet.workers) - reserved)
-    grow = min(room, max(0, decision.target - len(alive)))
+    wanted = max(0, decision.target - len(alive))
+    grow = min(room, wanted)
+    end = _hung(fleet, spec=spec, needed=wanted - grow - len(fleet.leaving), now=now)
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or drain or replaced or _is_replacing_unwise(decision, fleet, spec)):
         beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
         retire, drain, spawn = _replacing(fleet, alive, spec=spec, room=beside, target=decision.target, now=now)
-    if not (kill or retire or drain or spawn or replaced):
+    if not (kill or retire or drain or spawn or replaced or end):
         return NOTHING_TO_DO
     for worker, leave in replaced:
-        (retire if worker.state == "idle" else drain).append(leave)
+        if worker.state == "unresponsive":
+            end = [leave, *(other for other in end if other.worker != leave.worker)]
+        else:
+            (retire if worker.state == "idle" else drain).append(leave)
     ended = {leave.worker for leave in kill}
-    return _bounded(kill, retire, [leave for leave in drain if leave.worker not in ended], spawn)
+    return _bounded(kill, retire, [leave for leave in drain if leave.worker not in ended], spawn, end)
 
 
 def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
@@ -112,6 +120,17 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:
             leaves.append(Leave(w.worker, "it did not finish within its grace"))
         elif w.started_at is None and w.state in _STARTING and now - w.since >= START_LIMIT_SECONDS:
             leaves.append(Leave(w.worker, f"it has asked for no lease in {START_LIMIT_SECONDS:.0f} s"))
+    return leaves
+
+
+def _hung(fleet: Fleet, *, spec: PoolSpec, needed: int, now: Monotonic) -> list[Leave]:
+    """Workers that hang and whose grace is over; and so many more whose places are `needed`."""
+    leaves = []
+    for index, w in enumerate(fleet.unresponsive):
+        if now - w.since >= spec.grace:
+            leaves.append(Leave(w.worker, f"it is unresponsive for longer than its grace of {spec.grace:g} s"))
+        elif index < needed:
+            leaves.append(Leave(w.worker, "it is unresponsive, and its place is needed"))
     return leaves
 
 
@@ -160,8 +179,12 @@ def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Wor
 
 
 def _succeeded(fleet: Fleet) -> int:
-    """How many workers have a successor, up or not, that is there."""
-    return sum(1 for w in fleet.workers.values() if w.replaced_by is not None and w.replaced_by in fleet.workers)
+    """How many workers have a successor, up or not, that is there; or hang, and are no loss."""
+    return sum(
+        1
+        for w in fleet.workers.values()
+        if w.hung_at is not None or (w.replaced_by is not None and w.replaced_by in fleet.workers)
+    )
 
 
 def _fitting(room: int, conditions: Conditions) -> int:
@@ -200,10 +223,10 @@ def _replacing(
     return retire, drain, spawn
 
 
-def _bounded(kill: list[Leave], retire: list[Leave], drain: list[Leave], spawn: list[Spawn]) -> Plan:
+def _bounded(kill: list[Leave], retire: list[Leave], drain: list[Leave], spawn: list[Spawn], end: list[Leave]) -> Plan:
     left = MAX_ACTIONS
     parts: list[tuple[Leave, ...]] = []
-    for leaves in (kill, retire, drain):
+    for leaves in (kill, retire, end, drain):
         parts.append(tuple(leaves[:left]))
         left -= len(parts[-1])
-    return Plan(parts[0], parts[1], parts[2], tuple(spawn[:left]))
+    return Plan(parts[0], parts[1], parts[3], tuple(spawn[:left]), parts[2])

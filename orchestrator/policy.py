@@ -26,6 +26,7 @@ from orchestrator.shrinking import shrink
 __all__ = ["PolicyState", "decide"]
 
 _MIN_ELAPSED_SECONDS: Final = 0.001
+_NAMED: Final = 3
 
 
 def decide(
@@ -66,6 +67,10 @@ def decide(
 def _notes(scene: Scene, wish: Wish) -> tuple[str, ...]:
     """What is in force beside the rule that decided."""
     notes = scene.facts.conditions.notes
+    hung = scene.facts.fleet.unresponsive if len(scene.facts.fleet.workers) > len(scene.facts.alive) else ()
+    if hung:
+        names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
+        notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
     if scene.course is None or (wish.rule == "finish_by" and scene.course.workers):
         return notes
     return (*notes, told(scene, scene.course))

@@ -50,7 +50,8 @@ class Appetite:
 class Claim:
     """What one pool has and wants of the host.
 
-    `promised_bytes` is what its workers will still take: those that are starting have taken little of it yet.
+    `hung` workers take CPU that they give back when they are ended. `promised_bytes` is what its workers will still
+    take: those that are starting have taken little of it yet.
     """
 
     pool: str
@@ -61,6 +62,7 @@ class Claim:
     starting: int = 0
     promised_bytes: float = 0.0
     priority: int = 0
+    hung: int = 0
 
 
 @value
@@ -87,7 +89,7 @@ def shared(host: Host, claims: Iterable[Claim]) -> Mapping[str, Room]:
     """
     known = list(claims)
     memory = MEMORY_SHARE * host.free_memory_bytes - math.fsum(claim.promised_bytes for claim in known)
-    cores = CPU_SHARE * host.free_cores - math.fsum(claim.starting * _cores(claim) for claim in known)
+    cores = CPU_SHARE * host.free_cores - math.fsum((claim.starting - claim.hung) * _cores(claim) for claim in known)
     yields = _yields(known) if host.is_pressed else None
     rooms: dict[str, Room] = {}
     levels: dict[int, list[Claim]] = {}

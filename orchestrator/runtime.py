@@ -31,7 +31,8 @@ class Exit:
     `memory_limit_bytes` is what it was allowed and `memory_peak_bytes` the most it had, each where the runtime knows;
     `reason` is what else the runtime knows of its end, in words ("removed by somebody else").
     `is_stopped`: somebody else asked it to end, as `docker stop` does, or an engine that goes down.
-    `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters.
+    `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters. `stack` is where its
+    threads were when it was examined, innermost call first.
     """
 
     worker: str
@@ -46,6 +47,7 @@ class Exit:
     reason: str = ""
     is_stopped: bool = False
     last_lines: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,12 @@ class Runtime(Protocol):
 
     def kill(self, worker: str) -> None:
         """End a worker and everything it started, now; unknown: no effect."""
+
+    def examine(self, worker: str) -> str:
+        """What is known of a worker that hangs, in words ("stopped (SIGSTOP)"); "" when nothing is.
+
+        Where it can be asked for, its stack goes into its output, and is told with its exit. No effect on its work.
+        """
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """Collect every exit since the last call; each worker is told once."""

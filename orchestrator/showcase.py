@@ -52,7 +52,9 @@ class Showcase:
         A folder that can't be written to is told in the log; the fleet does not depend on it.
         """
         now = self._clock.monotonic()
-        workers = {(w.worker, w.is_leaving, w.replaced_by) for pool in pools for w in pool.fleet.workers.values()}
+        workers = {
+            (w.worker, w.is_leaving, w.replaced_by, w.hung_at) for pool in pools for w in pool.fleet.workers.values()
+        }
         asked = [(pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools]
         if now >= self._show_at or self._shown != (phase, workers, asked):
             is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)

@@ -143,5 +143,6 @@ def _worker(worker: Worker, pool: ManagedPool, wall: WallTime) -> dict[str, obje
         "ends_at": wall.of(worker.deadline_at) if worker.deadline_at is not None else None,
         "replaced_by": worker.replaced_by,
         "adopted": worker.adopted,
+        "condition": worker.condition,
         "spec_digest": worker.spec_digest,
     }

@@ -20,6 +20,7 @@ from orchestrator.managed import ManagedPool
 from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan
 from orchestrator.policy import decide
+from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
 from orchestrator.rollcall import wanted_again
 from orchestrator.seeing import look_at
@@ -119,15 +120,18 @@ class PoolTurn:
             return
         if pool.is_stale:
             log.info(events.SOURCE_RECOVERED, pool=pool.name)
-        pool.is_stale = False
+        last, pool.is_stale = None if pool.is_stale else pool.sample, False
         before = pool.fleet
-        pool.sample, pool.fleet = sample, observe(before, sample)
+        pool.watch = watched(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
+        pool.sample = sample
+        pool.fleet = judged(observe(before, sample), sample, spec=spec, watch=pool.watch)
         pool.tally.finished(sample.finished, slo_seconds=spec.slo)
         if pool.fleet is not before:
             for started in pool.fleet.started:
                 log.info(
                     events.WORKER_STARTED, pool=pool.name, worker=started.worker, seconds=round(started.seconds, 3)
                 )
+            self._acts.tell_of_unresponsive(pool, before)
 
     def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
         """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
@@ -24,7 +24,11 @@ new_task = builder(NewTask)
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at some tags of a queue, all of it as of `now`: what a supervisor scales on."""
+    """One look at some tags of a queue, all of it as of `now`: what a supervisor scales on.
+
+    `heard` has those of the workers asked for that the answering server has heard of; None where no server answers, as
+    a store that is opened directly does not know who waits.
+    """
 
     now: Instant
     stats: QueueStats
@@ -32,6 +36,7 @@ class Observation:
     samples: Samples = NO_SAMPLES
     live: tuple[LiveLease, ...] = ()
     seen: dict[str, Instant] = field(default_factory=dict)
+    heard: tuple[HeardWorker, ...] | None = None
 
 
 class QueueApi(Protocol):

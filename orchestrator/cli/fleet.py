@@ -150,6 +150,8 @@ def worker_row(worker: Json, now: float) -> tuple[object, ...]:
     """A worker as a row of a table."""
     memory = int(_number(worker, "memory_bytes"))
     notes = ["adopted"] if worker.get("adopted") else []
+    if worker.get("state") == "unresponsive":
+        notes.append(str(worker.get("condition") or "neither holds a lease nor asks for one"))
     if worker.get("replaced_by"):
         notes.append(f"replaced by {worker['replaced_by']}")
     return (

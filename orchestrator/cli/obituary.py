@@ -20,6 +20,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     Cause.MISCONFIGURED: "`towline check` names what is wrong; its last lines say what it could not use",
     Cause.QUEUE_LOST: "`towline health` tells whether the server answers; the worker is replaced by itself",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
+    Cause.UNRESPONSIVE: "its handler kept the interpreter lock, or the worker was stopped from outside: where there is"
+    " a stack, it shows which call; what may keep the lock for long is best a program of its own",
     Cause.UNKNOWN: "nobody saw how it ended; its log in the state folder, under workers/, may",
 }
 _NOTHING_TO_DO: Final = "nothing to do"
@@ -57,7 +59,8 @@ def told(death: Json, now: Now, *, wall_seconds: float) -> Iterator[str]:
     if memory:
         yield f"  memory: {memory}"
     yield from _told_held(death, now)
-    yield from _told_last_lines(death)
+    yield from _told_lines(death, "stack", "where its threads were when it hung")
+    yield from _told_lines(death, "last_lines", "its last lines")
     yield f"  what to do: {advice(death, now)}"
 
 
@@ -125,10 +128,10 @@ def _told_held(death: Json, now: Now) -> Iterator[str]:
         yield f"    what became of them since is not known: {now.trouble}"
 
 
-def _told_last_lines(death: Json) -> Iterator[str]:
-    lines = death.get("last_lines")
+def _told_lines(death: Json, name: str, title: str) -> Iterator[str]:
+    lines = death.get(name)
     if isinstance(lines, list) and lines:
-        yield "  its last lines:"
+        yield f"  {title}:"
         for line in lines:
             yield f"    {line}"
 

@@ -12,7 +12,7 @@ from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet import Fleet, adopted
+from orchestrator.fleet import Fleet, adopted, unresponsive
 from orchestrator.observing import observe
 from orchestrator.plan import Plan
 from orchestrator.plan import plan as plan_actions
@@ -93,6 +93,8 @@ def _fleet(pool: PoolSpec, files: StateDir, clock: Clock) -> Fleet:
                 spawned_at=Monotonic(cast("float", worker["spawned_at"]) + offset),
                 now=clock.monotonic(),
             )
+            if worker.get("state") == "unresponsive":
+                fleet = unresponsive(fleet, str(worker["worker"]), now=clock.monotonic())
     return fleet
 
 
@@ -109,6 +111,7 @@ def _actions(todo: Plan) -> dict[str, object]:
         "retire": [leave.worker for leave in todo.retire],
         "drain": [leave.worker for leave in todo.drain],
         "kill": [leave.worker for leave in todo.kill],
+        "end": [leave.worker for leave in todo.end],
     }
 
 
@@ -121,8 +124,8 @@ def _print(decision: Decision, todo: Plan) -> None:
         click.echo(f"  in force: {note}")
     if todo.spawn:
         click.echo(f"  would start {len(todo.spawn)}")
-    for verb, leaves in (("retire", todo.retire), ("drain", todo.drain), ("end", todo.kill)):
+    for verb, leaves in (("retire", todo.retire), ("drain", todo.drain), ("end", (*todo.kill, *todo.end))):
         for leave in leaves:
             click.echo(f"  would {verb} {leave.worker}: {leave.why}")
-    if not (todo.spawn or todo.retire or todo.drain or todo.kill):
+    if todo.is_empty:
         click.echo("  would do nothing")

@@ -25,7 +25,14 @@ _POOL_HEADS = (
 )
 _WORKER_HEADS = ("worker", "pool", "pid", "state", "for", "holds", "done", "memory", "age", "")
 _LEFT = {"pool", "worker", "state", "rule", "limited by", "in force", ""}
-_STATE_STYLES = {"busy": "green", "idle": "dim", "starting": "cyan", "draining": "yellow", "killed": "red"}
+_STATE_STYLES = {
+    "busy": "green",
+    "idle": "dim",
+    "starting": "cyan",
+    "draining": "yellow",
+    "killed": "red",
+    "unresponsive": "red",
+}
 
 
 @command("top", examples=("towline top", "towline top --every 500ms", "towline top --once"))

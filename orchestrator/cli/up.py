@@ -186,7 +186,9 @@ def _supervise(
         queues, waiting = _queues(url, token), _queues(url, token)
         stack.callback(waiting.close)
         stack.callback(queues.close)
-        source = PullQueueSource(queues, waiting=waiting, heard=_heard(url, token, stack))
+        heard = _heard(url, token, stack)
+        elsewhere = heard.all if heard.several else None
+        source = PullQueueSource(queues, waiting=waiting, heard=heard, elsewhere=elsewhere)
         runtime = _runtime(project, files, source=source)
         stack.callback(runtime.close)
         supervisor = Supervisor(

@@ -28,6 +28,10 @@ class ExternalRuntime:
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: whoever started it ends it."""
 
+    def examine(self, worker: str) -> str:  # noqa: ARG002  as the protocol has it
+        """See `Runtime.examine`. Nothing is known from outside."""
+        return ""
+
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:  # noqa: ARG002 - the protocol's
         """See `Runtime.reap`: nobody's exit is told."""
         return ()

@@ -28,6 +28,8 @@ from orchestrator.runtimes.worker_logs import WorkerLogs
 
 APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
 UPKEEP_SECONDS: Final = 10.0
+STACK_SIGNAL: Final = signal.SIGRTMIN + 1
+"""At this signal a worker of ours writes where its threads are (see `queue_core.worker.process`)."""
 # They speak to the supervisor's own parent: a worker that answered would be taken for the supervisor.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"})
 
@@ -61,6 +63,7 @@ class ProcessRuntime:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ, "")
         self._killed: set[str] = set()
+        self._examined: set[str] = set()
         self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
@@ -126,6 +129,23 @@ class ProcessRuntime:
             _kill_group(process.pid)
         elif procfs.send_signal(process.pidfd, signal.SIGKILL):
             self._kill_strays(worker)
+
+    def examine(self, worker: str) -> str:
+        """See `Runtime.examine`. The stack is asked for only where the signal for it has a handler."""
+        process = self._processes.get(worker)
+        if process is None:
+            return ""
+        try:
+            stat = procfs.read_stat(process.pid)
+            if stat is None or stat.start_ticks != process.start_ticks:
+                return ""
+            condition = procfs.standstill(stat)
+            if not condition and procfs.catches(process.pid, STACK_SIGNAL):
+                self._examined.add(worker)
+                procfs.send_signal(process.pidfd, STACK_SIGNAL)
+        except OSError:  # no descriptor left, or not ours to read
+            return ""
+        return condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Logs and warden are looked after on the way, now and then."""
@@ -238,7 +258,14 @@ class ProcessRuntime:
             memory_limit_bytes=HostMeter().memory_limit_bytes() if is_out_of_memory else None,
             memory_peak_bytes=max(filter(None, (peak, self._peaks.pop(worker, None))), default=None),
             last_lines=self.logs.last_lines(worker),
+            stack=self._stack(worker),
         )
+
+    def _stack(self, worker: str) -> tuple[str, ...]:
+        if worker not in self._examined:
+            return ()
+        self._examined.discard(worker)
+        return self.logs.stack(worker)
 
     def _was_out_of_memory(self, worker: str, number: int | None) -> bool:
         if worker in self._killed:

@@ -69,6 +69,43 @@ def read_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(pid, text[text.rindex(")") + 2 :].split())
 
 
+def standstill(stat: ProcessStat) -> str:
+    """Why a process does not run at all, in words; "" for one that may."""
+    if stat.state == "T":
+        return "stopped (SIGSTOP)"
+    if stat.state == "t":
+        return "stopped by a debugger"
+    if _is_frozen(stat.pid):
+        return "its control group is frozen"
+    return ""
+
+
+def _is_frozen(pid: int) -> bool:
+    with open(f"/proc/{pid}/cgroup") as file:  # noqa: PTH123
+        groups = file.read().splitlines()
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "freezer"):
+            name = f"{path.rstrip('/')}/cgroup.events" if controllers == "" else f"/freezer{path}/freezer.state"
+            try:
+                with open(f"/sys/fs/cgroup{name}") as file:  # noqa: PTH123
+                    words = file.read().split()
+            except OSError:
+                continue
+            if "FROZEN" in words or words[-2:] == ["frozen", "1"]:
+                return True
+    return False
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    with open(f"/proc/{pid}/status") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def children_of(parent: int) -> list[int]:
     """The children of a process, ended or not."""
     return [stat.pid for stat in _stats() if stat.parent == parent]

@@ -63,6 +63,10 @@ class SeveralRuntimes:
         if worker in self._homes:
             self._homes[worker].kill(worker)
 
+    def examine(self, worker: str) -> str:
+        """See `Runtime.examine`."""
+        return self._homes[worker].examine(worker) if worker in self._homes else ""
+
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`."""
         exits = [ended for runtime in self._runtimes.values() for ended in runtime.reap(now=now)]

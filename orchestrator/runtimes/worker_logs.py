@@ -14,8 +14,11 @@ KEPT_LOG_BYTES: Final = 256 * 1024
 MAX_DEAD_LOGS: Final = 50
 MAX_LAST_LINES: Final = 20
 MAX_LINE_CHARS: Final = 500
+MAX_STACK_LINES: Final = 200
 
 _TAIL_BYTES: Final = 16 * 1024
+_STACK_BYTES: Final = 64 * 1024
+_STACK_LINES: Final = ("Thread 0x", "Current thread 0x", '  File "', "  ...")
 _SUFFIX: Final = ".log"
 
 
@@ -43,14 +46,26 @@ class WorkerLogs:
 
     def last_lines(self, worker: str) -> tuple[str, ...]:
         """The last lines a worker wrote: up to 20, each cut to 500 characters; none when there is no log."""
+        return tuple(self._tail(worker, _TAIL_BYTES)[-MAX_LAST_LINES:])
+
+    def stack(self, worker: str) -> tuple[str, ...]:
+        """The last stack of all its threads that a worker wrote (see `faulthandler`), at most 200 lines."""
+        stack: list[str] = []
+        for line in reversed(self._tail(worker, _STACK_BYTES)):
+            if line.startswith(_STACK_LINES):
+                stack.append(line)
+            elif stack:
+                break
+        return tuple(reversed(stack[:MAX_STACK_LINES]))
+
+    def _tail(self, worker: str, size: int) -> list[str]:
         try:
             with self.path(worker).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                text = file.read(_TAIL_BYTES).decode(errors="replace")
+                file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+                text = file.read(size).decode(errors="replace")
         except OSError:
-            return ()
-        lines = [line for line in text.splitlines() if line.strip()]
-        return tuple(line[:MAX_LINE_CHARS] for line in lines[-MAX_LAST_LINES:])
+            return []
+        return [line[:MAX_LINE_CHARS] for line in text.splitlines() if line.strip()]
 
     def trim(self, live: Collection[str]) -> None:
         """Cut logs that grew beyond 4 MiB to their last 256 KiB, and forget all but the 50 newest of the dead.

@@ -26,6 +26,25 @@ class HeardByServers:
 
         Raises `QueueError` when no server answers; one that is away has nobody waiting at it.
         """
+        found, failure, answers = self._ask(queue, prefix)
+        if failure is not None and not answers:
+            raise failure
+        return found
+
+    def all(self, queue: str, prefix: str) -> Sequence[Present]:
+        """The same. Raises `QueueError` unless every server answers: one out of our reach may be in a worker's."""
+        found, failure, _ = self._ask(queue, prefix)
+        if failure is not None:
+            raise failure
+        return found
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one server."""
+        return len(self._servers) > 1
+
+    def _ask(self, queue: str, prefix: str) -> tuple[list[Present], QueueError | None, int]:
+        """What the servers tell, one error of those that do not answer, and how many do."""
         found: dict[str, HeardWorker] = {}
         failure: QueueError | None = None
         answers = 0
@@ -40,6 +59,5 @@ class HeardByServers:
                 known = found.get(one.worker)
                 if known is None or one.silent_seconds < known.silent_seconds:
                     found[one.worker] = one
-        if failure is not None and not answers:
-            raise failure
-        return [Present(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in found.values()]
+        present = [Present(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in found.values()]
+        return present, failure, answers

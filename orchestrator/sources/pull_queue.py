@@ -47,14 +47,21 @@ class PullQueueSource:
     """A `WorkSource` over all queues of one store. `sample` belongs to one thread; the waiting may be in another."""
 
     def __init__(
-        self, queues: QueuesApi, *, waiting: QueuesApi | None = None, heard: Heard = lambda _queue, _prefix: ()
+        self,
+        queues: QueuesApi,
+        *,
+        waiting: QueuesApi | None = None,
+        heard: Heard = lambda _queue, _prefix: (),
+        elsewhere: Heard | None = None,
     ) -> None:
         """Args:
         waiting: what `wait_for_arrival` uses, when calls over `queues` must not be held up by a long one.
         heard: who asks for leases; without servers nobody knows.
+        elsewhere: the same of all servers, where there are several; raises `QueueError` unless every one answers.
         """
         self._queues = queues
         self._heard = heard
+        self._elsewhere = elsewhere
         self._waiting = waiting or queues
         self._seen: dict[str, _Seen] = {}
 
@@ -94,7 +101,33 @@ class PullQueueSource:
                 for lease, held_then in zip(finished, at_a_time, strict=False)
             ),
             first_seen_seconds_ago={worker: _ago(seen_at, look.now) for worker, seen_at in look.seen.items()},
+            heard=self._asked(pool, look),
         )
+
+    def _asked(self, pool: PoolSpec, look: Observation) -> dict[str, Present]:
+        """When each worker asked for a lease last, by whichever server of the queue.
+
+        The others are asked only for those that are silent at this one and hold nothing. While one of them does not
+        answer, nobody knows.
+        """
+        if look.heard is None:
+            return {}
+        heard = {one.worker: Present(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in look.heard}
+        if self._elsewhere is None:
+            return heard
+        holders = {live.worker for live in look.live}
+        silent = [w for w in look.seen if w not in holders and (w not in heard or heard[w].silent_seconds > 0.0)]
+        if not silent:
+            return heard
+        try:
+            found = {one.worker: one for one in self._elsewhere(pool.queue, "")}
+        except QueueError:
+            return {worker: one for worker, one in heard.items() if worker not in silent}
+        for worker in silent:
+            there, here = found.get(worker), heard.get(worker)
+            if there is not None and (here is None or there.silent_seconds < here.silent_seconds):
+                heard[worker] = there
+        return heard
 
     def present(self, pool: PoolSpec) -> Sequence[Present]:
         """See `WorkSource.present`."""

@@ -197,12 +197,14 @@ def observation_json(look: Observation) -> Json:
         },
         "live": [flat_json(live) for live in look.live],
         "seen": look.seen,
+        "heard": None if look.heard is None else [flat_json(heard) for heard in look.heard],
     }
 
 
 def observation_of(json: Json) -> Observation:
     """All that a scaling decision needs."""
     samples = cast("Json", json["samples"])
+    heard = json.get("heard")  # a server of before does not tell
     return Observation(
         Instant(cast("int", json["now"])),
         flat_of(QueueStats, json["stats"]),
@@ -214,6 +216,7 @@ def observation_of(json: Json) -> Observation:
         ),
         tuple(many_of(LiveLease, json["live"])),
         cast("dict[str, Instant]", json["seen"]),
+        None if heard is None else tuple(many_of(HeardWorker, heard)),
     )
 
 

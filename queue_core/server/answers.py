@@ -138,6 +138,15 @@ class SamplesOut(Answer):
     missed: bool
 
 
+class HeardWorkerOut(Answer):
+    """A worker that asked for leases: how long ago it was last heard of, 0 while it asks."""
+
+    worker: str
+    silent_seconds: float
+    waits: bool
+    hung_up: bool
+
+
 class ObservationOut(Answer):
     """What a scaling decision needs."""
 
@@ -147,15 +156,7 @@ class ObservationOut(Answer):
     samples: SamplesOut
     live: list[LiveLease]
     seen: dict[str, int]
-
-
-class HeardWorkerOut(Answer):
-    """A worker that asked for leases: how long ago it was last heard of, 0 while it asks."""
-
-    worker: str
-    silent_seconds: float
-    waits: bool
-    hung_up: bool
+    heard: list[HeardWorkerOut] | None
 
 
 class HeardWorkers(Answer):

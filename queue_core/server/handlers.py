@@ -1,7 +1,7 @@
 """What the quiet verbs do: each takes a call that was let in and checked for form, and returns the answer's JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -192,7 +192,9 @@ async def observe(core: ServerCore, call: Call) -> Json:
     asked = call.read(wire.ObserveRequest)
     tags = asked.filter()
     look = await core.look(lambda turn: turn.observe(call.queue, tags=tags, after=asked.after, workers=asked.workers))
-    return values.observation_json(look)
+    now = core.service.clock.monotonic()
+    heard = tuple(one.told(now=now) for one in core.waiting.roster.known(call.queue, asked.workers))
+    return values.observation_json(replace(look, heard=heard))
 
 
 async def recent_events(core: ServerCore, call: Call) -> Json:

@@ -1,6 +1,6 @@
 """Workers as this server hears of them: who asks for leases now, who did lately, who hung up. Nothing is kept."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from queue_core.server.lease_call import LeaseCall
@@ -56,6 +56,10 @@ class Roster:
             heard.at = now
             heard.calls = max(0, heard.calls - 1)
             heard.hung_up = hung_up
+
+    def known(self, queue: str, workers: Iterable[str]) -> Iterator[Heard]:
+        """Those of these workers that asked for leases of the queue."""
+        return (heard for worker in workers if (heard := self._heard.get((queue, worker))) is not None)
 
     def of(self, queue: str, *, prefix: str) -> Iterator[Heard]:
         """Those of a queue whose names begin so."""

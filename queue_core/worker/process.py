@@ -1,5 +1,6 @@
 """run_worker(): a whole worker process, from its settings to its exit code."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -27,8 +28,12 @@ from queue_core.worker.shift import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_UNRE
 
 TIMEOUT_SECONDS: Final = 10.0
 """How long a server may take to answer, beside the time it was asked to wait: a lease may end meanwhile."""
+STACK_SIGNAL: Final = signal.SIGRTMIN + 1
+"""At this signal the worker writes where its threads are to stderr, also while a handler keeps the interpreter lock."""
 RETRIES: Final = Retries(tries=2)
 """A worker's threads have a patience of their own, and must look after their leases between two tries."""
+
+_STDERR: Final = 2
 
 
 def run_worker(settings: WorkerSettings) -> int:
@@ -41,6 +46,7 @@ def run_worker(settings: WorkerSettings) -> int:
     from the main thread, for its signals: SIGTERM and SIGINT drain, a second one of a kind releases at once.
     """
     log = structlog.get_logger().bind(worker=settings.worker)
+    faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
     queues: QueuesApi | None = None
     try:
         app = load_app(settings.app)

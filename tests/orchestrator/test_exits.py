@@ -47,3 +47,20 @@ def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
 def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() -> None:
     assert at_work(Cause.FINISHED, "finished by itself") == "exit code 0, in the middle of its work"
     assert at_work(Cause.CRASHED, "exit code 1") == "exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("ended", "overdue", "told"),
+    [
+        pytest.param(AnExit("w1", signal=signal.SIGKILL), True, "silent for 9 s; ended", id="ended"),
+        pytest.param(AnExit("w1", code=0), False, "silent for 9 s; finished when asked to", id="it could still hear"),
+    ],
+)
+def test_a_worker_that_was_ended_because_it_hung_is_told_as_unresponsive(
+    ended: AnExit, overdue: bool, told: str
+) -> None:
+    assert cause_of(ended, asked=True, overdue=overdue, hung="silent for 9 s") == (Cause.UNRESPONSIVE, told)
+
+
+def test_a_worker_that_hung_and_crashed_is_told_as_crashed() -> None:
+    assert cause_of(AnExit("w1", code=1), asked=True, overdue=False, hung="silent")[0] is Cause.CRASHED

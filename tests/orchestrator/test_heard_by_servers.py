@@ -41,3 +41,11 @@ def test_when_no_server_answers_nobody_is_taken_for_gone() -> None:
 
 def test_over_a_store_nobody_can_tell() -> None:
     assert HeardByServers([])("thumbs", "resize/") == []
+
+
+def test_of_all_servers_nobody_can_tell_while_one_does_not_answer() -> None:
+    there = AServer(HeardWorker("resize-1", 9.0, waits=True, hung_up=False))
+    with pytest.raises(StoreUnavailableError):
+        HeardByServers([AServer(is_away=True), there]).all("thumbs", "")
+    joined = AServer(HeardWorker("resize-1", 0.0, waits=True, hung_up=False))
+    assert HeardByServers([joined, there]).all("thumbs", "") == [Present("resize-1", 0.0, waits=True)]

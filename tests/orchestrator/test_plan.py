@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
-from orchestrator.fleet import CrashLoop, Fleet, draining, joined, killed
+from orchestrator.fleet import CrashLoop, Fleet, Worker, draining, joined, killed
 from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Leave, Plan, plan
 from orchestrator.room import Room
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_fleet_of, a_pool, a_worker
@@ -313,3 +313,50 @@ def test_a_higher_target_never_starts_fewer_or_retires_more(fleet: Fleet, target
     low, high = planned(fresh, target, spec=spec), planned(fresh, target + more, spec=spec)
     assert len(high.spawn) >= len(low.spawn)
     assert len(high.retire) <= len(low.retire)
+
+
+def hung(name: str, *, seconds: float = 1.0, **more: object) -> Worker:
+    return a_worker(name, "unresponsive", since=NOW - seconds, hung_at=Monotonic(NOW - seconds), **more)
+
+
+def test_workers_that_hang_are_replaced_beside_them_within_max_and_surge() -> None:
+    fleet = a_fleet(hung("h1"), hung("h2"))
+    plan_ = planned(fleet, 2, spec=a_pool(most=3))
+    assert (len(plan_.spawn), names(plan_.end), names(plan_.kill)) == (2, [], [])
+
+
+@pytest.mark.parametrize(
+    ("most", "surge", "spawned", "ended"),
+    [
+        pytest.param(3, 1, 2, [], id="one beyond max"),
+        pytest.param(3, 0, 1, ["h1"], id="no place beyond max: the longest to hang makes room"),
+        pytest.param(2, 0, 0, ["h1", "h2"], id="both make room"),
+        pytest.param(1, 0, 0, ["h1", "h2"], id="above max"),
+    ],
+)
+def test_where_its_place_is_needed_a_worker_that_hangs_is_ended_first(
+    most: int, surge: int, spawned: int, ended: list[str]
+) -> None:
+    fleet = a_fleet(hung("h1", seconds=3), hung("h2", seconds=2))
+    plan_ = planned(fleet, min(2, most), spec=a_pool(most=most, surge=surge))
+    assert (len(plan_.spawn), names(plan_.end)[: len(ended)]) == (spawned, ended[: min(2, most)])
+
+
+def test_no_more_workers_that_hang_are_ended_than_places_are_needed() -> None:
+    fleet = draining(a_fleet(hung("h1", seconds=3), hung("h2", seconds=2)), "h1", grace_seconds=30, now=NOW)
+    plan_ = planned(fleet, 1, spec=a_pool(most=2, surge=0))
+    assert (plan_.spawn, plan_.end) == ((), ()), "the place of the first is free when it is collected"
+
+
+def test_a_worker_that_hangs_is_ended_when_its_grace_is_over_and_no_sooner() -> None:
+    spec = a_pool(grace=30)
+    assert planned(a_fleet(hung("h1", seconds=29.9)), 0, spec=spec).is_empty
+    (leave,) = planned(a_fleet(hung("h1", seconds=30.0)), 0, spec=spec).end
+    assert (leave.worker, leave.why) == ("h1", "it is unresponsive for longer than its grace of 30 s")
+
+
+def test_a_worker_that_hangs_is_no_capacity_and_never_surplus() -> None:
+    fleet = a_fleet(hung("h1"), a_worker("i1"))
+    assert [w.worker for w in fleet.alive] == ["i1"]
+    plan_ = planned(fleet, 0)
+    assert (names(plan_.retire), plan_.end, plan_.drain) == (["i1"], (), ())

@@ -23,6 +23,7 @@ class FakeRuntime:
         self.left_running: list[WorkerHandle] = []
         self.remembered: list[WorkerHandle] = []
         self.refuses = ""
+        self.condition = ""
         self.memory_bytes = 1_000_000
         self._exits: list[Exit] = []
         self._woken = threading.Event()
@@ -59,6 +60,10 @@ class FakeRuntime:
     def kill(self, worker: str) -> None:
         self.asked.append(("kill", worker))
 
+    def examine(self, worker: str) -> str:
+        self.asked.append(("examine", worker))
+        return self.condition
+
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         exits, self._exits = self._exits, []
         return exits
@@ -88,7 +93,8 @@ class FakeRuntime:
 class FakeSource:
     """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`, and `held` has each worker's tasks.
 
-    A worker is `seen` when a test says so. `is_down` makes every verb fail; `leader` other than None leads instead.
+    A worker is `seen` when a test says so, and asked last `asked_at`; one that `leased_unseen` holds a
+    lease that no sample shows. `is_down` makes every verb fail; `leader` other than None leads instead.
     """
 
     ready: int = 0
@@ -96,6 +102,8 @@ class FakeSource:
     held: dict[str, list[str]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     heard: list[Present] = field(default_factory=list)
+    asked_at: dict[str, Monotonic] = field(default_factory=dict)
+    leased_unseen: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     released: list[str] = field(default_factory=list)
     leader: str | None = None
@@ -119,6 +127,11 @@ class FakeSource:
             waiting=tuple(Waiting(position, self.age_seconds) for position in range(1, min(self.ready, 8) + 1)),
             running=tuple(running),
             first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
+            heard={
+                worker: Present(worker, max(0.0, now - self.asked_at[worker]), waits=True)
+                for worker in workers
+                if worker in self.asked_at
+            },
         )
 
     def present(self, pool: PoolSpec) -> Sequence[Present]:
@@ -127,7 +140,7 @@ class FakeSource:
 
     def retire(self, worker: str) -> bool:
         self._answer()
-        if self.held.get(worker):
+        if self.held.get(worker) or worker in self.leased_unseen:
             return False
         self.retired.add(worker)
         return True

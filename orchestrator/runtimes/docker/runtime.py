@@ -136,6 +136,10 @@ class DockerRuntime:
         if container is not None:
             self._ward.signal(container, "SIGKILL")
 
+    def examine(self, worker: str) -> str:  # noqa: ARG002  as the protocol has it
+        """See `Runtime.examine`. Nothing is known from outside."""
+        return ""
+
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Logs, the warden, and what other supervisors left are looked after now and then."""
         if now >= self._upkeep_at:

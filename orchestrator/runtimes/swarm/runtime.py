@@ -89,6 +89,10 @@ class SwarmRuntime:
         self._crew.ask(worker, "kill", at=self._clock.monotonic())
         self._watch.nudge()
 
+    def examine(self, worker: str) -> str:  # noqa: ARG002  as the protocol has it
+        """See `Runtime.examine`. Nothing is known from outside."""
+        return ""
+
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. What those hold who can't be ended is given back on the way."""
         for worker, member in self._crew.members().items():
