@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemClock
+from orchestrator.rollcall import WAITS_SECONDS
 from orchestrator.runtimes import procfs
 from orchestrator.state import StateDir
 from queue_core.api import QueueApi
 from queue_core.client import HttpQueues
-from queue_core.task import NewTask
-from tests.support.commands import program_environment, run_program
+from queue_core.connect import open_queues
+from queue_core.task import NewTask, QueueSpec
+from tests.support.commands import ROOT, program_environment, run_program
 from tests.support.eventually import eventually
 
 CLOCK = SystemClock()
@@ -47,6 +49,10 @@ class Up:
         workers = (self.files.read_snapshot() or {}).get("workers")
         shown = [one for one in workers if isinstance(one, dict)] if isinstance(workers, list) else []
         return {str(one["worker"]): int(one["pid"]) for one in shown if one["state"] in states}
+
+    def shown_at(self) -> float:
+        """When the supervisor last showed itself, in seconds since the epoch."""
+        return float(str((self.files.read_snapshot() or {})["shown_at"]))
 
     def notes(self, lease: int) -> list[list[str]]:
         """What handlers noted of leases of that number: worker, pid, time, number."""
@@ -147,3 +153,57 @@ def test_the_tasks_of_workers_that_hang_start_elsewhere_in_time(up: Up, hang: Ca
 
 def _deaths(up: Up, workers: set[str]) -> list[dict[str, object]]:
     return [death for death in up.files.read_deaths(limit=100) if death.get("worker") in workers]
+
+
+def test_nobody_is_taken_for_hung_who_waits_on_a_paused_queue_while_the_supervisor_stood_still(up: Up) -> None:
+    workers = up.workers("idle")
+    up.queue.pause()
+    up.queue.add(NewTask(f"note {up.folder}".encode()))
+    _let_pass(WAITS_SECONDS + 2)
+    supervisor = int(str((up.files.read_snapshot() or {})["pid"]))
+    os.kill(supervisor, signal.SIGSTOP)
+    _let_pass(WAITS_SECONDS + 2)
+    os.kill(supervisor, signal.SIGCONT)
+    continued_at = CLOCK.wall_seconds()
+    eventually(
+        lambda: float(str((up.files.read_snapshot() or {})["shown_at"])) > continued_at + WAITS_SECONDS + 1, seconds=30
+    )
+    assert up.told("worker.unresponsive") == []
+    assert up.workers("idle") == workers
+    up.queue.resume()
+    eventually(lambda: up.notes(1), seconds=10)
+    assert up.workers("idle", "busy") == workers
+
+
+def test_where_workers_open_the_store_themselves_the_work_of_those_that_hang_is_done_too(tmp_path: Path) -> None:
+    queues = open_queues(f"sqlite:///{tmp_path}/towline.db")
+    queues.put_queue(QueueSpec("jobs", lease_seconds=LEASE_SECONDS))
+    pool = {"queue": "jobs", "app": "tests.support.hanging:app", "slo": "1s", "workers": {"min": 2, "max": 3}}
+    files = StateDir(tmp_path / "state")
+    settings = {"store": f"sqlite:///{tmp_path}/towline.db", "state_dir": str(files.path)}
+    (tmp_path / "settings.json").write_text(json.dumps({**settings, "pools": {"crew": {**pool, "grace": "2s"}}}))
+    with (tmp_path / "log").open("wb") as output:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.supervised", str(tmp_path / "settings.json")],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        queue = queues.queue("jobs")
+        queue.add([NewTask(f"regex {tmp_path}".encode()) for _ in range(2)])
+        eventually(lambda: queue.stats().deleted_total == 2, seconds=90)
+        deaths = eventually(lambda: found if len(found := files.read_deaths(limit=100)) >= 2 else [], seconds=30)
+        assert {death["cause"] for death in deaths} == {"unresponsive"}
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+        for worker in procfs.worker_processes(str(files.path)):
+            procfs.signal_exactly(worker, signal.SIGKILL)
+        queues.close()
+
+
+def _let_pass(seconds: float) -> None:
+    """Time itself is what is waited for: how long somebody was silent."""
+    until = CLOCK.monotonic() + seconds
+    eventually(lambda: CLOCK.monotonic() >= until, seconds=seconds + 5)

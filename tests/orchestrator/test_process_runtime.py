@@ -13,9 +13,10 @@ from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs, warden, worker_logs
-from orchestrator.runtimes.process import ProcessRuntime
+from orchestrator.runtimes.process import STACK_SIGNAL, ProcessRuntime
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.worker_logs import WorkerLogs
+from queue_core.worker import process as worker_process
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
 
@@ -182,3 +183,7 @@ def test_what_an_orphan_started_is_not_asked_but_ended_with_it() -> None:
 def test_a_warden_leaves_when_there_is_nobody_to_watch_over(tmp_path: Path) -> None:
     warden.watch(str(tmp_path), str(tmp_path / "supervisor.lock"))
     assert (tmp_path / "warden.lock").exists()
+
+
+def test_the_signal_for_a_stack_is_the_one_that_a_worker_has_a_handler_for() -> None:
+    assert STACK_SIGNAL == worker_process.STACK_SIGNAL

@@ -1,6 +1,8 @@
 """The queue as the fleet sees it, over the memory store and a clock that stands still."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -8,13 +10,18 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import QueueSample, Waiting
-from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.sources.heard import HeardByServers
+from orchestrator.sources.pull_queue import Heard, PullQueueSource
 from queue_core.clock import ManualClock
 from queue_core.pull_queue import PullQueue, PullQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
-from queue_core.task import NewTask, QueueSpec
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import Lease, NewTask, QueueSpec
+from tests.support.eventually import eventually
 from tests.support.fleet_builders import NOW, a_pool
+from tests.support.remote_memory import RemoteMemory
+from tests.support.servers import QUEUE, a_server
 
 
 @dataclass
@@ -209,3 +216,41 @@ def test_one_supervisor_leads_until_it_lets_go(site: Site) -> None:
 def test_a_queue_that_does_not_answer_is_unavailable(site: Site) -> None:
     with pytest.raises(SourceUnavailableError, match="no queue 'missing'"):
         site.sample(queue="missing")
+
+
+class Asked:
+    """Two servers over one store, with a client of each."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        memory = MemoryStore()
+        self._pool = stack.enter_context(ThreadPoolExecutor(2))
+        self.a, self.b = (stack.enter_context(a_server(RemoteMemory(memory))) for _ in range(2))
+        self.at_a, self.at_b = self.a.queues(), self.b.queues()
+        stack.callback(self.at_a.close)
+        stack.callback(self.at_b.close)
+
+    def lease_at_b(self) -> Future[list[Lease]]:
+        return self._pool.submit(self.at_b.queue(QUEUE).lease, worker="w1", wait_seconds=30.0)
+
+    def sample(self, *, elsewhere: Heard | None) -> QueueSample:
+        """As a supervisor at the first server sees it."""
+        source = PullQueueSource(self.at_a, elsewhere=elsewhere)
+        return source.sample(a_pool(queue=QUEUE), workers=["w1"], now=Monotonic(NOW))
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    with ExitStack() as stack:
+        yield Asked(stack)
+
+
+def test_a_worker_that_waits_at_another_server_of_the_store_asks(asked: Asked) -> None:
+    asked.at_a.queue(QUEUE).lease(worker="w1")
+    call = asked.lease_at_b()
+    eventually(lambda: asked.b.waiting() == 1)
+    eventually(lambda: asked.sample(elsewhere=None).heard["w1"].silent_seconds > 0.0)
+    both = HeardByServers([asked.at_a, asked.at_b])
+    assert asked.sample(elsewhere=both.all).heard["w1"].silent_seconds == 0.0
+    asked.b.thread.stop()
+    call.result(30)
+    assert "w1" not in asked.sample(elsewhere=both.all).heard, "while one of them is away nobody can tell"

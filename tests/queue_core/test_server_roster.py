@@ -12,7 +12,7 @@ from queue_core.stats import HeardWorker
 from queue_core.task import ANY
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
-from tests.support.servers import QUEUE, RunningServer
+from tests.support.servers import QUEUE, RunningServer, a_server
 
 
 def a_call(worker: str, *, queue: str = QUEUE, wait_seconds: float = 20.0) -> LeaseCall:
@@ -109,3 +109,15 @@ def _lease(queue) -> None:  # type: ignore[no-untyped-def]
 )
 def test_a_worker_that_nobody_named_is_named_by_its_pool_and_host(environment: dict[str, str], worker: str) -> None:
     assert WorkerSettings.from_environment(environment, identity=lambda: "w-1").worker == worker
+
+
+def test_an_observation_tells_when_each_worker_asked_last() -> None:
+    with a_server() as server:
+        queues = server.queues()
+        try:
+            queues.queue(QUEUE).lease(worker="resize-1")
+            heard = queues.observe(QUEUE, workers=["resize-1", "resize-2"]).heard
+        finally:
+            queues.close()
+    assert heard is not None
+    assert [(one.worker, one.waits, one.hung_up) for one in heard] == [("resize-1", False, False)]
