@@ -112,6 +112,26 @@ def test_what_is_not_verifiably_a_remembered_worker_is_not_adopted(
             bystander.kill()
 
 
+def test_a_pid_that_became_anothers_after_the_look_is_neither_adopted_nor_touched(
+    runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dict(request_for(shell("exec sleep 600"), tmp_path).environment)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as stranger:
+        try:
+            stat = procfs.read_stat(stranger.pid)
+            assert stat is not None
+            found = WorkerProcess(stat, environment)
+            found.start_ticks -= 1  # the worker had the pid until a moment ago
+            monkeypatch.setattr(procfs, "worker_processes", lambda _state_dir: [found])
+            assert runtime.adopt(now=CLOCK.monotonic()) == []
+            runtime.kill(found.worker)
+            assert stranger.poll() is None
+            found.start_ticks += 1
+            assert [handle.worker for handle in runtime.adopt(now=CLOCK.monotonic())] == [found.worker]
+        finally:
+            stranger.kill()
+
+
 def test_a_shell_that_exports_our_variables_is_no_worker(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"], env={"TOWLINE_STATE_DIR": str(tmp_path)}) as bystander:
         try:
