@@ -63,6 +63,16 @@ class ManagedPool:
     tally: Tally = field(default_factory=Tally)
     trouble: Trouble = field(default_factory=Trouble)
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has no worker and wants none: only what wakes it can change that (see `ArrivalWatch`)."""
+        spec, sample, decision = self.spec, self.sample, self.decision
+        if spec is None or sample is None or decision is None or self.is_stale or self.fleet.workers:
+            return False
+        if self.suspects or sample.ready or sample.in_flight or decision.target or decision.limits:
+            return False
+        return not (spec.workers.min or spec.schedule or spec.finish_by or self.conditions.bounds_by)
+
 
 def state_of(name: str, learned: Mapping[str, object]) -> PolicyState:
     """What was kept of the pool; a new state, with a warning, where that can't be read."""

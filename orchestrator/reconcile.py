@@ -25,6 +25,8 @@ from orchestrator.turn import PoolTurn
 log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
+ASLEEP_SECONDS: Final = 10.0
+"""Between two looks at a pool with nothing to do and nobody to do it; a task, an order or a reload ends its sleep."""
 NOTHING_KEPT: Final[Mapping[str, Memory]] = {}
 
 
@@ -210,6 +212,7 @@ class Reconciler:
             log.warning(events.STATE_DISCARDED, error=trouble)
         now = self._clock.monotonic()
         due = [pool for pool in self.pools.values() if now >= pool.due_at]
+        self._turn.look_ahead(due)
         looked = [pool for pool in due if self._tried(pool, self._look)]
         acted = [pool for pool in looked if self._tried(pool, self._turn.settle)]
         for pool in acted:
@@ -238,6 +241,8 @@ class Reconciler:
             self._end_overdue(pool, now=now)
             return
         self._turn.look(pool, pool.spec)
+        if pool.is_asleep:
+            pool.due_at = Monotonic(now + max(pool.spec.turn_seconds, ASLEEP_SECONDS))
 
     def _measure(self, now: Monotonic) -> None:
         if now < self._usage_at or not any(pool.fleet.workers for pool in self.pools.values()):

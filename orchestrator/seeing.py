@@ -1,10 +1,13 @@
 """A look at a pool's work; and, where others start its workers, at who of them is there."""
 
+from collections.abc import Mapping, Sequence
+
 import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
+from orchestrator.errors import SourceUnavailableError
 from orchestrator.exits import Cause
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
@@ -14,11 +17,31 @@ from orchestrator.source import WorkSource
 log = structlog.get_logger()
 
 
-def look_at(source: WorkSource, pool: ManagedPool, spec: PoolSpec, *, now: Monotonic) -> QueueSample:
-    """The pool's work. The fleet is brought up to date with who came and left, where only the queue tells of that.
+def look_ahead(
+    source: WorkSource, pools: Sequence[tuple[ManagedPool, PoolSpec]], *, now: Monotonic
+) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    """Look at the work of several pools at once, where that says all; see `look_at` for the others."""
+    asked = [(spec, pool.fleet.workers.keys()) for pool, spec in pools if spec.runtime_kind != "external"]
+    return source.samples(asked, now=now) if asked else {}
 
+
+def look_at(
+    source: WorkSource,
+    pool: ManagedPool,
+    spec: PoolSpec,
+    *,
+    now: Monotonic,
+    ahead: QueueSample | SourceUnavailableError | None = None,
+) -> QueueSample:
+    """The pool's work, or what a look `ahead` told of it.
+
+    The fleet is brought up to date with who came and left, where only the queue tells of that.
     Raises `SourceUnavailableError`, with nothing changed.
     """
+    if isinstance(ahead, SourceUnavailableError):
+        raise ahead
+    if ahead is not None:
+        return ahead
     if spec.runtime_kind != "external":
         return source.sample(spec, workers=pool.fleet.workers.keys(), now=now)
     present = source.present(spec)

@@ -1,11 +1,12 @@
 """Where a supervisor sees work. The protocol speaks of workers and samples, never of a queue's own types."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
+from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import Present, QueueSample
 from orchestrator.suspects import Fate, HeldTask, Suspect
 
@@ -29,6 +30,14 @@ class WorkSource(Protocol):
         """Look once at the pool's work. Finished leases and arrivals are told once: since the sample before.
 
         `workers` are the pool's live workers, whose `first_seen_seconds_ago` is wanted.
+        """
+
+    def samples(
+        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
+        """Look once at the work of several pools, each with its workers, as cheaply as that can be done.
+
+        By the pool's name. One that is left out is to be looked at by `sample`. Raises nothing.
         """
 
     def present(self, pool: PoolSpec) -> Sequence[Present]:

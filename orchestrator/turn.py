@@ -3,7 +3,7 @@
 Decisions and plans are pure functions of other modules; here they meet a source and a runtime.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -17,13 +17,14 @@ from orchestrator.decision import Decision
 from orchestrator.errands import Errands
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.managed import ManagedPool
+from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan
 from orchestrator.policy import decide
 from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
 from orchestrator.rollcall import wanted_again
-from orchestrator.seeing import look_at
+from orchestrator.seeing import look_ahead, look_at
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 from orchestrator.suspects import reserved
@@ -53,6 +54,12 @@ class PoolTurn:
         self._errands = errands
         self._circumstances = circumstances
         self._may_act = may_act
+        self._ahead: dict[str, QueueSample | SourceUnavailableError] = {}
+
+    def look_ahead(self, pools: Sequence[ManagedPool]) -> None:
+        """Look at the work of those whose turn it is, all at once; the `look` at each goes on from there."""
+        known = [(pool, pool.spec) for pool in pools if pool.spec is not None]
+        self._ahead = dict(look_ahead(self._source, known, now=self._clock.monotonic())) if len(known) > 1 else {}
 
     def look(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """See what there is to do, and what the pool wishes."""
@@ -112,7 +119,8 @@ class PoolTurn:
     def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
         try:
-            sample = look_at(self._source, pool, spec, now=self._clock.monotonic())
+            ahead = self._ahead.pop(pool.name, None)
+            sample = look_at(self._source, pool, spec, now=self._clock.monotonic(), ahead=ahead)
         except SourceUnavailableError as error:
             if not pool.is_stale:
                 log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))

@@ -39,6 +39,16 @@ class Observation:
     heard: tuple[HeardWorker, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one observation is to be of: see `QueuesApi.observe`."""
+
+    queue: str
+    tags: TagFilter = ANY
+    after: int = 0
+    workers: tuple[str, ...] = ()
+
+
 class QueueApi(Protocol):
     """One queue. Verbs take one or many; a lease may be given as a `Lease` or as its token.
 
@@ -175,6 +185,9 @@ class QueuesApi(Protocol):
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """Everything a scaling decision needs, in one round trip; `after` is the last observation's cursor."""
+
+    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+        """Observations of several queues in one round trip, at most 1000; None for a queue that does not exist."""
 
     def retire_worker(self, worker: str) -> bool:
         """Fence a worker that holds no lease, and end its waiting; False when it holds one."""

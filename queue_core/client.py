@@ -4,7 +4,17 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 from urllib.parse import urlencode
 
-from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_states, as_tokens
+from queue_core.api import (
+    ALL_STATES,
+    Ended,
+    Look,
+    Observation,
+    as_deletions,
+    as_names,
+    as_new_tasks,
+    as_states,
+    as_tokens,
+)
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api import values
 from queue_core.http_api.caller import Caller, Retries, quoted
@@ -231,6 +241,12 @@ class HttpQueues:
         """See `QueuesApi.observe`."""
         body: Json = {**values.tags_json(tags), "after": after, "workers": list(workers)}
         return values.observation_of(self._post(f"/v1/queues/{quoted(queue)}/observe", body))
+
+    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+        """See `QueuesApi.observe_many`."""
+        body: Json = {"looks": [values.look_json(look) for look in looks]}
+        found = self._post("/v1/observe", body)["observations"]
+        return [None if one is None else values.observation_of(one) for one in cast("list[Json | None]", found)]
 
     def retire_worker(self, worker: str) -> bool:
         """See `QueuesApi.retire_worker`."""

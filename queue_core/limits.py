@@ -21,6 +21,7 @@ MAX_PAYLOAD_BYTES = 1 << 20
 MAX_TASKS_PER_ADD = 1000  # App Engine: 100. A batch of 1,000 is what one lease may take, so a stage can hand it on.
 MAX_TASKS_PER_LEASE = 1000
 MAX_TOKENS_PER_CALL = 1000
+MAX_LOOKS_PER_CALL = 1000
 MAX_LEASE_SECONDS = 604_800.0  # 7 days
 MAX_ETA_SECONDS = 30 * 86_400.0  # 30 days ahead
 MAX_LEASES = (1 << 31) - 1  # our own: what a store's column holds

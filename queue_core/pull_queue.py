@@ -5,7 +5,17 @@ from contextlib import suppress
 from threading import Event
 from typing import Literal, TypeVar
 
-from queue_core.api import ALL_STATES, Ended, Observation, as_deletions, as_names, as_new_tasks, as_states, as_tokens
+from queue_core.api import (
+    ALL_STATES,
+    Ended,
+    Look,
+    Observation,
+    as_deletions,
+    as_names,
+    as_new_tasks,
+    as_states,
+    as_tokens,
+)
 from queue_core.clock import Instant
 from queue_core.errors import LeaseLostError, StoreError
 from queue_core.limits import check_wait_seconds, check_worker
@@ -291,6 +301,10 @@ class PullQueues:
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """See `QueuesApi.observe`."""
         return self._service.look(lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers))
+
+    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+        """See `QueuesApi.observe_many`."""
+        return self._service.look(lambda turn: [turn.observe_if_there(look) for look in looks])
 
     def retire_worker(self, worker: str) -> bool:
         """See `QueuesApi.retire_worker`."""

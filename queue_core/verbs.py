@@ -12,11 +12,11 @@ from pydantic_core import from_json, to_json
 
 from queue_core import events, idempotency, limits
 from queue_core.admission import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
-from queue_core.api import ALL_STATES, Observation
+from queue_core.api import ALL_STATES, Look, Observation
 from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.errand import Errand, errand_of
-from queue_core.errors import WorkerRetiredError
+from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.notes import Notes
 from queue_core.stats import FinishedLease, QueueStats, TagStats
@@ -405,6 +405,13 @@ class Turn(Notes):
             ),
             look.workers_seen(workers) if workers else {},
         )
+
+    def observe_if_there(self, look: Look) -> Observation | None:
+        """The same; None when there is no such queue."""
+        try:
+            return self.observe(look.queue, tags=look.tags, after=look.after, workers=look.workers)
+        except UnknownQueueError:
+            return None
 
     def _wake_for_ready(self, queue: str) -> None:
         for page in self.transaction.tag_stats(queue, after=None, limit=1000, now=self.now):

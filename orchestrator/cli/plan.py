@@ -1,5 +1,6 @@
 """`towline plan`: one turn without the acting: sample, decide, plan, print."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet import Fleet, adopted, unresponsive
+from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
 from orchestrator.plan import Plan
 from orchestrator.plan import plan as plan_actions
@@ -43,12 +45,19 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
         say(trouble)
     found: list[tuple[Decision, Plan]] = []
     with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
-        source = PullQueueSource(queues)
+        source, fleets = PullQueueSource(queues), _fleets(project.pools, files, clock)
+        asked = [(pool, fleets[pool.name].workers.keys()) for pool in project.pools.values()]
+        ahead = source.samples(asked, now=clock.monotonic())
         for pool in project.pools.values():
+            fleet, sample = fleets[pool.name], ahead.get(pool.name)
             try:
-                found.append(_one(pool, source, files, learned.get(pool.name), clock, circumstances))
+                if sample is None:
+                    sample = source.sample(pool, workers=fleet.workers.keys(), now=clock.monotonic())
+                elif isinstance(sample, SourceUnavailableError):
+                    raise sample
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
+            found.append(_one(pool, fleet, sample, learned.get(pool.name), clock, circumstances))
     if as_json:
         print_json([decision.record() | _actions(todo) for decision, todo in found])
         return exits.OK
@@ -59,14 +68,12 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
 
 def _one(
     pool: PoolSpec,
-    source: PullQueueSource,
-    files: StateDir,
+    fleet: Fleet,
+    sample: QueueSample,
     learned: object,
     clock: Clock,
     circumstances: Circumstances,
 ) -> tuple[Decision, Plan]:
-    fleet = _fleet(pool, files, clock)
-    sample = source.sample(pool, workers=fleet.workers.keys(), now=clock.monotonic())
     fleet = observe(fleet, sample)
     now = clock.monotonic()
     try:
@@ -78,24 +85,26 @@ def _one(
     return decision, plan_actions(decision, fleet=fleet, spec=spec, now=now)
 
 
-def _fleet(pool: PoolSpec, files: StateDir, clock: Clock) -> Fleet:
-    """The pool's workers as a living supervisor shows them; without one there are none."""
-    fleet = Fleet(pool.name)
+def _fleets(pools: Iterable[str], files: StateDir, clock: Clock) -> dict[str, Fleet]:
+    """The pools' workers as a living supervisor shows them; without one there are none."""
+    fleets = {name: Fleet(name) for name in pools}
     snapshot = files.read_snapshot() if files.is_supervised() else None
     offset = clock.monotonic() - clock.wall_seconds()
     for worker in cast("list[Json]", (snapshot or {}).get("workers", [])):
-        if worker.get("pool") == pool.name and worker.get("state") not in ("draining", "killed"):
-            fleet = adopted(
-                fleet,
-                worker=str(worker["worker"]),
-                ref=str(worker["ref"]),
-                spec_digest=str(worker["spec_digest"]),
-                spawned_at=Monotonic(cast("float", worker["spawned_at"]) + offset),
-                now=clock.monotonic(),
-            )
-            if worker.get("state") == "unresponsive":
-                fleet = unresponsive(fleet, str(worker["worker"]), now=clock.monotonic())
-    return fleet
+        name = str(worker.get("pool"))
+        if name not in fleets or worker.get("state") in ("draining", "killed"):
+            continue
+        fleets[name] = adopted(
+            fleets[name],
+            worker=str(worker["worker"]),
+            ref=str(worker["ref"]),
+            spec_digest=str(worker["spec_digest"]),
+            spawned_at=Monotonic(cast("float", worker["spawned_at"]) + offset),
+            now=clock.monotonic(),
+        )
+        if worker.get("state") == "unresponsive":
+            fleets[name] = unresponsive(fleets[name], str(worker["worker"]), now=clock.monotonic())
+    return fleets
 
 
 def _learned(files: StateDir) -> dict[str, object]:

@@ -14,9 +14,9 @@ from orchestrator.rollcall import prefix_of
 from orchestrator.source import ReleasedTask
 from orchestrator.sources import custody
 from orchestrator.suspects import Fate, HeldTask, Suspect
-from queue_core.api import Observation, QueuesApi
+from queue_core.api import Look, Observation, QueuesApi
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
-from queue_core.errors import QueueError
+from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
 from queue_core.stats import LiveLease, QueueStats
 from queue_core.task import ANY, UNTAGGED, TagFilter
@@ -24,6 +24,12 @@ from queue_core.verbs import MAX_SAMPLES_PER_OBSERVATION
 
 MAX_LOOKS: Final = 12
 """Looks of one sample: enough to page through all the finished leases that a queue keeps."""
+MIN_AT_ONCE: Final = 2
+MAX_AT_ONCE: Final = 100
+MAX_NEW_AT_ONCE: Final = 25
+"""Pools of one call, at most; of new ones, each of which may answer with all the leases that its queue remembers."""
+MAX_HELD_AT_ONCE: Final = 50
+"""A pool that holds more leases is asked about alone."""
 _LEAD: Final = "supervisor"
 
 Heard = Callable[[str, str], Sequence[Present]]
@@ -71,6 +77,49 @@ class PullQueueSource:
         before = self._seen.get(pool.name)
         with _told_as_unavailable(f"sample queue {pool.queue}"):
             look, finished = self._look(pool, tags, after=before.cursor if before else 0, workers=sorted(workers))
+        return self._sampled(pool, look, finished, now=now)
+
+    def samples(
+        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
+        """See `WorkSource.samples`: pools with few leases, in calls of up to 100 of them."""
+        told: dict[str, QueueSample | SourceUnavailableError] = {}
+        if len(pools) < MIN_AT_ONCE:
+            return told
+        seen = [(pool, workers) for pool, workers in pools if self._is_small(pool)]
+        new = [(pool, workers) for pool, workers in pools if pool.name not in self._seen]
+        for part in (*_parts(seen, MAX_AT_ONCE), *_parts(new, MAX_NEW_AT_ONCE)):
+            try:
+                told.update(self._looked(part, now=now))
+            except SourceUnavailableError as error:
+                if not isinstance(error.__cause__, StoreUnavailableError):
+                    break  # a server of before, or one asks for what can't be: they are asked one by one
+                told.update((pool.name, error) for pool, _ in part)
+        return told
+
+    def _looked(
+        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
+    ) -> Iterator[tuple[str, QueueSample]]:
+        looks = []
+        for pool, workers in pools:
+            before = self._seen.get(pool.name)
+            looks.append(Look(pool.queue, tags_of(pool), before.cursor if before else 0, tuple(sorted(workers))))
+        with _told_as_unavailable(f"sample {len(looks)} queues"):
+            found = self._queues.observe_many(looks)
+        for (pool, _), asked, look in zip(pools, looks, found, strict=True):
+            if look is not None and len(look.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
+                finished = [lease for lease in look.samples.finished if asked.tags.accepts(lease.tag)]
+                yield pool.name, self._sampled(pool, look, finished, now=now)
+
+    def _is_small(self, pool: PoolSpec) -> bool:
+        """Whether it held few leases at the look before: one answer must not grow beyond bounds."""
+        seen = self._seen.get(pool.name)
+        return seen is not None and len(seen.at_a_time) <= MAX_HELD_AT_ONCE
+
+    def _sampled(
+        self, pool: PoolSpec, look: Observation, finished: Sequence[QueueFinishedLease], *, now: Monotonic
+    ) -> QueueSample:
+        before = self._seen.get(pool.name)
         known = before.at_a_time if before else {}
         stats = look.stats
         held = {_lease(live): known.get(_lease(live), stats.in_flight) for live in look.live}
@@ -207,6 +256,12 @@ def tags_of(pool: PoolSpec) -> TagFilter:
     if pool.untagged:
         return UNTAGGED
     return TagFilter.of(*pool.tags) if pool.tags else ANY
+
+
+def _parts(
+    pools: Sequence[tuple[PoolSpec, Collection[str]]], size: int
+) -> Iterator[Sequence[tuple[PoolSpec, Collection[str]]]]:
+    return (pools[begin : begin + size] for begin in range(0, len(pools), size))
 
 
 @contextmanager

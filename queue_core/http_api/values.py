@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TypeAlias, TypeVar, cast
 
 from queue_core.admission import check_filter, check_types
-from queue_core.api import Observation
+from queue_core.api import Look, Observation
 from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -182,6 +182,11 @@ def tag_stats_of(json: object) -> list[TagStats]:
         TagStats(cast("str | None", item["tag"]), flat_of(QueueStats, item["stats"]))
         for item in cast("list[Json]", json)
     ]
+
+
+def look_json(look: Look) -> Json:
+    """What an observation is to be of."""
+    return {"queue": look.queue, **tags_json(look.tags), "after": look.after, "workers": list(look.workers)}
 
 
 def observation_json(look: Observation) -> Json:

@@ -159,6 +159,12 @@ class ObservationOut(Answer):
     heard: list[HeardWorkerOut] | None
 
 
+class ObservationsOut(Answer):
+    """One for each look, in their order; null for a queue that does not exist."""
+
+    observations: list[ObservationOut | None]
+
+
 class HeardWorkers(Answer):
     """Workers that this server has heard of lately, those silent for longest first."""
 

@@ -141,6 +141,15 @@ ENDPOINTS = (
         answers.HeardWorkers,
         (_PREFIX, _LIMIT_WORKERS),
     ),
+    Endpoint(
+        "POST",
+        "/v1/observe",
+        "All for scaling several queues.",
+        "observe",
+        handlers.observe_many,
+        wire.ObserveManyRequest,
+        answers.ObservationsOut,
+    ),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, wire.LeadRequest, answers.Held),
     _post("/v1/wait", "Sleep until there is work.", handlers.wait, wire.WaitRequest, answers.ReadyQueue),
     Endpoint(

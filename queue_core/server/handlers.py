@@ -17,7 +17,7 @@ from queue_core.server.hot import once_step
 from queue_core.server.idempotency import client_call
 from queue_core.server.problems import refusal
 from queue_core.service import Step
-from queue_core.stats import FinishedLease
+from queue_core.stats import FinishedLease, HeardWorker
 from queue_core.store import ClientCall, Release
 from queue_core.task import TagFilter
 from queue_core.verbs import Turn
@@ -192,9 +192,22 @@ async def observe(core: ServerCore, call: Call) -> Json:
     asked = call.read(wire.ObserveRequest)
     tags = asked.filter()
     look = await core.look(lambda turn: turn.observe(call.queue, tags=tags, after=asked.after, workers=asked.workers))
+    return values.observation_json(replace(look, heard=_heard(core, call.queue, asked.workers)))
+
+
+async def observe_many(core: ServerCore, call: Call) -> Json:
+    looks = [one.look() for one in call.read(wire.ObserveManyRequest).looks]
+    found = await core.look(lambda turn: [turn.observe_if_there(look) for look in looks])
+    told = [
+        one if one is None else values.observation_json(replace(one, heard=_heard(core, look.queue, look.workers)))
+        for one, look in zip(found, looks, strict=True)
+    ]
+    return {"observations": told}
+
+
+def _heard(core: ServerCore, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
     now = core.service.clock.monotonic()
-    heard = tuple(one.told(now=now) for one in core.waiting.roster.known(call.queue, asked.workers))
-    return values.observation_json(replace(look, heard=heard))
+    return tuple(one.told(now=now) for one in core.waiting.roster.known(queue, workers))
 
 
 async def recent_events(core: ServerCore, call: Call) -> Json:

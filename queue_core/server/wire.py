@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
 from queue_core import limits
+from queue_core.api import Look
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATES
@@ -180,6 +181,22 @@ class ObserveRequest(Tagged):
     workers: tuple[Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)], ...] = Field(
         (), max_length=10_000, strict=False
     )
+
+
+class LookRequest(ObserveRequest):
+    """A queue, and what is asked of it."""
+
+    queue: str
+
+    def look(self) -> Look:
+        """As a value."""
+        return Look(self.queue, self.filter(), self.after, self.workers)
+
+
+class ObserveManyRequest(Wire):
+    """What a supervisor of many pools asks at once."""
+
+    looks: list[LookRequest] = Field(max_length=limits.MAX_LOOKS_PER_CALL)
 
 
 class LeadRequest(Wire):

@@ -54,6 +54,9 @@ class SteadySource:
             first_seen_seconds_ago=dict.fromkeys(names, 0.5),
         )
 
+    def samples(self, pools: Sequence[object], *, now: float) -> dict[str, QueueSample]:
+        return {}
+
     def retire(self, worker: str) -> bool:
         return True
 

@@ -39,6 +39,7 @@ ALONE: Final = (
     Alone("scale", ("sqlite", "postgresql", "redis")),
     Alone("waiting"),
     Alone("idle"),
+    Alone("pools", is_long=True),
     Alone("latency", ("postgresql", "redis")),
     Alone("churn", ("postgresql", "redis"), is_long=True),
     Alone("churn-held", ("postgresql",), is_long=True),

@@ -1,6 +1,6 @@
 """The queue as the fleet sees it, over the memory store and a clock that stands still."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,13 +11,21 @@ from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import QueueSample, Waiting
 from orchestrator.sources.heard import HeardByServers
-from orchestrator.sources.pull_queue import Heard, PullQueueSource
+from orchestrator.sources.pull_queue import (
+    MAX_AT_ONCE,
+    MAX_HELD_AT_ONCE,
+    MAX_NEW_AT_ONCE,
+    Heard,
+    PullQueueSource,
+)
+from queue_core.api import Look, Observation
 from queue_core.clock import ManualClock
+from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
 from queue_core.pull_queue import PullQueue, PullQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.stores.memory import MemoryStore
-from queue_core.task import Lease, NewTask, QueueSpec
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import NOW, a_pool
 from tests.support.remote_memory import RemoteMemory
@@ -254,3 +262,68 @@ def test_a_worker_that_waits_at_another_server_of_the_store_asks(asked: Asked) -
     asked.b.thread.stop()
     call.result(30)
     assert "w1" not in asked.sample(elsewhere=both.all).heard, "while one of them is away nobody can tell"
+
+
+class Counted(PullQueues):
+    """Counts the observations of one queue, and those of many."""
+
+    def __init__(self, service: QueueService) -> None:
+        super().__init__(service)
+        self.single: list[str] = []
+        self.many: list[int] = []
+        self.failure: QueueError | None = None
+
+    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
+        self.single.append(queue)
+        return super().observe(queue, tags=tags, after=after, workers=workers)
+
+    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+        if self.failure is not None:
+            raise self.failure
+        self.many.append(len(looks))
+        return super().observe_many(looks)
+
+
+@pytest.fixture
+def counted() -> Iterator[Counted]:
+    queues = Counted(QueueService(open_store("memory:"), clock=ManualClock(), jitter=lambda: 0.0))
+    for number in range(MAX_AT_ONCE + 1):
+        queues.put_queue(QueueSpec(f"q{number}"))
+    yield queues
+    queues.close()
+
+
+POOLS = [(a_pool(f"p{number}", queue=f"q{number}"), ["w1"]) for number in range(MAX_AT_ONCE + 1)]
+
+
+def test_many_pools_are_looked_at_in_a_few_calls_as_they_would_be_one_by_one(counted: Counted) -> None:
+    source, alone = PullQueueSource(counted), PullQueueSource(counted)
+    for at in (NOW, NOW + 1):
+        counted.queue("q7").add(b"task")
+        counted.queue("q7").delete(counted.queue("q7").lease(worker="w1"))
+        found = source.samples(POOLS, now=Monotonic(at))
+        assert found == {pool.name: alone.sample(pool, workers=w, now=Monotonic(at)) for pool, w in POOLS}
+    assert counted.many == [*[MAX_NEW_AT_ONCE] * 4, 1, MAX_AT_ONCE, 1]
+
+
+def test_a_pool_without_a_queue_or_with_many_leases_is_left_to_a_look_of_its_own(counted: Counted) -> None:
+    source = PullQueueSource(counted)
+    counted.queue("q0").add([NewTask(b"task")] * (MAX_HELD_AT_ONCE + 1))
+    counted.queue("q0").lease(MAX_HELD_AT_ONCE + 1, worker="w1")
+    pools = [(a_pool("busy", queue="q0"), ["w1"]), (a_pool("lost", queue="none"), []), POOLS[1]]
+    source.samples(pools, now=Monotonic(NOW))
+    assert list(source.samples(pools, now=Monotonic(NOW + 1))) == ["p1"]
+
+
+def test_a_store_that_is_away_is_asked_once_for_all_pools_of_a_call(counted: Counted) -> None:
+    source = PullQueueSource(counted)
+    source.samples(POOLS[:9], now=Monotonic(NOW))
+    counted.failure = StoreUnavailableError("away")
+    found = source.samples(POOLS[:9], now=Monotonic(NOW + 1))
+    assert {type(one) for one in found.values()} == {SourceUnavailableError}
+    assert (len(found), counted.single) == (9, [])
+
+
+def test_pools_are_looked_at_one_by_one_where_the_server_knows_no_other_way(counted: Counted) -> None:
+    counted.failure = UnknownQueueError("there is no such thing")
+    assert PullQueueSource(counted).samples(POOLS, now=Monotonic(NOW)) == {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from queue_core.api import QueuesApi
+from queue_core.api import Look, QueuesApi
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import InvalidRequestError, LeaseLostError, UnknownQueueError
@@ -184,5 +184,20 @@ def test_mistakes_raise_the_same(pair: Pair) -> None:
                 call()
             told.append((type(raised.value), str(raised.value)))
         return told
+
+    _same(pair, story)
+
+
+def test_many_queues_are_observed_as_one_by_one(pair: Pair) -> None:
+    def story(queues: QueuesApi) -> object:
+        for name in ("left", "right"):
+            queues.put_queue(QueueSpec(name))
+            queues.queue(name).add([NewTask(b"a", tag="a"), NewTask(b"b", tag="b")])
+        queues.queue("left").delete(queues.queue("left").lease(worker="w"))
+        looks = [Look("left", TagFilter.of("b"), 0, ("w",)), Look("none of this name"), Look("right", after=1)]
+        many = [None if one is None else replace(one, heard=None) for one in queues.observe_many(looks)]
+        single = queues.observe("left", tags=TagFilter.of("b"), workers=["w"])
+        assert many[:2] == [replace(single, heard=None), None]
+        return many
 
     _same(pair, story)

@@ -5,12 +5,13 @@ Every worker is seen at once and nothing ever waits: how many there are is only 
 
 import sys
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
+from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import Present, QueueSample
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.source import ReleasedTask
@@ -32,6 +33,11 @@ class Tide:
     def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
         seen = dict.fromkeys(workers, 0.0)
         return QueueSample(at=now, ready=0, delayed=0, in_flight=0, dead=0, first_seen_seconds_ago=seen)
+
+    def samples(
+        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
+        return {}
 
     def present(self, pool: PoolSpec) -> Sequence[Present]:
         return ()

@@ -134,6 +134,11 @@ class FakeSource:
             },
         )
 
+    def samples(
+        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
+        return {}
+
     def present(self, pool: PoolSpec) -> Sequence[Present]:
         self._answer()
         return [one for one in self.heard if one.worker.startswith(f"{pool.name}/")]

@@ -1,0 +1,59 @@
+"""What 300 pools with nothing to do cost: the share of a core of `towline up`, and the CPU time of its commands."""
+
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.bench.alone.served import ROOT, TOWLINE, cpu_share, serving
+from tests.bench.measure import MeasurementFailedError
+from tests.bench.places import Engine, new_place
+from tests.bench.site import Site
+
+POOLS: Final = 300
+SETTLE_SECONDS: Final = 15.0
+WATCH_SECONDS: Final = 20.0
+COMMANDS: Final = (("top", "--once"), ("plan",), ("pools",), ("workers",), ("why", "p7"), ("check",))
+
+
+def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+    """Share of a core of an idle `towline up` with 300 empty pools, each with a queue of its own; seconds per command.
+
+    CPU seconds, not those of a wall clock: other programs of the machine take no part in them.
+    """
+    home = site.new_directory("pools")
+    file = home / "towline.yaml"
+    queues = "".join(f"  q{number}: {{}}\n" for number in range(POOLS))
+    pools = "".join(
+        f"  p{number}: {{queue: q{number}, app: 'tests.bench.handlers:app', slo: 10s, workers: {{max: 2}}}}\n"
+        for number in range(POOLS)
+    )
+    file.write_text(f"queues:\n{queues}pools:\n{pools}")
+    with (
+        new_place(site, engine) as place,
+        serving(site, place, arguments=("up", "--file", str(file))) as served,
+    ):
+        time.sleep(SETTLE_SECONDS)
+        seconds = max(WATCH_SECONDS / site.divide_loads_by, 10.0)
+        figures = {"cpu_share": cpu_share(served.process.pid, seconds=seconds)}
+        for command in COMMANDS:
+            figures[f"{command[0]}_seconds"] = _command_seconds(home, served.url, command)
+        return figures
+
+
+def _command_seconds(home: Path, url: str, command: Sequence[str]) -> float:
+    """CPU time of one command beside the settings file."""
+    before = _children_seconds()
+    environment = {**os.environ, "TOWLINE_URL": url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*TOWLINE, *command], cwd=home, env=environment, capture_output=True, check=False)
+    if done.returncode:
+        raise MeasurementFailedError(f"towline {' '.join(command)}: {done.stderr.decode(errors='replace')[-300:]}")
+    return _children_seconds() - before
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
