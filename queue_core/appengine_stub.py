@@ -4,7 +4,6 @@ The SDK's own stub wants a flag set in every thread, and patches the start of th
 releases of Python do not notice. This one asks for no flag; how it waits, and which exceptions it raises, is the SDK's.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -12,6 +11,8 @@ import urllib3
 from google.appengine.api import apiproxy_rpc, apiproxy_stub_map
 from google.appengine.ext.remote_api import remote_api_bytes_pb2
 from google.appengine.runtime import default_api_stub
+
+from queue_core import forking
 
 CALLS_AT_ONCE = 100
 DEFAULT_DEADLINE_SECONDS = 60.0
@@ -55,8 +56,8 @@ class TowlineStub:
     """All calls of a process. A fork gets connections and threads of its own."""
 
     def __init__(self) -> None:
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)
+        self.renew_after_fork()
+        forking.renew_after_forks(self)
 
     def set_server(self, url: str, ticket: str, *, worker: str) -> None:
         """Where calls go from now on, and as whose."""
@@ -70,7 +71,7 @@ class TowlineStub:
         if worker:
             self.headers["X-Towline-Worker"] = worker
 
-    def renew(self) -> None:
+    def renew_after_fork(self) -> None:
         """Begin anew with no connection and no thread."""
         self.thread_pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="towline-appengine")
         self.http = urllib3.PoolManager(maxsize=CALLS_AT_ONCE)

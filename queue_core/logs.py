@@ -20,6 +20,7 @@ import structlog  # noqa: E402
 if not sys.modules["rich"]:
     del sys.modules["rich"]
 
+from queue_core import forking  # noqa: E402
 from queue_core.events import Lifecycle, QueueEvent  # noqa: E402
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -81,6 +82,11 @@ class LifecycleFile:
         self.dropped_total = 0
         self._path = path
         self._file = path.open("ab", buffering=0)
+        self._lock = Lock()
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork, whose lines go to the same file, each whole."""
         self._lock = Lock()
 
     def record(self, events: Sequence[QueueEvent]) -> None:
@@ -150,6 +156,11 @@ class _LineLogger:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._lock = Lock()
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork."""
         self._lock = Lock()
 
     def msg(self, message: str | bytes) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from pydantic_core import from_json, to_json
 
 from queue_core.clock import Clock, SystemClock
+from queue_core import forking
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
 from queue_core.http_api.problem_types import error_of
 from queue_core.http_api.servers import Server, Servers
@@ -84,6 +85,12 @@ class Caller:
         self._clock = clock or SystemClock()
         self._sessions: deque[Session] = deque()
         self._is_closed = False
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork: sockets and sessions are the parent's; a call number used by both is one call."""
+        self._sessions = deque()
+        self._servers.renew_after_fork()
 
     def post(
         self, path: str, body: Json, *, repeat: Repeat, wait_seconds: float = 0.0, patience: Patience = "long"

@@ -49,6 +49,13 @@ class Servers:
             if self._all[self._current] is server:
                 self._current = (self._current + 1) % len(self._all)
 
+    def renew_after_fork(self) -> None:
+        """In the child of a fork: ask each server anew over a connection of its own."""
+        self._lock = Lock()
+        for server in self._all:
+            server.run, server.repeats = None, "run"
+            server.transport.renew_after_fork()
+
     def close(self) -> None:
         """Close the connections; calls in other threads end."""
         for server in self._all:

@@ -224,6 +224,14 @@ class Transport:
                 connection.abort()
         self._drop_idle()
 
+    def renew_after_fork(self) -> None:
+        """In the child of a fork: close the copies of the parent's connections, of which nobody is told."""
+        self._lock = Lock()
+        self._idle = deque()
+        connections, self._all = self._all, set()
+        for connection in connections:
+            connection.close()
+
     def _drop_idle(self) -> None:
         while self._idle:
             try:

@@ -5,8 +5,9 @@ from contextlib import AbstractContextManager, contextmanager
 from threading import RLock
 from typing import Literal
 
+from queue_core import forking
 from queue_core.clock import Clock, SystemClock
-from queue_core.errors import InvalidRequestError
+from queue_core.errors import InvalidRequestError, StoreUnavailableError
 from queue_core.store import Check, Meanwhile, Ticket, Unit
 from queue_core.stores.local_signals import LocalSignals
 from queue_core.stores.memory_transaction import MemoryTransaction
@@ -25,10 +26,26 @@ class MemoryStore(MemoryTransaction):
         self.clock: Clock = SystemClock()
         self.signals = LocalSignals()
         self._lock = RLock()
+        self._is_copy = False
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork this is a copy that nobody else would ever see the changes of."""
+        self._lock = RLock()
+        self.signals = LocalSignals()
+        self._is_copy = True
+
+    def _check_shared(self) -> None:
+        if self._is_copy:
+            raise StoreUnavailableError(
+                "a memory: store lives in the process that opened it, and this one was forked from that: its copy "
+                "would reach nobody; use sqlite:, or a server over the memory: store"
+            )
 
     @contextmanager
     def begin(self, unit: Unit = "transaction") -> Iterator["MemoryStore"]:  # noqa: ARG002 - the protocol's
         """See `Store.begin`. Verbs raise before they write, so there is nothing to roll back."""
+        self._check_shared()
         with self._lock:
             yield self
 
@@ -39,6 +56,7 @@ class MemoryStore(MemoryTransaction):
     @contextmanager
     def read(self) -> Iterator["MemoryStore"]:
         """See `Store.read`."""
+        self._check_shared()
         with self._lock:
             yield self
 

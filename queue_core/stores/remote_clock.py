@@ -62,6 +62,12 @@ class RemoteClock:
         self._heard_at = 0
         self._set_at = 0
 
+    def renew_after_fork(self) -> None:
+        """In the child of a fork, which has the parent's time; whoever was about to set it is not here."""
+        self._lock = Lock()
+        if self._bounds is not None:
+            self._offset = self._bounds.middle
+
     def now(self) -> Instant:
         """The store's time. Raises `StoreUnavailableError` before the first `note`."""
         with self._lock:

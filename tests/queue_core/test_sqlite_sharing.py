@@ -1,17 +1,14 @@
-"""Several threads and processes on one file: each task leased once, nothing lost by kill -9, no use after a fork."""
+"""Several threads and processes on one file: each task leased once, nothing lost by kill -9."""
 
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from queue_core.errors import StoreUnavailableError
 from queue_core.store import LeaseRequest
 from queue_core.stores.sqlite import store as store_module
 from queue_core.stores.sqlite.store import SqliteStore
@@ -98,26 +95,6 @@ def test_what_was_acknowledged_survives_kill_minus_nine(tmp_path: Path) -> None:
     assert len(released) <= 1
     last = max(int(name[1:]) for name in told[1:])
     assert last <= stats(store).added_total <= last + 2
-    store.close()
-
-
-def test_a_store_is_not_used_after_a_fork(tmp_path: Path) -> None:
-    store = a_store(tmp_path / "queue.db")
-    refused: list[Callable[[], object]] = [
-        lambda: add(store, NewTask()),
-        lambda: stats(store),
-    ]
-    child = os.fork()
-    if child == 0:
-        failures = 0
-        for call in refused:
-            try:
-                call()
-            except StoreUnavailableError:
-                failures += 1
-        os._exit(failures)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(refused)
-    assert stats(store).ready == 0
     store.close()
 
 

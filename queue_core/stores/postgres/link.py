@@ -4,12 +4,12 @@ The driver's own pool costs 9 us to borrow from, this one 4 us with its checks, 
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping
 from threading import Condition, Lock
 from types import TracebackType
 from typing import TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg import pq
@@ -87,8 +87,14 @@ class Link:
         self._open = 0
         self._opened = 0
         self._dropped = 0
-        self._process = os.getpid()
+        self._made: WeakSet[Wire] = WeakSet()
+        self._left: list[Wire] = []
         self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
 
     @property
     def url(self) -> str:
@@ -177,6 +183,7 @@ class Link:
         with self._changed:
             self._opened += 1
             wire.number = self._opened
+            self._made.add(wire)
         return wire
 
     def close(self) -> None:
@@ -185,17 +192,20 @@ class Link:
             self._is_closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
-        if self._process == os.getpid():
-            self.watch.close()
-            for wire in idle:
-                self._discard(wire)
+        self.watch.close()
+        for wire in idle:
+            self._discard(wire)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: take every connection from the parent's server, and end no session there."""
+        self._left = list(self._made)
+        for wire in self._left:
+            wire.leave_to_parent()
 
     def check_usable(self) -> None:
-        """Raise `StoreUnavailableError` after `close`, and in a child process."""
+        """Raise `StoreUnavailableError` after `close`."""
         if self._is_closed:
             raise StoreUnavailableError(f"the store {self.url} was closed: open it again")
-        if self._process != os.getpid():
-            raise StoreUnavailableError(f"the store {self.url} was opened before a fork: open it in the child process")
 
     def _take_idle(self) -> Wire | None:
         """One that is idle, or None for the right to open one more."""

@@ -86,6 +86,10 @@ class Sender:
             self._news.passing = True
             self._tell_locked()
 
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: the thread that has still to tell of something is the parent's."""
+        atexit.unregister(self.close)
+
     def close(self) -> None:
         """Tell what is left, if the store can be reached, and end the thread."""
         with self._changed:

@@ -38,6 +38,10 @@ class NotifySignals:
         self._listener.register(ear)
         return ear
 
+    def leave_to_parent(self) -> None:
+        """In the child of a fork, which waits for nothing and has published nothing yet."""
+        self._sender.leave_to_parent()
+
     def close(self) -> None:
         """Tell what is still to be told, and listen no more."""
         self._sender.close()

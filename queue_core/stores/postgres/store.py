@@ -12,6 +12,7 @@ import psycopg
 import structlog
 from psycopg import pq
 
+from queue_core import forking
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
 from queue_core.store import Check, Meanwhile, Ticket, Unit
@@ -28,6 +29,7 @@ from queue_core.stores.postgres.tidying import Tidying
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.stores.postgres.upkeep import Upkeep
 from queue_core.stores.postgres.wire import Wire
+from queue_core.stores.remote_clock import RemoteClock
 
 _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
 _BEGIN_RELAXED: Final[Sequence[Call]] = (*_BEGIN, (RELAX, ()))
@@ -68,17 +70,33 @@ class PostgresStore:
         """Open the store at a `postgresql://` URL, making its schema when there is none; see `parse_address`."""
         self._durability = durability
         self._address = parse_address(url)
-        self._link = Link(self._address, settings={"synchronous_commit": "off" if durability == "relaxed" else "on"})
-        self._signals = NotifySignals(self._link)
-        self._upkeep = Upkeep(self._link, self._link.clock.monotonic)
-        self._lock = Lock()
+        self._settings = {"synchronous_commit": "off" if durability == "relaxed" else "on"}
         self._commits = 0
-        self._tidying = Tidying()
+        self._begin(RemoteClock())
         try:
             self._prepare()
         except BaseException:
             self._link.close()
             raise
+        forking.renew_after_forks(self)
+
+    def _begin(self, clock: RemoteClock) -> None:
+        """With no connection and no thread."""
+        self._link = Link(self._address, clock=clock, settings=self._settings)
+        self._signals = NotifySignals(self._link)
+        self._upkeep = Upkeep(self._link, clock.monotonic)
+        self._lock = Lock()
+        self._tidying = Tidying()
+
+    def renew_after_fork(self) -> None:
+        """See `forking.Renewable`. Connections and threads are the parent's; a store that was closed stays so."""
+        link = self._link
+        link.clock.renew_after_fork()
+        link.leave_to_parent()
+        self._signals.leave_to_parent()
+        self._begin(link.clock)
+        if link.is_closed:
+            self._link.close()
 
     def _prepare(self) -> None:
         wire = self._link.connect()

@@ -1,5 +1,7 @@
 """One connection to PostgreSQL: opened, checked for what the store relies on, and set up."""
 
+import contextlib
+import os
 import secrets
 import select
 from collections.abc import Mapping
@@ -45,7 +47,7 @@ _TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 Connection: TypeAlias = psycopg.Connection[tuple[object, ...]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Wire:
     """One open connection, in autocommit.
 
@@ -77,6 +79,14 @@ class Wire:
             self._poll = select.poll()
             self._poll.register(self.connection.pgconn.socket, select.POLLIN)
         return self.connection.closed or bool(self._poll.poll(0))
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: connect it to nothing, as the library would take leave of the server."""
+        with contextlib.suppress(psycopg.Error, OSError):
+            descriptor = self.connection.pgconn.socket
+            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(nothing, descriptor, inheritable=False)
+            os.close(nothing)
 
     def ask_time(self, clock: RemoteClock) -> None:
         """Tell the clock the server's time. Raises the driver's errors."""

@@ -26,6 +26,10 @@ class Greeter:
         self._told: set[tuple[Address, str]] = set()
         self._lock = Lock()
 
+    def renew_after_fork(self) -> None:
+        """In the child of a fork."""
+        self._lock = Lock()
+
     def meet(self, address: Address, seconds: float | None) -> Wire:
         """A connection to a server that may be written to.
 

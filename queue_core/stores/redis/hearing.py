@@ -97,6 +97,16 @@ class Hearing:
                 self._unwanted.append(channel)
                 self._wake_locked()
 
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the copies of what the parent's thread listens to."""
+        ears, self._ears = list(self._ears.values()), {}
+        for ear in ears:
+            with contextlib.suppress(RedisError, OSError):
+                ear.wire.disconnect()
+        if self._poke is not None:
+            os.close(self._poke)
+            self._poke = None
+
     def close(self) -> None:
         """End the thread."""
         with self._lock:

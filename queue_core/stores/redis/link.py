@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
+from weakref import WeakSet
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -66,6 +67,7 @@ class Link:
         self._topology = topology_of(self.target)
         self._greeter = Greeter(self.target, durability=durability)
         self._idle: list[Line] = []
+        self._made: WeakSet[Line] = WeakSet()
         self._is_closed = False
         self._clock_asked_at = 0.0
         self._open()
@@ -133,6 +135,16 @@ class Link:
         while self._idle:
             self._idle.pop().close()
 
+    def renew_after_fork(self) -> None:
+        """In the child of a fork: lines and their sessions are the parent's, a call number used by both is one call."""
+        self._idle = []
+        made, self._made = self._made, WeakSet()
+        for line in made:
+            line.close()  # without a word: redis-py looks at the process
+        self.clock.renew_after_fork()
+        self._topology.renew_after_fork()
+        self._greeter.renew_after_fork()
+
     # -- one call -------------------------------------------------------------------------------------------------
 
     def _name(self, function: str) -> bytes:
@@ -147,7 +159,12 @@ class Link:
         except IndexError:
             if self._is_closed:
                 raise StoreUnavailableError(f"the link to {self.url} is closed") from None
-            return Line(self._greeter.meet)
+            return self._new_line()
+
+    def _new_line(self) -> Line:
+        line = Line(self._greeter.meet)
+        self._made.add(line)
+        return line
 
     def _finish(self, line: Line, key: Key, command: Sequence[Cell], *, changes: bool, is_hint: bool = False) -> Answer:
         try:
@@ -230,7 +247,7 @@ class Link:
         return str(self.target.addresses[0]) if self.target.kind in ("server", "socket") else self.url
 
     def _open(self) -> None:
-        line = Line(self._greeter.meet)
+        line = self._new_line()
         try:
             met = self._meet_all(line)
             with contextlib.suppress(RedisError, OSError):

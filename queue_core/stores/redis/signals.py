@@ -37,6 +37,10 @@ class RedisSignals:
         """
         self._link = link
         self._key_of = key_of
+        self._begin()
+
+    def _begin(self) -> None:
+        """With no ear and no thread, as a process that nobody knows."""
         self._process = token_hex(6)
         self._numbers = counter(1)
         self._lock = Lock()
@@ -46,8 +50,13 @@ class RedisSignals:
         self._idle: dict[str, list[int]] = {}
         self._listened_until: dict[str, float] = {}
         self._hearing = Hearing(
-            link, heard=self._heard, opened_late=self._opened_late, round_made=self._listen_all_again
+            self._link, heard=self._heard, opened_late=self._opened_late, round_made=self._listen_all_again
         )
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork, which waits for nothing yet."""
+        self._hearing.leave_to_parent()
+        self._begin()
 
     def note_listeners(self, queue: str) -> None:
         """A verb's answer said that somebody listens on the queue: what it made leasable is to be published."""

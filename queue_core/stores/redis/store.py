@@ -6,6 +6,7 @@ With `appendfsync always` Redis answers when the write is on disk, so there is n
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
+from queue_core import forking
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreVersionError
 from queue_core.store import Check, Meanwhile, Ticket, Unit
@@ -37,6 +38,12 @@ class RedisStore:
         in_cluster = self._link.target.kind == "cluster"
         self._calls = Calls(self._link, self._signals, in_cluster=in_cluster)
         self._transaction = nullcontext(SpreadTransaction(self._calls, dict(self._link.target.spread)))
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """See `forking.Renewable`."""
+        self._link.renew_after_fork()
+        self._signals.renew_after_fork()
 
     @property
     def url(self) -> str:

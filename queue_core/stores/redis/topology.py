@@ -30,6 +30,9 @@ class Topology(Protocol):
     def follow(self, moved: str) -> Address:
         """Where `slot host:port` of MOVED points, whatever is known here."""
 
+    def renew_after_fork(self) -> None:
+        """In the child of a fork: whoever was asking is not here."""
+
 
 def topology_of(url: RedisUrl) -> Topology:
     """The topology that a URL's form says."""
@@ -56,6 +59,9 @@ class _One:
     def follow(self, moved: str) -> Address:  # noqa: ARG002 - it never points elsewhere
         return self._address
 
+    def renew_after_fork(self) -> None:
+        return
+
 
 class _Sentinels:
     """The primary of a service; asked for anew after every failure."""
@@ -77,6 +83,9 @@ class _Sentinels:
 
     def follow(self, moved: str) -> Address:  # noqa: ARG002 - only clusters point elsewhere
         return self.address(b"")
+
+    def renew_after_fork(self) -> None:
+        self._lock = Lock()
 
     def _ask(self) -> Address:
         with self._lock:
@@ -119,6 +128,9 @@ class _Cluster:
         if not port.isdigit():
             raise RedisConnectionError(f"a node of the cluster points to no address: {moved!r}")
         return Address(host or self._known[0].host, int(port))
+
+    def renew_after_fork(self) -> None:
+        self._lock = Lock()
 
     def _ask(self) -> list[Address | None]:
         with self._lock:

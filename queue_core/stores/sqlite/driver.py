@@ -24,6 +24,7 @@ Row: TypeAlias = tuple[Any, ...]  # what its columns are is known only to the st
 BUSY_SECONDS = 10.0
 STATEMENTS_KEPT = 256
 WAL_RESET_FIXED = (3, 51, 3)
+SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE = 1006
 
 
 class Rows(Protocol):
@@ -80,6 +81,7 @@ class Driver:
         error: the class of everything the library raises.
         watch: has the library tell of each commit of a connection how long the log is by now.
         version: of what a connection sees; the same as before only if nobody has committed in between.
+        leave_log: has a connection leave the log as it is when it is closed, whoever else is there; False: it can't.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Driver:
     watch: Callable[[Connection], LogSize]
     version: Callable[[Connection], int]
     translate: Callable[[Exception, str], StoreError]
+    leave_log: Callable[[Connection], bool]
 
 
 def best_driver() -> Driver:
@@ -130,12 +133,22 @@ def apsw_driver() -> Driver:
         (apsw.CorruptError, "corrupt"),
     )
 
+    def leave_log(connection: Connection) -> bool:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # type: ignore[attr-defined]
+        return True
+
     def translate(error: Exception, path: str) -> StoreError:
         kind = next((kind for cls, kind in kinds if isinstance(error, cls)), "unavailable")
         return store_error(kind, error, path)
 
     return Driver(
-        f"apsw {apsw.sqlite_lib_version()}", connect, apsw.Error, watch, methodcaller("data_version"), translate
+        f"apsw {apsw.sqlite_lib_version()}",
+        connect,
+        apsw.Error,
+        watch,
+        methodcaller("data_version"),
+        translate,
+        leave_log,
     )
 
 
@@ -158,6 +171,13 @@ def stdlib_driver() -> Driver:
             uri=uri,
         )
 
+    def leave_log(connection: Connection) -> bool:
+        set_config = getattr(connection, "setconfig", None)  # Python 3.12 and later
+        if set_config is None:
+            return False
+        set_config(SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE)
+        return True
+
     kinds = {
         sqlite3.SQLITE_FULL: "full",
         sqlite3.SQLITE_READONLY: "readonly",
@@ -174,7 +194,9 @@ def stdlib_driver() -> Driver:
     name = f"sqlite3 {version}" + (" (affected by the WAL-reset bug; install apsw)" if affected else "")
     asked = count()  # it can't tell without a statement: as if somebody always had committed
     size = LogSize(is_told=False)
-    return Driver(name, connect, sqlite3.Error, lambda _connection: size, lambda _connection: next(asked), translate)
+    return Driver(
+        name, connect, sqlite3.Error, lambda _connection: size, lambda _connection: next(asked), translate, leave_log
+    )
 
 
 def store_error(kind: str, error: Exception, path: str) -> StoreError:

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from threading import Condition, Lock
 
 from queue_core.stores.sqlite.driver import Connection, Driver
 from queue_core.stores.sqlite.step import Known, Step
@@ -17,30 +17,66 @@ class Readers:
     def __init__(self, driver: Driver, connect: Callable[[], Connection]) -> None:
         self._driver = driver
         self._connect = connect
-        self._lock = Lock()
         self._idle: list[tuple[Connection, Known]] = []
         self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
+        self._in_use = 0
+        self._is_held = False
 
     @contextmanager
     def glance(self) -> Iterator[Step]:
         """The file as it is. Raises the driver's errors."""
         with self._lock:
+            while self._is_held:
+                self._changed.wait()
+            self._in_use += 1
             reader = self._idle.pop() if self._idle else None
-        connection, known = reader or (self._connect(), Known())
         try:
-            connection.execute("BEGIN")
-            yield Step(connection, known)
+            connection, known = reader or (self._connect(), Known())
+            try:
+                connection.execute("BEGIN")
+                yield Step(connection, known)
+            finally:
+                with contextlib.suppress(self._driver.error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                self._keep(connection, known)
         finally:
-            with contextlib.suppress(self._driver.error):
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            self._keep(connection, known)
+            with self._lock:
+                self._in_use -= 1
+                if not self._in_use:
+                    self._changed.notify_all()
 
     def close(self) -> Sequence[Connection]:
         """Keep none from now on; those that were kept, for whoever closes them."""
         with self._lock:
             self._is_closed = True
-            idle, self._idle = self._idle, []
+            return self._take_idle()
+
+    def hold(self, seconds: float) -> bool:
+        """Let nobody in; whether all were out within so many seconds."""
+        with self._lock:
+            self._is_held = True
+            return self._changed.wait_for(lambda: not self._in_use, seconds)
+
+    def resume(self) -> None:
+        """Let them in again."""
+        with self._lock:
+            self._is_held = False
+            self._changed.notify_all()
+
+    def take_over(self) -> tuple[Sequence[Connection], bool]:
+        """In the child of a fork: the connections that were kept, and whether there was no other. Begins anew."""
+        are_all = not self._in_use
+        self._begin()
+        return self._take_idle(), are_all
+
+    def _take_idle(self) -> Sequence[Connection]:
+        idle, self._idle = self._idle, []
         return [connection for connection, _ in idle]
 
     def _keep(self, connection: Connection, known: Known) -> None:

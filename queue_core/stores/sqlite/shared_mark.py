@@ -41,6 +41,10 @@ class SharedMark:
             if self._descriptor is not None:
                 os.pwrite(self._descriptor, secrets.token_bytes(MARK_BYTES), 0)
 
+    def renew_after_fork(self) -> None:
+        """In the child of a fork: mapping and descriptor are as good as the parent's."""
+        self._lock = Lock()
+
     def close(self) -> None:
         """Release the file; the mark can't be told any more."""
         self._mapped = None  # unmapped with its last user, who may be about to read it

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count as counter
 from pathlib import Path
 from threading import Lock
+from weakref import WeakSet
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.stores.sqlite.durable import lock_file
@@ -59,6 +60,7 @@ class SocketSignals:
         self._descriptor: int | None = None
         self._idle: dict[str, list[int]] = {}
         self._lock = Lock()
+        self._ears: WeakSet[SocketSubscription] = WeakSet()
 
     @property
     def trouble(self) -> str:
@@ -95,6 +97,7 @@ class SocketSignals:
             active_at = idle.pop() if idle else now
         file = f"{_hash(queue, 6)}.{active_at:x}.{_tags_text(tags)}.{os.getpid():x}-{next(self._numbers):x}"
         ear = SocketSubscription(self, queue, self._address(file), self._folder / file, active_at)
+        self._ears.add(ear)
         self._began.change()
         return ear
 
@@ -108,6 +111,21 @@ class SocketSignals:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork, which waits for nothing yet: the sockets are the parent's."""
+        self._lock = Lock()
+        self._idle = {}
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        ears, self._ears = self._ears, WeakSet()
+        for ear in ears:
+            ear.leave_to_parent()
+        self._began.renew_after_fork()
 
     def note_idle(self, queue: str, active_at: int) -> None:
         """A wait ended in vain: whoever waits next in this process is as idle as that one was."""
@@ -212,6 +230,10 @@ class SocketSubscription:
         for message in unread:
             if message.startswith(_TASK):
                 self._signals.publish(self._queue, message[1:].decode() or None, 1)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the copy, and leave the name to whoever waits."""
+        self._socket.close()
 
     def _unread(self, *, at_most: int) -> list[bytes]:
         messages: list[bytes] = []

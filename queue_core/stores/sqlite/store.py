@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
+from queue_core import forking
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Check, Meanwhile, Ticket, Unit
@@ -19,6 +20,7 @@ from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead, lock_file
 from queue_core.stores.sqlite.file import check_path, connect, inspect, page_bytes, prepare
+from queue_core.stores.sqlite.inherited import INHERITED
 from queue_core.stores.sqlite.reading import Readers
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.step import Known, Step
@@ -71,11 +73,25 @@ class SqliteStore:
         self._durability = durability
         self._driver = driver or best_driver()
         self._vfs = vfs
+        self._open_syncer = open_syncer or FileSyncer
+        self._clock = SystemClock()
+        self._lock = Lock()
+        self._readers = Readers(self._driver, self._connect_reader)
+        self._is_open = self._is_inherited = self._closed = False
+        self._is_paused = self._is_locked_for_fork = False
+        forking.renew_after_forks(self)
+        with self._lock:
+            self._open()
+        self._signals = SocketSignals(self._path)
+
+    def _open(self) -> None:
+        """Open the file, or make it; the caller has the lock."""
+        INHERITED.let_go(self._driver, self._path)
         check_path(self._path)
-        inspect(self._driver, self._path, vfs)
+        inspect(self._driver, self._path, self._vfs)
         self._file_lock = FileLock(lock_file(self._path))
         try:
-            self._writer = prepare(self._driver, self._path, self._file_lock, vfs)
+            self._writer = prepare(self._driver, self._path, self._file_lock, self._vfs)
         except BaseException:
             self._file_lock.close()
             raise
@@ -83,19 +99,13 @@ class SqliteStore:
         self._log = self._driver.watch(self._writer)
         self._pages_left = 0
         self._commits = 0
-        syncer = (open_syncer or FileSyncer)(self._beside("-wal"))
+        syncer = self._open_syncer(self._beside("-wal"))
         self._group = GroupSync(syncer, self._path)
-        self._ahead = SyncAhead(syncer, self._group.fail) if durability == "relaxed" else None
-        self._room = (
-            LogRoom(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer)) if durability == "strict" else None
-        )
-        self._signals = SocketSignals(self._path)
+        is_strict = self._durability == "strict"
+        self._ahead = None if is_strict else SyncAhead(syncer, self._group.fail)
+        self._room = LogRoom(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer)) if is_strict else None
         self._known = Known()
-        self._clock = SystemClock()
-        self._lock = Lock()
-        self._readers = Readers(self._driver, self._connect_reader)
-        self._process = os.getpid()
-        self._closed = False
+        self._is_open = True
 
     def _beside(self, suffix: str) -> Path:
         return self._path.with_name(self._path.name + suffix)
@@ -149,7 +159,8 @@ class SqliteStore:
         """
         self._lock.acquire()
         try:
-            self._check_usable()
+            if not self._is_open:
+                self._open_anew()
             if to_keep:
                 self._group.check()
             self._file_lock.acquire()
@@ -220,7 +231,9 @@ class SqliteStore:
     @contextmanager
     def _snapshot(self) -> Iterator[Step]:
         """All tasks as they are by now: nothing waits to be sorted in."""
-        self._check_usable()
+        if not self._is_open:
+            with self._lock:
+                self._open_anew()
         try:
             with self._readers.glance() as step:
                 if not step.waits:
@@ -282,19 +295,64 @@ class SqliteStore:
             if self._closed:
                 return
             self._closed = True
-            if self._process == os.getpid():
-                connections = self._readers.close()
-                if self._ahead is not None:
-                    self._ahead.close()
-                self._file_lock.acquire()
-                # What can't be folded into the file stays in the log, and is read when the store is next opened.
-                for connection in (*connections, self._writer):
-                    with contextlib.suppress(self._driver.error):
-                        connection.close()
-                self._file_lock.release()
+            self._signals.close()
+            if not self._is_open:
+                return
+            self._is_open = False
+            connections = self._readers.close()
+            if self._ahead is not None:
+                self._ahead.close()
+            self._file_lock.acquire()
+            # What can't be folded into the file stays in the log, and is read when the store is next opened.
+            for connection in (*connections, self._writer):
+                with contextlib.suppress(self._driver.error):
+                    connection.close()
+            self._file_lock.release()
             self._group.close()
             self._file_lock.close()
-            self._signals.close()
+
+    # -- forks ----------------------------------------------------------------------------------------------------
+
+    def pause_for_fork(self, seconds: float) -> None:
+        """See `forking.Pausable`: no thread may be within SQLite."""
+        ends_at = self._clock.monotonic() + seconds
+        self._is_locked_for_fork = self._lock.acquire(timeout=seconds)
+        are_out = self._readers.hold(max(0.0, ends_at - self._clock.monotonic()))
+        self._is_paused = self._is_locked_for_fork and are_out
+
+    def resume_after_fork(self) -> None:
+        """See `forking.Pausable`."""
+        self._is_paused = False
+        self._readers.resume()
+        if self._is_locked_for_fork:
+            self._is_locked_for_fork = False
+            self._lock.release()
+
+    def renew_after_fork(self) -> None:
+        """See `forking.Renewable`. The next call opens the file anew."""
+        was_free = self._is_paused or not self._lock.locked()
+        connections, are_all = self._readers.take_over()
+        self._is_paused = self._is_locked_for_fork = False
+        self._lock = Lock()
+        if hasattr(self, "_signals"):  # not while another thread was opening the store
+            self._signals.renew_after_fork()
+        if self._is_open:
+            self._is_open, self._is_inherited = False, True
+            # Descriptors: whoever has one of the lock file's keeps what the parent locks through it, should that die.
+            self._file_lock.close()
+            self._group.close()
+            connections = (*connections, self._writer)
+        INHERITED.add(self._driver, connections, is_whole=was_free and are_all)
+
+    def _open_anew(self) -> None:
+        """In the child of a fork, once it needs the store; the caller has the lock."""
+        if self._is_open:
+            return
+        if self._closed:
+            raise StoreUnavailableError(f"the store {self.url} was closed: open it again")
+        if self._is_inherited and not self._path.exists():
+            raise StoreUnavailableError(f"{self._path} is gone since the fork: put it back, or open the store anew")
+        self._open()
 
     def _connect_reader(self) -> Connection:
         return connect(self._driver, self._path, self._vfs, cache_kibibytes=READER_CACHE_KIBIBYTES)
@@ -327,9 +385,3 @@ class SqliteStore:
         if grown < CHECKPOINT_PAGES:
             return False
         return self._ahead is None or self._ahead.is_over() or grown >= 2 * CHECKPOINT_PAGES
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StoreUnavailableError(f"the store {self.url} was closed: open it again")
-        if self._process != os.getpid():
-            raise StoreUnavailableError(f"the store {self.url} was opened before a fork: open it in the child process")

@@ -1,0 +1,234 @@
+"""A program that forks with a queue open, as prefork servers and `multiprocessing` do: `python -m ... STORY URL`.
+
+Prints, as JSON, what was acknowledged. A child that fails, or hangs and is ended, makes the program fail.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from queue_core.api import QueueApi
+from queue_core.connect import open_queue
+from queue_core.store import Deletion
+from queue_core.task import NewTask
+
+CHILD_SECONDS = 30
+Told = dict[str, object]
+
+
+def fork(story: Callable[[], object]) -> "Child":
+    """Run `story` in a child; what it returns is what `Child.told` returns."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(writer)
+        return Child(process, reader)
+    signal.alarm(CHILD_SECONDS)
+    try:
+        answer: object = {"told": story()}
+    except BaseException:  # noqa: BLE001 - told by the parent
+        answer = {"error": traceback.format_exc()}
+    os.write(writer, json.dumps(answer).encode())
+    os._exit(0)
+
+
+class Child:
+    """A process that was forked."""
+
+    def __init__(self, process: int, reader: int) -> None:
+        self._process = process
+        self._reader = reader
+
+    def told(self) -> object:
+        """What its story returned, once it has ended. Raises what went wrong."""
+        with os.fdopen(self._reader, "rb") as answers:
+            data = answers.read()
+        os.waitpid(self._process, 0)
+        answer = json.loads(data or '{"error": "hung"}')
+        if "error" in answer:
+            raise RuntimeError(f"in the child: {answer['error']}")
+        return answer["told"]
+
+
+def add(queue: QueueApi, name: str, count: int) -> list[str]:
+    """Add as many, one by one; their payloads."""
+    made = [f"{name}-{number}" for number in range(count)]
+    for payload in made:
+        queue.add([NewTask(payload.encode())])
+    return made
+
+
+def _all(children: list[Child]) -> list[str]:
+    return [payload for child in children for payload in child.told()]  # type: ignore[attr-defined]
+
+
+def siblings(queue: QueueApi) -> Told:
+    """Children and parent add at the same time."""
+    added = add(queue, "before", 1)
+    children = [fork(lambda child=child: add(queue, f"child{child}", 25)) for child in range(4)]
+    added += add(queue, "parent", 25)
+    return {"added": added + _all(children)}
+
+
+_POOLED: list[QueueApi] = []
+
+
+def _add_one(number: int) -> str:
+    _POOLED[0].add([NewTask(f"pool-{number}".encode())])
+    return f"pool-{number}"
+
+
+def pool(queue: QueueApi) -> Told:
+    """`multiprocessing.Pool` of a producer."""
+    added = add(queue, "before", 1)
+    _POOLED.append(queue)
+    with multiprocessing.get_context("fork").Pool(3) as workers:
+        added += workers.map(_add_one, range(60), chunksize=1)
+    return {"added": added}
+
+
+def grandchildren(queue: QueueApi) -> Told:
+    """A fork of a fork, of a child that has used the queue and of one that has not."""
+
+    def child(name: str, count: int) -> list[str]:
+        added = add(queue, name, count)
+        grandchild = fork(lambda: add(queue, f"{name}-child", 10))
+        added += add(queue, f"{name}-again", 10)
+        return added + _all([grandchild])
+
+    added = add(queue, "before", 1)
+    children = [fork(lambda: child("used", 5)), fork(lambda: child("unused", 0))]
+    return {"added": added + _all(children) + add(queue, "after", 3)}
+
+
+def busy(queue: QueueApi) -> Told:
+    """Other threads of the parent are in the middle of calls: adds, looks, and a lease that waits."""
+    stop = threading.Event()
+    added = add(queue, "before", 1)
+    failed: list[str] = []
+
+    def forever(call: Callable[[int], object]) -> Callable[[], None]:
+        def run() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                try:
+                    call(number)
+                except Exception:  # noqa: BLE001 - told at the end
+                    failed.append(traceback.format_exc())
+                    return
+
+        return run
+
+    def add_one(number: int) -> None:
+        name = f"{threading.current_thread().name}-{number}"
+        queue.add([NewTask(name.encode())])
+        added.append(name)
+
+    nothing = open_queue(sys.argv[2], "nothing")
+    calls = [add_one, add_one, lambda _: queue.stats(), lambda _: nothing.lease(1, worker="waits", wait_seconds=0.2)]
+    threads = [threading.Thread(target=forever(call), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for child in range(12):
+        added += _all([fork(lambda child=child: add(queue, f"child{child}", 3))])
+    stop.set()
+    for thread in threads:
+        thread.join(CHILD_SECONDS)
+    return {"added": added, "failed": failed}
+
+
+def verbs(queue: QueueApi) -> Told:
+    """Every verb of a worker in the child; a lease of the parent stays its own."""
+    names = [f"task{number}" for number in range(4)]
+    queue.add([NewTask(name=name) for name in names])
+    (held,) = queue.lease(1, worker="parent", seconds=60)
+
+    def child() -> dict[str, object]:
+        first, second = queue.lease(2, worker="child", seconds=60)
+        queue.renew(first, seconds=90)
+        queue.release(second, delay_seconds=0)
+        exchanged, lost = queue.exchange([Deletion(first.token)], count=1, worker="child", seconds=60)
+        queue.delete(exchanged, then=[NewTask(name="handed-on")])
+        return {"lost": list(lost), "in_flight": queue.stats().in_flight, "listed": len(queue.peek().tasks)}
+
+    told = fork(child).told()
+    queue.delete(held)
+    left = sorted(lease.name for lease in queue.lease(10, worker="parent"))
+    return {"child": told, "left": left}
+
+
+def woken(queue: QueueApi) -> Told:
+    """Who waits in the child is woken by the parent, and the other way round, each within a second."""
+    queue.lease(1, worker="parent", wait_seconds=0.05)
+    waits_in_child = fork(lambda: [lease.payload.decode() for lease in queue.lease(1, worker="c", wait_seconds=20)])
+    added = add(queue, "from-parent", 1)
+    leased = waits_in_child.told()
+    adds = fork(lambda: add(queue, "from-child", 1))
+    (lease,) = queue.lease(1, worker="parent", wait_seconds=20)
+    return {"child": leased, "parent": lease.payload.decode(), "added": added + _all([adds])}
+
+
+def orphan(queue: QueueApi) -> Told:
+    """The parent closes its queue, and others open and close theirs, while the child goes on."""
+    added = add(queue, "before", 1)
+    to_child, from_parent = os.pipe()
+
+    def child() -> list[str]:
+        made = add(queue, "first", 5)
+        os.write(ready, b"r")
+        os.read(to_child, 1)
+        return made + add(queue, "then", 5)
+
+    is_ready, ready = os.pipe()
+    forked = fork(child)
+    os.read(is_ready, 1)
+    queue.close()
+    another = open_queue(sys.argv[2])
+    added += add(another, "another", 2)
+    another.close()
+    os.write(from_parent, b"g")
+    return {"added": added + _all([forked])}
+
+
+def closed(queue: QueueApi) -> Told:
+    """A queue that was closed before the fork is closed in the child."""
+    queue.close()
+
+    def child() -> str:
+        try:
+            queue.add([NewTask(b"x")])
+        except Exception as error:  # noqa: BLE001 - told by the parent
+            return type(error).__name__
+        return "added"
+
+    return {"child": fork(child).told()}
+
+
+def memory(queue: QueueApi) -> Told:
+    """A copy of memory reaches nobody."""
+
+    def child() -> list[str]:
+        told = []
+        for call in (lambda: queue.add([NewTask(b"x")]), queue.stats, lambda: queue.lease(1, wait_seconds=0.1)):
+            try:
+                call()
+                told.append("done")
+            except Exception as error:  # noqa: BLE001 - told by the parent
+                told.append(f"{type(error).__name__}: {error}")
+        return told
+
+    told = fork(child).told()
+    return {"child": told, "added": add(queue, "parent", 1)}
+
+
+STORIES = (siblings, pool, grandchildren, busy, verbs, woken, orphan, closed, memory)
+
+if __name__ == "__main__":
+    _story = {story.__name__: story for story in STORIES}[sys.argv[1]]
+    sys.stdout.write(json.dumps(_story(open_queue(sys.argv[2]))))
