@@ -43,6 +43,8 @@ def check_types(task: NewTask) -> None:
     for field, value in (("tag", task.tag), ("name", task.name), ("queue", task.queue)):
         if value is not None and not isinstance(value, str):
             raise InvalidRequestError(f"{field} must be text: {value!r}")
+    if task.queue is not None:
+        limits.check_text("queue", task.queue)
     if task.eta is not None and not isinstance(task.eta, int):
         raise InvalidRequestError(f"eta must be whole microseconds since 1970: {task.eta!r}; see `queue_core.clock`")
     if task.max_leases is not None and not isinstance(task.max_leases, int):

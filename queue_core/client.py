@@ -19,7 +19,7 @@ from queue_core.errors import InvalidRequestError
 from queue_core.http_api import values
 from queue_core.http_api.caller import Caller, Retries, quoted
 from queue_core.http_api.values import Json
-from queue_core.limits import check_page, check_tag, check_wait_seconds
+from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
@@ -303,5 +303,8 @@ def _lease_json(count: int, seconds: float | None, tags: TagFilter, worker: str,
 
 
 def _query(**members: object) -> str:
+    for name, value in members.items():
+        if isinstance(value, str):
+            check_text(name, value)
     given = {name: value for name, value in members.items() if value not in (None, ())}
     return f"?{urlencode(given, doseq=True)}" if given else ""

@@ -9,6 +9,7 @@ from queue_core.errors import (
     InvalidEtaError,
     InvalidLeaseTimeError,
     InvalidQueueNameError,
+    InvalidRequestError,
     InvalidTagError,
     InvalidTaskNameError,
     TaskTooLargeError,
@@ -43,6 +44,7 @@ NAME_RETENTION_SECONDS = 9 * 86_400.0  # of queues from a queue.yaml
 _NUMBERS = (int, float)
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
 _TASK_NAME = re.compile(r"[a-zA-Z0-9_-]{1,500}")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _CHOSEN_NAME = re.compile(r"_[0-9]+")
 
 
@@ -57,6 +59,7 @@ def check_queue_name(name: str) -> None:
 def check_task_name(name: str) -> None:
     """Raise `InvalidTaskNameError` unless `name` is legal and not of the form the queue itself chooses (`_42`)."""
     if not _TASK_NAME.fullmatch(name):
+        check_text("name", name, error=InvalidTaskNameError)
         raise InvalidTaskNameError(
             f"task name must be 1 to {MAX_TASK_NAME_CHARACTERS} letters, digits, '_' or '-': {_shown(name)}"
         )
@@ -74,8 +77,16 @@ def check_tag(tag: str) -> None:
         raise InvalidTagError(f"tag must be text: {tag!r}") from None
     if not 1 <= size <= MAX_TAG_BYTES or "\x00" in tag:
         raise InvalidTagError(f"tag must be 1 to {MAX_TAG_BYTES} bytes without NUL: {_shown(tag)} has {size} bytes")
-    if any("\ud800" <= character <= "\udfff" for character in tag):
-        raise InvalidTagError(f"tag must be UTF-8 text, without lone surrogates: {_shown(tag)}")
+    check_text("tag", tag, error=InvalidTagError)
+
+
+def check_text(what: str, text: str, *, error: type[InvalidRequestError] = InvalidRequestError) -> None:
+    """Raise an `InvalidRequestError` for text that no store keeps: not UTF-8 (lone surrogates), or with NUL.
+
+    An argument of a command whose bytes are not UTF-8 is such text to Python.
+    """
+    if "\x00" in text or (not text.isascii() and _LONE_SURROGATE.search(text)):
+        raise error(f"{what} must be UTF-8 text, without lone surrogates and NUL: {_shown(text)}")
 
 
 def check_tags(tags: Sequence[str]) -> None:
@@ -144,19 +155,31 @@ def check_token_count(count: int) -> None:
 
 
 def check_worker(worker: str) -> None:
-    """Raise `InvalidTaskNameError` for no text, or one of over 200 characters."""
+    """Raise `InvalidTaskNameError` for no text, or one of over 200 characters, or not UTF-8."""
     if not isinstance(worker, str):
         raise InvalidTaskNameError(f"worker must be text: {worker!r}")
     if len(worker) > MAX_WORKER_CHARACTERS:
         raise InvalidTaskNameError(f"worker must be at most {MAX_WORKER_CHARACTERS} characters: {len(worker)}")
+    check_text("worker", worker, error=InvalidTaskNameError)
+
+
+def check_known_names(names: Sequence[str]) -> None:
+    """Raise for over 1,000 names of tasks to be looked for, or one that is no text; one that none can have is unknown.
+
+    Raises `TooManyTasksError`, `InvalidTaskNameError`.
+    """
+    check_token_count(len(names))
+    for name in names:
+        check_text("task name", name, error=InvalidTaskNameError)
 
 
 def check_reason(reason: str) -> None:
-    """Raise `InvalidCountError` for no text, or one of over 2,000 characters: why a task is dead."""
+    """Raise `InvalidCountError` for no text, or one of over 2,000 characters, or not UTF-8: why a task is dead."""
     if not isinstance(reason, str):
         raise InvalidCountError(f"dead_reason must be text: {reason!r}")
     if len(reason) > MAX_REASON_CHARACTERS:
         raise InvalidCountError(f"dead_reason must be at most {MAX_REASON_CHARACTERS} characters: {len(reason)}")
+    check_text("dead_reason", reason, error=InvalidCountError)
 
 
 def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:

@@ -17,8 +17,8 @@ from queue_core.api import (
     as_tokens,
 )
 from queue_core.clock import Instant
-from queue_core.errors import LeaseLostError, StoreError
-from queue_core.limits import check_wait_seconds, check_worker
+from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
+from queue_core.limits import check_text, check_wait_seconds, check_worker
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Storage, Subscription, Unit
@@ -37,6 +37,7 @@ class PullQueue:
     """One queue of an opened store: a `QueueApi`."""
 
     def __init__(self, service: QueueService, name: str) -> None:
+        check_text("queue", name, error=InvalidQueueNameError)
         self._service = service
         self._name = name
 
@@ -284,6 +285,7 @@ class PullQueues:
 
     def delete_queue(self, name: str) -> int:
         """See `QueuesApi.delete_queue`."""
+        check_text("queue", name, error=InvalidQueueNameError)
         return self._service.run(lambda turn: turn.transaction.delete_queue(name))
 
     def queues(self) -> list[QueueSpec]:
@@ -300,6 +302,7 @@ class PullQueues:
 
     def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
         """See `QueuesApi.observe`."""
+        check_text("queue", queue, error=InvalidQueueNameError)
         return self._service.look(lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers))
 
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
@@ -316,7 +319,7 @@ class PullQueues:
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `QueuesApi.lead`."""
-        return self._service.run(lambda turn: turn.transaction.lead(name, holder, seconds=seconds, now=turn.now))
+        return self._service.run(lambda turn: turn.lead(name, holder, seconds=seconds))
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `QueuesApi.wait_ready`. Without a server this looks a few times a second."""

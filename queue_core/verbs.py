@@ -282,7 +282,7 @@ class Turn(Notes):
     def delete_by_name(
         self, queue: str, names: Sequence[str], *, call: ClientCall | None = None
     ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        limits.check_token_count(len(names))
+        limits.check_known_names(names)
         at = self.now
         outcomes: list[Literal["deleted", "unknown", "tombstoned"]] = self._once(
             call,
@@ -321,7 +321,7 @@ class Turn(Notes):
         """One chunk; call again in a new turn until it answers 0 (with `names`: once)."""
         check_filter(tags)
         if names is not None:
-            limits.check_token_count(len(names))
+            limits.check_known_names(names)
         at = self.now
         tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=at)
         self.note(QueueEvent(events.TASK_REDRIVEN, at, queue, task.shown_name, task.tag) for task in tasks)
@@ -343,15 +343,22 @@ class Turn(Notes):
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def retire_worker(self, worker: str) -> bool:
+        limits.check_worker(worker)
         retired = self.transaction.retire_worker(worker, now=self.now)
         if retired:
             self.note([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
         return retired
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
+        limits.check_worker(worker)
         finished = self.transaction.release_worker(worker, now=self.now)
         self.note_finished(finished)
         return finished
+
+    def lead(self, name: str, holder: str, *, seconds: float) -> bool:
+        limits.check_text("name", name)
+        limits.check_text("holder", holder)
+        return self.transaction.lead(name, holder, seconds=seconds, now=self.now)
 
     def settle(self, queue: str) -> bool:
         """Let time act on a bounded number of tasks and wake for them; True when more are due."""
@@ -385,13 +392,15 @@ class Turn(Notes):
         check_filter(tags)
         limits.check_page(limit, after=after, payload_bytes=payload_bytes)
         if names is not None:
-            limits.check_token_count(len(names))
+            limits.check_known_names(names)
         return self.transaction.peek(
             queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=self.now
         )
 
     def observe(self, queue: str, *, tags: TagFilter, after: int, workers: Sequence[str]) -> Observation:
         check_filter(tags)
+        for worker in workers:
+            limits.check_worker(worker)
         look = self.transaction
         return Observation(
             self.now,

@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn, cast
 from urllib.parse import quote
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
-from queue_core.clock import Clock, SystemClock
 from queue_core import forking
+from queue_core.clock import Clock, SystemClock
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
 from queue_core.http_api.problem_types import error_of
 from queue_core.http_api.servers import Server, Servers
 from queue_core.http_api.transport import Answer, AnswerLostError, NotSentError
-from queue_core.http_api.values import Json
+from queue_core.http_api.values import Json, body_bytes
+from queue_core.limits import check_text
 from queue_core.stores.urls import masked
 
 Repeat = Literal["safe", "once", "keyed"]
@@ -134,7 +135,7 @@ class Caller:
         Raises `StoreUnavailableError` when there is no answer, and nothing was
         changed; `OutcomeUnknownError` if the request may have had its effect.
         """
-        data = b"" if body is None else to_json(body)
+        data = b"" if body is None else body_bytes(body)
         session = self._take_session() if repeat == "keyed" else None
         is_in_doubt = False
         ends_at = self._clock.monotonic() + wait_seconds
@@ -240,7 +241,8 @@ def _note_sent(session: Session | None, sent_at: float) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name as one segment of a path."""
+    """A name as one segment of a path. Raises `InvalidRequestError` for text that is not UTF-8."""
+    check_text("name", name)
     return quote(name, safe="") or "%20"
 
 

@@ -4,15 +4,18 @@ The server trusts nothing it reads (`server/wire.py`); the client takes its serv
 """
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from operator import itemgetter
 from typing import TypeAlias, TypeVar, cast
+
+from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.admission import check_filter, check_types
 from queue_core.api import Look, Observation
 from queue_core.building import builder
 from queue_core.clock import Instant
+from queue_core.limits import check_text
 from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
@@ -27,6 +30,28 @@ _lease_fields = itemgetter(*(field.name for field in fields(Lease)))
 
 STATE_NAMES = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
 STATES = {name: state for state, name in STATE_NAMES.items()}
+
+
+def body_bytes(body: Json) -> bytes:
+    """A request's body. Raises `InvalidRequestError` for text that is not UTF-8, before anything is sent."""
+    try:
+        return to_json(body)
+    except PydanticSerializationError:
+        for what, text in _texts("", body):
+            check_text(what, text)
+        raise
+
+
+def _texts(what: str, value: object) -> Iterator[tuple[str, str]]:
+    """All texts in a value, each with the name of the member it is in."""
+    if isinstance(value, str):
+        yield what, value
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            yield from _texts(name, member)
+    elif isinstance(value, list | tuple):
+        for member in value:
+            yield from _texts(what.removesuffix("s"), member)
 
 
 def flat_json(value: object) -> Json:

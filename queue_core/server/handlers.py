@@ -252,7 +252,7 @@ async def lead(core: ServerCore, call: Call) -> Json:
     asked = call.read(wire.LeadRequest)
 
     def step(turn: Turn) -> bool:
-        return turn.transaction.lead(asked.name, asked.holder, seconds=asked.seconds, now=turn.now)
+        return turn.lead(asked.name, asked.holder, seconds=asked.seconds)
 
     return {"held": await core.turns.run(step)}
 
