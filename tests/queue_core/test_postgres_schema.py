@@ -1,13 +1,21 @@
 """The PostgreSQL schema: made once, recognised, brought up to date, and never laid over anybody else's."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
-from queue_core.errors import InvalidSettingError, StoreCorruptError, StoreUnsafeError, StoreVersionError
+from queue_core.errors import (
+    InvalidSettingError,
+    StoreCorruptError,
+    StoreUnsafeError,
+    StoreVersionError,
+)
 from queue_core.stores import open_store
 from queue_core.stores.postgres.calling import spelled
 from queue_core.stores.postgres.schema import migrations
@@ -70,6 +78,30 @@ def test_a_migration_that_differs_is_told(url: str) -> None:
     run(url, "UPDATE towline.migrations SET checksum = 'x' WHERE number = 1")
     with pytest.raises(StoreVersionError):
         open_store(url)
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[str]:
+    """The URL of a role that may not make schemas in the database; the role goes with the test."""
+    name = conninfo_to_dict(url)["dbname"]
+    run(url, f"REVOKE CREATE ON DATABASE {name} FROM PUBLIC")
+    run(url, f"CREATE ROLE app_{name} LOGIN")
+    yield urlsplit(url)._replace(netloc=f"app_{name}@{urlsplit(url).netloc.rpartition('@')[2]}").geturl()
+    run(url, f"DROP OWNED BY app_{name} CASCADE; DROP ROLE app_{name}")
+
+
+def test_a_schema_that_was_made_for_the_application_is_used(url: str, app: str) -> None:
+    run(url, f"CREATE SCHEMA towline AUTHORIZATION {urlsplit(app).username}")
+    with closing(open_store(app)) as store:
+        a_queue(store)
+        add(store, NewTask(b"kept"))
+        assert [held.payload for held in lease(store)] == [b"kept"]
+        assert store.check().problems == ()
+
+
+def test_a_role_that_may_not_make_the_schema_is_told_how_to_have_it_made(url: str, app: str) -> None:
+    with pytest.raises(StoreUnsafeError, match=f"CREATE SCHEMA towline AUTHORIZATION {urlsplit(app).username}"):
+        open_store(app)
 
 
 def test_a_schema_of_another_program_is_left_alone(url: str) -> None:

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
 
-from psycopg import sql
+from psycopg import errors, sql
 
-from queue_core.errors import StoreCorruptError, StoreVersionError
+from queue_core.errors import StoreCorruptError, StoreUnsafeError, StoreVersionError
 from queue_core.stores.postgres.calling import spelled
 from queue_core.stores.postgres.wire import Connection
 
@@ -46,7 +46,7 @@ def prepare(connection: Connection, schema: str, where: str) -> None:
     """Make the schema, or bring it up to date, while others that would do so wait.
 
     Raises `StoreVersionError` for one that a newer program made, or that differs, `StoreCorruptError` for a schema that
-    is somebody else's, and the driver's errors.
+    is somebody else's, `StoreUnsafeError` where it is not there and may not be made, and the driver's errors.
     """
     known = migrations()
     if _applied(connection, schema, where, known) == len(known):
@@ -57,7 +57,7 @@ def prepare(connection: Connection, schema: str, where: str) -> None:
         if applied == len(known):
             return
         name = sql.Identifier(schema)
-        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
+        _make(connection, schema, where)
         connection.execute(sql.SQL(_RECORD).format(name))
         connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
         for migration in known[applied:]:
@@ -65,6 +65,27 @@ def prepare(connection: Connection, schema: str, where: str) -> None:
             connection.execute(
                 "INSERT INTO migrations VALUES (%s, %s, %s)", (migration.number, migration.name, migration.checksum)
             )
+
+
+def _make(connection: Connection, schema: str, where: str) -> None:
+    """Make the schema unless it is there: `IF NOT EXISTS` asks for the right to make it in any case.
+
+    Raises `StoreUnsafeError` for a role that may not.
+    """
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s), current_user", (schema,)
+    ).fetchone()
+    assert row is not None, "one row"
+    is_there, role = row
+    if is_there:
+        return
+    try:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    except errors.InsufficientPrivilege as error:
+        raise StoreUnsafeError(
+            f"{where}: there is no schema {schema}, and {role} may not make it in this database: have an administrator "
+            f"run CREATE SCHEMA {schema} AUTHORIZATION {role}"
+        ) from error
 
 
 def _applied(connection: Connection, schema: str, where: str, known: list[Migration]) -> int:
