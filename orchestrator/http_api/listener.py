@@ -1,10 +1,8 @@
 """A listener for a supervisor that runs beside no queue server: the same paths, tokens and guard of names."""
 
 import asyncio
-import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,20 +15,16 @@ from queue_core.server.acceptance import ACCEPTED_AT_ONCE, Acceptance
 from queue_core.server.also import Also, response_of
 from queue_core.server.app import refuse, release
 from queue_core.server.auth import Gate
+from queue_core.server.connections import Connections
 from queue_core.server.hot import reply_of
+from queue_core.server.http_connection import HttpConnection
+from queue_core.server.http_server import HttpServer
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.run import bind, url_of
 
 STOP_SECONDS = 2
-
-
-class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the supervisor's."""
-        yield
 
 
 class FleetListener:
@@ -42,18 +36,9 @@ class FleetListener:
         self._options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
-        config = uvicorn.Config(
-            Starlette(routes=_routes(Gate(options), also), exception_handlers={HTTPException: refuse}),
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=ACCEPTED_AT_ONCE,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        self._server = _Uvicorn(config)
+        self._app = Starlette(routes=_routes(Gate(options), also), exception_handlers={HTTPException: refuse})
+        self._server: HttpServer | None = None
+        self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
 
     def start(self) -> str:
@@ -63,12 +48,34 @@ class FleetListener:
 
     def stop(self) -> None:
         """End, within a few seconds; its socket is gone with it."""
-        self._server.should_exit = True
+        self._should_stop = True
+        if self._server is not None:
+            self._server.stop()
         self._thread.join()
 
     async def _serve(self) -> None:
-        Acceptance(asyncio.get_running_loop())
-        await self._server.serve(sockets=[self._listening])
+        loop = asyncio.get_running_loop()
+        Acceptance(loop)
+
+        class FleetConnection(HttpConnection):
+            shared = Connections(loop.time)
+
+        config = uvicorn.Config(
+            self._app,
+            loop="asyncio",
+            http=FleetConnection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=ACCEPTED_AT_ONCE,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        server = self._server = HttpServer(config, started=lambda: None)
+        if self._should_stop:
+            server.stop()
+        await server.serve(sockets=[self._listening])
 
     def _work(self) -> None:
         try:
@@ -83,7 +90,11 @@ def _routes(gate: Gate, also: Also) -> list[Route]:
     routes = [route for look_up in also.look_ups for route in look_up.routes(gate)]
     described = document([look_up.endpoint for look_up in also.look_ups], version=release())
 
-    async def openapi(request: Request) -> Response:  # noqa: ARG001 - a view
+    async def openapi(request: Request) -> Response:
+        try:
+            gate.check_place(request.headers.raw)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            return response_of(reply_of(error))
         return JSONResponse(described)
 
     async def metrics(request: Request) -> Response:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn, cast
 from urllib.parse import quote
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from queue_core import forking
 from queue_core.clock import Clock, SystemClock

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import httptools
 
 from queue_core.building import builder
+from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidSettingError
 from queue_core.stores.urls import masked
 
@@ -23,6 +24,9 @@ SILENCE_SECONDS = 4
 PROBE_AFTER_SECONDS = 2
 """When nothing is to be said, its machine is asked whether it is there after so long, and every second from then."""
 MAX_IDLE_CONNECTIONS = 128
+MAX_IDLE_SECONDS = 50.0
+"""A connection that was idle for longer is not used again: our servers close one after 75 s, and a request that meets
+the end of its connection may have to be told as of unknown outcome. Proxies that close after 60 s are common too."""
 READ_BYTES = 64 << 10
 """For twice as much the C library asks the kernel for memory of its own, and gives it back: three calls an answer."""
 END_OF_HEAD = b"\r\n\r\n"
@@ -97,6 +101,8 @@ class Connection:
         self._poller = select.poll()
         self._poller.register(self._socket.fileno(), CLOSED)
         self._timeout_seconds = -1.0
+        self.idle_since = 0.0
+        """When its last answer was here, in monotonic seconds."""
         self._known_head = b""
         """The head of the last answer as far as the size of its body: a server that answers alike says the same, byte
         for byte, until its date changes, and what comes of it need not be found out again."""
@@ -193,8 +199,9 @@ def body_after(known: bytes, data: bytes) -> bytes | None:
 class Transport:
     """Connections to one server, kept for the next call; used from any number of threads."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
         self.address = address
+        self._clock = clock or SystemClock()
         self._idle: deque[Connection] = deque()
         self._lock = Lock()
         self._all: set[Connection] = set()
@@ -211,6 +218,7 @@ class Transport:
                 self._drop_idle()  # what ended this one has most likely ended them
             raise
         if is_reusable and len(self._idle) < MAX_IDLE_CONNECTIONS and not self._is_closed:
+            connection.idle_since = self._clock.monotonic()
             self._idle.append(connection)
         else:
             self._drop(connection)
@@ -245,7 +253,8 @@ class Transport:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            if not connection.is_stale():
+            is_fresh = self._clock.monotonic() - connection.idle_since < MAX_IDLE_SECONDS
+            if is_fresh and not connection.is_stale():
                 return connection
             self._drop(connection)
         if self._is_closed:

@@ -35,7 +35,8 @@ class Acceptance:
     def _heard(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in _NO_ROOM and "accept" in str(context.get("message"))):
-            loop.default_exception_handler(dict(context))
+            told = str(context.get("message", ""))
+            log.error(events.LOOP_FAILED, message=told, exc_info=error if isinstance(error, Exception) else None)
             return
         self._refused_at = loop.time()
         if self._is_refusing:

@@ -47,7 +47,9 @@ class LookUp:
 
         async def view(request: Request) -> Response:
             try:
-                if self.permission is not None:
+                if self.permission is None:
+                    gate.check_place(request.headers.raw)
+                else:
                     gate.check(request.headers.raw, self.permission)
                 path = {key: str(value) for key, value in request.path_params.items()}
                 return response_of(json_reply(self.look(path).model_dump(mode="json")))

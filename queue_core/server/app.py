@@ -15,10 +15,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from queue_core.server import appengine, wire
+from queue_core.server import appengine, events, wire
 from queue_core.server.also import NOTHING_ELSE, Also
 from queue_core.server.also import response_of as _response
 from queue_core.server.cloudtasks import routes as cloudtasks
+from queue_core.server.connections import Connections
 from queue_core.server.core import ServerCore
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_ring import RecentEvents, event_json
@@ -27,7 +28,8 @@ from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, js
 from queue_core.server.idempotency import HEADER
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
-from queue_core.server.problems import body_too_large, refusal
+from queue_core.server.problems import refusal
+from queue_core.server.request_body import body_length, read_body
 from queue_core.server.taskqueue import routes as taskqueue
 
 View = Callable[[HttpRequest], Awaitable[Response]]
@@ -38,12 +40,19 @@ _PREFIX = "/v1/queues/"
 class ServerApp:
     """One server's application."""
 
-    def __init__(self, core: ServerCore, *, also: Also = NOTHING_ELSE) -> None:
+    def __init__(self, core: ServerCore, connections: Connections, *, also: Also = NOTHING_ELSE) -> None:
         self.core = core
+        self._connections = connections
         self._quiet = Starlette(routes=_routes(core, also), exception_handlers={HTTPException: refuse})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        try:
+            await self._serve(scope, receive, send)
+        except ClientDisconnect:
+            self._connections.warn(events.REQUEST_ABANDONED, method=scope["method"], path=scope["path"][:200])
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
             path: str = scope["path"]
             queue, _, verb = path[len(_PREFIX) :].partition("/") if path.startswith(_PREFIX) else ("", "", "")
@@ -61,13 +70,18 @@ async def _serve_hot(
 ) -> None:
     """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
     reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    headers = scope["headers"]
+    held_bytes = 0
     try:
-        body = await _body(receive, limit=core.options.max_body_bytes)
+        held_bytes = door.admit(verb, headers, body_length(headers))
+        body = await read_body(headers, receive, limit=core.options.max_body_bytes)
+    except ClientDisconnect:
+        raise
     except Exception as error:  # noqa: BLE001 - the top of a request
-        if isinstance(error, ClientDisconnect):
-            return
         await _send(door.refuse(error), send)
         return
+    finally:
+        door.let_go(held_bytes)
     call = door.start(
         Request(verb, queue, scope["headers"], body, scope.get("client"), reply.set_result, lambda: False)
     )
@@ -80,22 +94,6 @@ async def _serve_hot(
             return
         hung_up.cancel()
     await _send(await reply, send)
-
-
-async def _body(receive: Receive, *, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise body_too_large(limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
 
 
 async def _send(reply: Reply, send: Send) -> None:
@@ -117,7 +115,7 @@ def _routes(core: ServerCore, also: Also) -> Sequence[BaseRoute]:
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
     for look_up in also.look_ups:
         routes.extend(look_up.routes(core.gate))
-    routes.append(Route("/openapi.json", _openapi(also), methods=["GET"]))
+    routes.append(Route("/openapi.json", _openapi(core, also), methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core, also), methods=["GET"]))
     routes.extend(cloudtasks.routes(core))
     routes.extend(taskqueue.routes(core))
@@ -134,6 +132,8 @@ def _view(core: ServerCore, here: dict[str, Endpoint]) -> View:
                 return _follow(core, call)
             assert endpoint.handler is not None
             return _response(json_reply(await endpoint.handler(core, call)))
+        except ClientDisconnect:
+            raise
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
 
@@ -141,12 +141,16 @@ def _view(core: ServerCore, here: dict[str, Endpoint]) -> View:
 
 
 async def _let_in(core: ServerCore, endpoint: Endpoint, request: HttpRequest) -> Call:
-    if endpoint.permission is not None:
-        core.gate.check(request.headers.raw, endpoint.permission)
+    headers = request.headers.raw
+    if endpoint.permission is None:
+        core.gate.check_place(headers)
+    else:
+        core.gate.check(headers, endpoint.permission)
     body: wire.Wire = wire.Nothing()
     if endpoint.takes is not None:
-        check_json(request.headers.raw)
-        body = endpoint.takes.model_validate_json(await _body(request.receive, limit=core.options.max_body_bytes))
+        check_json(headers)
+        data = await read_body(headers, request.receive, limit=core.options.max_body_bytes)
+        body = endpoint.takes.model_validate_json(data)
     path = {key: str(value) for key, value in request.path_params.items()}
     return Call(path, request.query_params.multi_items(), body, _key_of(request))
 
@@ -201,12 +205,16 @@ def _metrics(core: ServerCore, also: Also) -> View:
     return view
 
 
-def _openapi(also: Also) -> View:
+def _openapi(core: ServerCore, also: Also) -> View:
     @cache
     def made() -> bytes:
         return openapi_json(*[look_up.endpoint for look_up in also.look_ups])
 
-    async def view(request: HttpRequest) -> Response:  # noqa: ARG001 - a view
+    async def view(request: HttpRequest) -> Response:
+        try:
+            core.gate.check_place(request.headers.raw)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            return _response(reply_of(error))
         return Response(made(), media_type="application/json")
 
     return view

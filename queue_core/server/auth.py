@@ -83,6 +83,13 @@ class Gate:
         authorization = self.check_place(headers)
         return self._bearer(authorization) if self._tokens else NOBODY_IN_PARTICULAR
 
+    def vouches(self, authorization: bytes | None) -> bool:
+        """Whether such an `Authorization` is enough to read what its bearer sends."""
+        try:
+            return not self._tokens or self._bearer(authorization) is not None
+        except UnauthenticatedError:
+            return False
+
     def check_place(self, headers: Headers) -> bytes | None:
         """Raise `Problem` for a foreign `Host` or `Origin`; returns the `Authorization`, which is not looked at."""
         host = authorization = origin = None

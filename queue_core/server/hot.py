@@ -60,7 +60,6 @@ class Request:
         caller: the connection, for callers that give no worker's name.
         reply: told once, in the loop.
         is_gone: whether the caller has hung up.
-        is_admitted: whether a request of the same verb with the same headers, byte for byte, was let in before.
     """
 
     verb: str
@@ -70,7 +69,6 @@ class Request:
     caller: object
     reply: Callable[[Reply], None]
     is_gone: Callable[[], bool]
-    is_admitted: bool = False
     key: bytes | None = None
     """The value of its `Idempotency-Key`, where that was not left among the headers."""
 
@@ -88,11 +86,24 @@ new_request = builder(Request)
 class Door(Protocol):
     """Where the requests of one API become verbs without a task or a framework: it has the short way."""
 
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:
+        """Let a request in by its head, before any of its body is read; raises what it is refused with.
+
+        Args:
+            body_bytes: as the head says; None where it does not.
+
+        Returns:
+            How much is held for a caller that is not known yet: see `let_go`.
+        """
+
+    def let_go(self, held_bytes: int) -> None:
+        """The body of a request is not held any more."""
+
     def start(self, request: Request) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `HotVerbs.hang_up`."""
 
     def refuse(self, error: Exception) -> Reply:
-        """What a request is answered with that could not be read."""
+        """What a request is answered with that was not let in, or could not be read."""
 
 
 class HotVerbs:
@@ -112,19 +123,25 @@ class HotVerbs:
             "delete": self._delete,
         }
 
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
+        """See `Door.admit`."""
+        self._gate.check(headers, verb)
+        check_json(headers)
+        return 0
+
+    def let_go(self, held_bytes: int) -> None:
+        """See `Door.let_go`: nothing is held here."""
+
     def start(self, request: Request) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `hang_up`."""
         try:
-            if not request.is_admitted:
-                self._gate.check(request.headers, request.verb)
-                check_json(request.headers)
             return self._verbs[request.verb](request)
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))
             return None
 
     def refuse(self, error: Exception) -> Reply:
-        """What a request is answered with that could not be read."""
+        """See `Door.refuse`."""
         return reply_of(error)
 
     def hang_up(self, call: LeaseCall) -> None:

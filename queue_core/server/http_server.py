@@ -8,10 +8,10 @@ from typing import Final
 
 import uvicorn
 
-from queue_core.server.core import ServerCore
+from queue_core.server.http_connection import HttpConnection
 
 TICK_SECONDS: Final = 1.0
-"""How often an idle server wakes, for the date of its answers."""
+"""How often an idle server wakes, for the date of its answers and the time of its connections."""
 _ACCEPTING_TAKES: Final = 3
 """Rounds of asyncio's loop from a connection that is accepted to its protocol that knows."""
 
@@ -19,9 +19,15 @@ _ACCEPTING_TAKES: Final = 3
 class HttpServer(uvicorn.Server):
     """Made in its loop. It lets signals be, and ends waiting calls before it waits for them."""
 
-    def __init__(self, config: uvicorn.Config, core: ServerCore, started: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, started: Callable[[], None], stopping: Callable[[], None] = lambda: None
+    ) -> None:
+        """Args:
+        started: called when it listens.
+        stopping: called before it waits for the requests under way: ends those that wait for something.
+        """
         super().__init__(config)
-        self._core = core
+        self._end_waiting = stopping
         self._tell_started = started
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
@@ -38,6 +44,13 @@ class HttpServer(uvicorn.Server):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._stopped.wait()
 
+    async def on_tick(self, counter: int) -> bool:
+        """Count the second for every connection, too."""
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, HttpConnection):
+                connection.tick()
+        return await super().on_tick(counter)
+
     def stop(self) -> None:
         """Leave the main loop; from any thread, or a signal handler."""
         self.should_exit = True
@@ -46,7 +59,7 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let nobody wait, then wait for everybody."""
-        self._core.stop()
+        self._end_waiting()
         for listening in sockets or []:
             self._loop.remove_reader(listening)
         for _ in range(_ACCEPTING_TAKES):  # a server closed meanwhile leaves the caller's socket to nobody

@@ -37,6 +37,7 @@ TITLES: Mapping[int, str] = MappingProxyType(
         403: "The token does not allow this",
         404: "There is no such thing",
         405: "The method does not fit the path",
+        408: "Too slow",
         409: "The lease is no longer current",
         410: "The worker is retired",
         412: "The outcome is not known",
@@ -44,7 +45,9 @@ TITLES: Mapping[int, str] = MappingProxyType(
         415: "The body must be JSON",
         421: "This server has another name",
         422: "The request can't be right",
+        431: "The head is too large",
         500: "The server failed",
+        501: "Not done here",
         503: "Not available now",
         507: "No room is left",
     }

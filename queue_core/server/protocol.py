@@ -1,7 +1,7 @@
 """The short way of the hot verbs: from uvicorn's parser to the verb and back in one write, without an ASGI task.
 
 Costs a third of the ASGI way. Everything else, and whatever is out of the ordinary (a second request before the first
-is answered, `Expect: 100-continue`, an upgrade), takes uvicorn's own way to the application.
+is answered, `Expect: 100-continue`), takes uvicorn's own way to the application.
 """
 
 import asyncio
@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from queue_core.server import appengine
+from queue_core.server.connections import LINGER_SECONDS, Connections
 from queue_core.server.core import ServerCore
 from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
 from queue_core.server.idempotency import HEADER
+from queue_core.server.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import body_too_large
 from queue_core.server.returning import Returning
@@ -24,11 +26,6 @@ from queue_core.server.turns import Turns
 
 PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
-MAX_DROPPED_BYTES = 256 << 20
-LINGER_SECONDS = 30.0
-"""How much of a refused body is read, and how long: most clients read no answer before they have sent all of theirs,
-and one whose connection is closed meanwhile may never see it (RFC 9112, 9.6)."""
-MAX_HEADER_BYTES = 64 << 10
 MAX_KNOWN_BYTES = 2 << 10
 """A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
 MAX_HEARD_BYTES = 64 << 10
@@ -56,7 +53,6 @@ class KnownHead:
     verb: str
     queue: str
     headers: list[tuple[bytes, bytes]]
-    is_admitted: bool
     is_keyed: bool
 
     def end_of_head(self, data: bytes) -> int:
@@ -82,15 +78,16 @@ class HotCycle(RequestResponseCycle):
         self.headers = headers
         self.keep_alive = keep_alive
         self.body = bytearray()
-        self.dropped_bytes = 0
+        self.is_admitted = False
+        self.held_bytes = 0
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
         self.call: LeaseCall | None = None
 
 
-class HotProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with the short way in it."""
+class HotProtocol(HttpConnection):
+    """A connection with the short way in it."""
 
     hot: HotVerbs
     appengine: Door
@@ -100,9 +97,6 @@ class HotProtocol(HttpToolsProtocol):
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made with."""
     known: KnownHead | None = None
-    answered_at = 0.0
-    is_between = True
-    """Whether the parser is between two requests, so that what arrives next is the beginning of one."""
 
     def data_received(self, data: bytes) -> None:
         """A request whose head is known goes past the parser."""
@@ -114,7 +108,7 @@ class HotProtocol(HttpToolsProtocol):
             cycle = self.cycle = HotCycle(known.door, known.verb, known.queue, known.headers, keep_alive=True)
             cycle.more_body = False
             key = data[len(known.head) : end] if known.is_keyed else None
-            self._start(cycle, data[end + len(END_OF_HEAD) :], is_admitted=known.is_admitted, key=key)
+            self._start(cycle, data[end + len(END_OF_HEAD) :], key=key)
         else:
             before = self.cycle
             super().data_received(data)
@@ -136,7 +130,7 @@ class HotProtocol(HttpToolsProtocol):
     def _learn(self, data: bytes) -> None:
         """Know the head of the request that has just been parsed, if that was all that arrived, and not in chunks."""
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle) or not cycle.keep_alive or not self.is_between:
+        if not isinstance(cycle, HotCycle) or not (cycle.keep_alive and cycle.is_admitted and self.is_between):
             return
         end = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES)
         if end < 0 or end + len(END_OF_HEAD) + len(cycle.body) != len(data):
@@ -152,59 +146,54 @@ class HotProtocol(HttpToolsProtocol):
                 cycle.verb,
                 cycle.queue,
                 [header for header in cycle.headers if header[0] != HEADER],
-                is_admitted=cycle.call is not None,  # else it may have been refused
                 is_keyed=is_keyed,
             )
 
-    def on_message_begin(self) -> None:
-        """Count anew."""
-        self.is_between = False
-        self.header_bytes = 0
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Hang up on a head without end: no request of ours needs one."""
-        self.header_bytes += len(name) + len(value)
-        if self.header_bytes > MAX_HEADER_BYTES:
-            self.transport.abort()
-        else:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Choose the way; after a last answer nothing more is begun."""
-        if self.transport.is_closing():
-            return
+    def begin(self) -> None:
+        """Choose the way. On the short one the caller is let in, or refused, before any of the body is collected."""
         cycle = self._hot_cycle()
         if cycle is None:
-            super().on_headers_complete()
-        else:
-            self.cycle = cycle
+            super().begin()
+            return
+        self.cycle = cycle
+        try:
+            cycle.held_bytes = cycle.door.admit(cycle.verb, cycle.headers, self.body_length)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            self._refuse(cycle, error)
+            return
+        cycle.is_admitted = True
+        if self.body_length is not None and self.body_length > self.max_body_bytes:
+            self._refuse(cycle, body_too_large(self.max_body_bytes))
 
     def on_body(self, body: bytes) -> None:
         """Collect; refuse a body that is too large as soon as that is known."""
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle):
+        if not isinstance(cycle, HotCycle) or self.is_ending or not self.is_begun:
             super().on_body(body)
-        elif cycle.response_complete:
-            self._drop(cycle, len(body))
-        elif len(cycle.body) + len(body) > self.max_body_bytes:
-            self._refuse(cycle, len(body))
+            return
+        self.loose_bytes = 0
+        self.window_bytes += len(body)
+        if cycle.response_complete:
+            self.pass_over(len(body))
+            return
+        if len(cycle.body) + len(body) > self.max_body_bytes:
+            self._refuse(cycle, body_too_large(self.max_body_bytes))
         else:
             cycle.body += body
 
     def on_message_complete(self) -> None:
-        """Begin."""
-        self.is_between = True
+        """Start."""
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle):
+        if not isinstance(cycle, HotCycle) or self.is_ending or not self.is_begun:
             super().on_message_complete()
-        elif cycle.response_complete:  # its body was refused, and all of it has been read
-            self.transport.close()
-        else:
-            cycle.more_body = False
-            self._start(cycle, bytes(cycle.body), is_admitted=False)
+            return
+        self.is_between = True
+        self.loose_bytes = 0
+        cycle.more_body = False
+        if not cycle.response_complete:  # else it was refused, and its body has been read
+            self._start(cycle, bytes(cycle.body))
 
-    def _start(self, cycle: HotCycle, body: bytes, *, is_admitted: bool, key: bytes | None = None) -> None:
+    def _start(self, cycle: HotCycle, body: bytes, *, key: bytes | None = None) -> None:
         cycle.call = cycle.door.start(
             new_request(
                 cycle.verb,
@@ -214,7 +203,6 @@ class HotProtocol(HttpToolsProtocol):
                 id(self),
                 partial(self._reply, cycle),
                 self._is_gone,
-                is_admitted,
                 key,
             )
         )
@@ -223,60 +211,35 @@ class HotProtocol(HttpToolsProtocol):
         """The caller hung up, or its link is dead. A lease that was answered stays granted: it may have been read."""
         self.returning.forget(self)
         cycle = self.cycle
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
-        if isinstance(cycle, HotCycle) and cycle.call is not None and not cycle.response_complete:
-            self.hot.hang_up(cycle.call)
+        if isinstance(cycle, HotCycle) and not cycle.response_complete:
+            self._let_go(cycle)
+            if cycle.call is not None:
+                self.hot.hang_up(cycle.call)
 
-    def on_response_complete(self) -> None:
-        """As uvicorn does, but a connection's timer runs on: a new one for each answer costs a twentieth of it all."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
-            return
-        self.answered_at = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._look_in(self.timeout_keep_alive)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has been idle for so long; look again in time at any other."""
-        idle_seconds = self.loop.time() - self.answered_at
-        if not self.is_between or not self.cycle.response_complete:
-            self._look_in(self.timeout_keep_alive)
-        elif idle_seconds < self.timeout_keep_alive:
-            self._look_in(self.timeout_keep_alive - idle_seconds)
-        else:
-            super().timeout_keep_alive_handler()
-
-    def _look_in(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
-
-    def _unset_keepalive_if_required(self) -> None:
-        """The timer runs on."""
-
-    def _refuse(self, cycle: HotCycle, count: int) -> None:
-        """Answer a body that is too large, then read on for a while."""
-        cycle.keep_alive = False
-        self._reply(cycle, cycle.door.refuse(body_too_large(self.max_body_bytes)))
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
-        self._drop(cycle, len(cycle.body) + count)
+    def _refuse(self, cycle: HotCycle, error: Exception) -> None:
+        """Answer, and read the body only to drop it: a small one is over soon, and the connection can be used again."""
+        is_short = (self.body_length or 0) <= MAX_UNREAD_BYTES and len(cycle.body) <= MAX_UNREAD_BYTES
+        cycle.keep_alive = cycle.keep_alive and is_short
+        self._reply(cycle, cycle.door.refuse(error))
         cycle.body.clear()
 
-    def _drop(self, cycle: HotCycle, count: int) -> None:
-        cycle.dropped_bytes += count
-        if cycle.dropped_bytes > MAX_DROPPED_BYTES:
-            self.transport.close()
+    def linger(self, *, seconds: int = LINGER_SECONDS) -> None:
+        """See `HttpConnection.linger`; no request is known by its head any more."""
+        self.known = None
+        super().linger(seconds=seconds)
+
+    def _let_go(self, cycle: HotCycle) -> None:
+        if cycle.held_bytes:
+            cycle.door.let_go(cycle.held_bytes)
+            cycle.held_bytes = 0
 
     def _hot_cycle(self) -> HotCycle | None:
         url = self.url
         is_rpc = url == RPC_PATH
         if not (is_rpc or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
             return None
-        if self.expect_100_continue or self.parser.should_upgrade():
+        if self.expect_100_continue:
             return None
         if self.cycle is not None and not self.cycle.response_complete:
             return None
@@ -301,9 +264,12 @@ class HotProtocol(HttpToolsProtocol):
         self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
         cycle.response_complete = True
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
+        self._let_go(cycle)
         if cycle.keep_alive:
             self.returning.answered(self)
-        elif not cycle.more_body:
+        elif cycle.more_body:
+            self.linger()
+        else:
             self.transport.close()
         self.on_response_complete()
 
@@ -331,10 +297,11 @@ def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bo
     return b"".join(parts)
 
 
-def hot_protocol(core: ServerCore, *, limit: int) -> type[HotProtocol]:
+def hot_protocol(core: ServerCore, connections: Connections, *, limit: int) -> type[HotProtocol]:
     """The protocol class of one server, as uvicorn wants it: a class."""
 
     class ServerProtocol(HotProtocol):
+        shared = connections
         hot = core.hot
         appengine = core.appengine
         turns = core.turns

@@ -22,6 +22,7 @@ from queue_core.server import events, inherited
 from queue_core.server.acceptance import ACCEPTED_AT_ONCE, Acceptance
 from queue_core.server.also import NOTHING_ELSE, Also
 from queue_core.server.app import ServerApp
+from queue_core.server.connections import Connections
 from queue_core.server.core import ServerCore
 from queue_core.server.http_server import HttpServer
 from queue_core.server.options import ServeOptions, check_options
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from queue_core.server.cloudtasks.grpc_server import GrpcListener
 
 BACKLOG = 2048
-KEEP_ALIVE_SECONDS = 600
 
 log = structlog.get_logger()
 
@@ -153,17 +153,17 @@ class Server:
 
     async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; returns when every answer is out and every thread ended."""
+        connections = Connections(asyncio.get_running_loop().time)
         config = uvicorn.Config(
-            ServerApp(self.core, also=self._also),
+            ServerApp(self.core, connections, also=self._also),
             loop="asyncio",
-            http=hot_protocol(self.core, limit=self._options.max_body_bytes),
+            http=hot_protocol(self.core, connections, limit=self._options.max_body_bytes),
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(1, round(self._options.stop_seconds)),
         )
 
@@ -175,10 +175,10 @@ class Server:
             if self._grpc is not None:
                 self._grpc.start()
             also = {} if self.grpc_address is None else {"grpc": self.grpc_address}
-            log.info(events.SERVER_STARTED, url=self.url, **also)
+            log.info(events.SERVER_STARTED, url=self.url, max_connections=connections.most, **also)
             started()
 
-        server = self._http = HttpServer(config, self.core, told)
+        server = self._http = HttpServer(config, started=told, stopping=self.core.stop)
         if self._should_stop:
             server.stop()
         try:

@@ -7,6 +7,7 @@ from typing import Any, Self  # protobuf messages have no types
 
 from queue_core.clock import ManualClock
 from queue_core.server.app import ServerApp
+from queue_core.server.connections import Connections
 from queue_core.server.core import ServerCore
 from queue_core.server.lease_counts import lease_totals
 from queue_core.server.options import ServeOptions
@@ -24,7 +25,7 @@ class OurServer:
         self._store = store
         self._core = ServerCore(store, ServeOptions(), clock=clock)
         self._clock = clock
-        self._app = ServerApp(self._core)
+        self._app = ServerApp(self._core, Connections(self._loop.time))
         for name, limit in queues.items():
             spec = QueueSpec(name, max_leases=limit, on_exhausted="delete")
             self._core.service.run(lambda turn, spec=spec: turn.put_queue(spec))

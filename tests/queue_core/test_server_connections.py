@@ -59,12 +59,52 @@ def test_a_connection_that_is_to_close_is_closed(server: RunningServer) -> None:
         assert connection.recv(1) == b""
 
 
-def test_a_head_without_end_is_hung_up_on(server: RunningServer) -> None:
-    with server.connect() as connection, pytest.raises(ConnectionError):
-        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n")
-        for number in range(100):
-            connection.sendall(b"x-%d: " % number + b"y" * 4096 + b"\r\n")
-        read_reply(connection)
+@pytest.mark.parametrize(
+    ("line", "repeat"),
+    [
+        pytest.param(b"x: " + b"y" * 4096 + b"\r\n", b"", id="many headers"),
+        pytest.param(b"x: y", b"y" * 4096, id="one header"),
+        pytest.param(b"", b"x" * 4096, id="the name of one"),
+    ],
+)
+def test_a_head_without_end_is_refused(server: RunningServer, line: bytes, repeat: bytes) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n" + line)
+        for _ in range(100):
+            connection.sendall(repeat or line)
+        assert read_reply(connection).status == 431
+        assert connection.recv(1) == b""
+
+
+def test_a_path_without_end_is_refused(server: RunningServer) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"GET /" + b"x" * (300 << 10))
+        assert read_reply(connection).status == 431
+
+
+def test_a_long_head_that_comes_at_once_is_refused(server: RunningServer) -> None:
+    headers = [("x", "y" * 30_000), ("z", "y" * 40_000)]
+    assert server.ask("GET", "/livez", headers=headers).status == 431
+
+
+def test_trailers_without_end_are_refused(server: RunningServer) -> None:
+    head = request("POST", ADD, headers=[("content-type", "application/json"), ("transfer-encoding", "chunked")])
+    with server.connect() as connection:
+        connection.sendall(head + b"1\r\n{\r\n0\r\nx: " + b"y" * (300 << 10))
+        assert read_reply(connection).status == 431
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"),
+    [("1.1", 0, 400), ("1.1", 1, 200), ("1.1", 2, 400), ("1.0", 1, 200), ("1.0", 2, 400)],
+)
+@pytest.mark.parametrize("path", ["/livez", f"/v1/queues/{QUEUE}/lease"])
+def test_a_request_has_one_host(server: RunningServer, version: str, hosts: int, status: int, path: str) -> None:
+    lines = [f"{'GET' if path == '/livez' else 'POST'} {path} HTTP/{version}"]
+    lines += ["host: localhost"] * hosts + ["content-type: application/json", "content-length: 2"]
+    with server.connect() as connection:
+        connection.sendall("\r\n".join([*lines, "", "{}"]).encode())
+        assert read_reply(connection).status == status
 
 
 def test_what_is_not_http_is_refused(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.clock import Clock, ManualClock
 from queue_core.http_api.caller import Retries
+from queue_core.server.http_connection import HttpConnection
 from queue_core.server.options import ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.service import QueueService
@@ -57,6 +59,26 @@ class RunningServer:
     def waiting(self) -> int:
         """How many lease calls wait now."""
         return len(self.thread.core.waiting)
+
+    def connections(self) -> list[HttpConnection]:
+        """The server's ends of the connections that are open."""
+        running = self.thread._server._http
+        assert running is not None
+        return [one for one in running.server_state.connections if isinstance(one, HttpConnection)]
+
+    def let_pass(self, seconds: int) -> None:
+        """Have the server count so many seconds for each connection, at once."""
+        done = threading.Event()
+
+        def count() -> None:
+            for _ in range(seconds):
+                for connection in self.connections():
+                    connection.tick()
+            done.set()
+
+        loop = self.connections()[0].loop
+        loop.call_soon_threadsafe(count)
+        assert done.wait(10)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)

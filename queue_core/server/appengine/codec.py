@@ -27,6 +27,8 @@ MAX_DEPTH = 100
 """Messages and groups inside each other, as Google's parser."""
 MAX_VALUES = 200_000
 """Values of repeated fields in one message, those inside it included: two bytes on the wire are a hundred in memory."""
+MAX_FIELDS = 1_000_000
+"""Fields in one message, unknown ones and those inside it included: so many take half a second."""
 
 EIGHT_BYTES, LAST_BITS = 0x0080_8080_8080_8080, 0x8080_8080_8080_8080
 """How the number of microseconds of any present lies on the wire: in eight bytes, of which all but the last go on."""
@@ -41,10 +43,10 @@ class CodecError(Exception):
 # -- bytes to record --------------------------------------------------------------------------------------------------
 
 
-def decode(message: Message, data: bytes) -> Record:
+def decode(message: Message, data: bytes, *, max_fields: int = MAX_FIELDS) -> Record:
     """The record that `data` is. Raises `CodecError`."""
     record = Record()
-    _Reader(data).fields(message, record, end=len(data), depth=0, group=0)
+    _Reader(data, max_fields).fields(message, record, end=len(data), depth=0, group=0)
     _check_required(message, record)
     return record
 
@@ -65,17 +67,19 @@ def _check_required(message: Message, record: Record) -> None:
 class _Reader:
     """Reads along `data`. Its one loop is long for a reason: it is most of what a call through this door costs."""
 
-    __slots__ = ("at", "data", "values_left")
+    __slots__ = ("at", "data", "fields_left", "values_left")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, max_fields: int) -> None:
         self.data = data
         self.at = 0
+        self.fields_left = max_fields
         self.values_left = MAX_VALUES
 
     def fields(self, message: Message, record: Record, *, end: int, depth: int, group: int) -> None:
         """Fields up to `end`, or up to the end of the group of that number."""
         data, by_tag, at = self.data, message.by_tag, self.at
-        while at < end:
+        while at < end and self.fields_left > 0:
+            self.fields_left -= 1
             tag = data[at]
             at += 1
             if tag >= 0x80:
@@ -116,8 +120,19 @@ class _Reader:
             else:
                 record[known.name] = value
         self.at = at
+        self._check_end(message, end, group)
+
+    def _check_end(self, message: Message, end: int, group: int) -> None:
+        """Raise unless all fields were read, and no group is left open."""
+        if self.at < end:
+            self._count_field(message)
         if group:
             raise CodecError(f"{message.name}: a group without its end")
+
+    def _count_field(self, message: Message) -> None:
+        self.fields_left -= 1
+        if self.fields_left < 0:
+            raise CodecError(f"{message.name}: too many fields, at byte {self.at}")
 
     def _other(
         self, message: Message, record: Record, known: Field, wire: int, *, end: int, depth: int
@@ -143,6 +158,7 @@ class _Reader:
         if known.message is not None:
             return self._nested(message, record, known, end=stop, depth=depth, group=0)
         while self.at < stop:
+            self._count_field(message)
             number = _number(known, self._varint(stop))
             if number is not None:
                 self._append(record, known, number)
@@ -221,6 +237,7 @@ class _Reader:
         groups: list[int] = []
         while True:
             number, wire = tag >> 3, tag & 7
+            self._count_field(message)
             if number == 0:
                 raise CodecError(f"{message.name}: a field numbered 0, at byte {self.at}")
             if wire == GROUP:

@@ -16,7 +16,7 @@ from queue_core.server.appengine.codec import CodecError, decode, encode
 from queue_core.server.appengine.codes import ApplicationError, Code, RpcCode, RpcError, code_of
 from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
 from queue_core.server.appengine.schema import Record
-from queue_core.server.auth import Gate
+from queue_core.server.auth import Gate, Headers
 from queue_core.server.hot import Reply, Request
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.lease_counts import LeaseCounts
@@ -34,6 +34,11 @@ T = TypeVar("T")
 MEDIA_TYPE = b"application/octet-stream"
 SERVICE = "taskqueue"
 MAX_REQUEST_BYTES = 32 << 20
+SMALL_BYTES = 16 << 10
+MAX_UNKNOWN_BYTES = 64 << 20
+"""Of all bodies larger than that whose callers are not known yet: these clients send their secret behind the body."""
+MAX_CALL_FIELDS = 1000
+"""Of the message around a call, which is read before its caller is known; clients send five."""
 KNOWN_SECONDS = 1.0
 """How long a queue's bound on lease calls is taken for granted."""
 
@@ -54,6 +59,7 @@ class AppEngineDoor:
         self._waiting = waiting
         self._look = look
         self._rate = rate
+        self._held_bytes = 0
         self._bounds: dict[str, tuple[Instant, int | None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._changes: Mapping[str, tuple[str, Prepare]] = {
@@ -75,6 +81,29 @@ class AppEngineDoor:
             "DeleteQueue": ("set-queue", self._delete_queue),
         }
 
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
+        """See `Door.admit`. A caller that sends its token as a header too is known at once."""
+        authorization = self._gate.check_place(headers)
+        if body_bytes is not None and body_bytes > MAX_REQUEST_BYTES:
+            raise _too_large()
+        if self._gate.vouches(authorization):
+            return 0
+        held = MAX_REQUEST_BYTES if body_bytes is None else body_bytes
+        if held <= SMALL_BYTES:
+            return 0
+        if self._held_bytes + held > MAX_UNKNOWN_BYTES:
+            raise RpcError(
+                RpcCode.OVER_QUOTA,
+                f"requests of unknown callers hold {self._held_bytes} bytes, and {held} more are over the limit of "
+                f"{MAX_UNKNOWN_BYTES}: try again, or send the token as `Authorization: Bearer` too",
+            )
+        self._held_bytes += held
+        return held
+
+    def let_go(self, held_bytes: int) -> None:
+        """See `Door.let_go`."""
+        self._held_bytes -= held_bytes
+
     def start(self, request: Request) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A lease under way is returned: see `HotVerbs.hang_up`."""
         try:
@@ -84,15 +113,15 @@ class AppEngineDoor:
             return None
 
     def refuse(self, error: Exception) -> Reply:
-        """What a request is answered with that could not be read."""
+        """See `Door.refuse`."""
         if isinstance(error, Problem) and error.status == 413:
             return _rpc_error(RpcCode.REQUEST_TOO_LARGE, error.detail)
         return reply_of(error)
 
     def _begin(self, request: Request) -> LeaseCall | None:
         if len(request.body) > MAX_REQUEST_BYTES:
-            raise RpcError(RpcCode.REQUEST_TOO_LARGE, f"a request must be at most {MAX_REQUEST_BYTES} bytes")
-        call = decode(messages.REMOTE_REQUEST, request.body)
+            raise _too_large()
+        call = decode(messages.REMOTE_REQUEST, request.body, max_fields=MAX_CALL_FIELDS)
         service, method = call.text("service_name"), call.text("method")
         payload = call.octets("request")
         if service != SERVICE:
@@ -201,6 +230,10 @@ class AppEngineDoor:
         self._bounds.pop(queue, None)
         self._waiting.retry_queue(queue)
         return answer
+
+
+def _too_large() -> RpcError:
+    return RpcError(RpcCode.REQUEST_TOO_LARGE, f"a request must be at most {MAX_REQUEST_BYTES} bytes")
 
 
 def _telling(step: Step[T]) -> Step[T | ApplicationError]:

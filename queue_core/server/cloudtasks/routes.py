@@ -17,6 +17,7 @@ from queue_core.server.cloudtasks.masks import partial
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.uploads import http_body
 from queue_core.server.core import ServerCore
+from queue_core.server.request_body import read_body
 
 Answer = Callable[[CloudTasks, Request], Awaitable[Response]]
 
@@ -53,7 +54,7 @@ async def _answer(door: CloudTasks, request: Request) -> Response:
     query = request.query_params.multi_items()
     shape = rest.shape_of(query)
     _check_json(request)
-    body = await read_body(request, limit=core.options.max_body_bytes)
+    body = await _body(request, limit=core.options.max_body_bytes)
     values = await door.run(bound.method, rest.request_of(bound, query, body), caller, request.is_disconnected)
     return _shaped(json_of(bound.method.gives, values, enums=shape.enums), shape)
 
@@ -65,7 +66,7 @@ async def _upload(door: CloudTasks, request: Request) -> Response:
     method = METHODS["UploadQueueYaml"]
     check_role(caller, method.verb)
     shape = rest.shape_of(request.query_params.multi_items())
-    body = await read_body(request, limit=core.options.max_body_bytes)
+    body = await _body(request, limit=core.options.max_body_bytes)
     kind = request.headers.get("content-type", "")
     data = rest.json_of_body(body) if kind.startswith("application/json") and body.lstrip()[:1] == b"{" else None
     values: Values = {"httpBody": http_body(kind, body, data=data)}
@@ -93,16 +94,12 @@ def _check_json(request: Request) -> None:
         raise invalid(f"the body must be JSON: send Content-Type: application/json, not {kind[:60]!r}")
 
 
-async def read_body(request: Request, *, limit: int) -> bytes:
-    """The whole body. Raises `ApiError` over the limit."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise invalid(f"Request payload size exceeds the limit: {limit} bytes.")
-        parts.append(part)
-    return b"".join(parts)
+async def _body(request: Request, *, limit: int) -> bytes:
+    return await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
+
+
+def _too_large(limit: int) -> ApiError:
+    return invalid(f"Request payload size exceeds the limit: {limit} bytes.")
 
 
 def json_response(answer: dict[str, object], *, status: int = 200, is_pretty: bool = False) -> Response:

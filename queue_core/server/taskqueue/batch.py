@@ -3,18 +3,16 @@
 import re
 from collections.abc import Iterable
 from email.message import Message
-from email.parser import BytesParser
 from http import HTTPStatus
-from typing import cast
 from urllib.parse import unquote
 
 from queue_core.server.taskqueue.answer import Answer, ApiError, invalid
 from queue_core.server.taskqueue.call import Request
+from queue_core.server.taskqueue.parts import MAX_HEAD_BYTES, Part, PartsError, head_and_rest, parts_of
 
 MAX_CALLS = 1000
 """What Google's client puts into one batch at most."""
 _LINE = re.compile(r"([A-Z]{1,10}) (\S{1,4000}) HTTP/1\.[01]")
-_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _OUTER = (b"host", b"origin")
 _AUTHORIZATION = b"authorization"
 
@@ -24,14 +22,13 @@ def split(batch: Request) -> list[tuple[str, Request]]:
 
     A call's own `Authorization` counts before that of the batch; where it came from is always that of the batch.
     """
-    head = b"Content-Type: " + batch.header(b"content-type").encode("latin-1") + b"\r\n\r\n"
-    message = BytesParser().parsebytes(head + batch.body)
-    parts = cast("list[Message]", message.get_payload()) if message.is_multipart() else []
-    if message.get_content_type() != "multipart/mixed" or not parts:
-        raise invalid("a batch must be multipart/mixed, with an application/http part for every call")
-    if len(parts) > MAX_CALLS:
-        raise invalid(f"at most {MAX_CALLS} calls in one batch: {len(parts)}; split it")
-    return [(_id_of(part), _request_of(part, batch, number)) for number, part in enumerate(parts, start=1)]
+    try:
+        parts = parts_of(batch.header(b"content-type"), batch.body, most=MAX_CALLS)
+    except PartsError as error:
+        raise invalid(str(error)) from None
+    if not parts:
+        raise invalid("a batch must have an application/http part for every call")
+    return [(_id_of(part.head), _request_of(part, batch, number)) for number, part in enumerate(parts, start=1)]
 
 
 def join(answers: Iterable[tuple[str, Answer]], *, boundary: str) -> Answer:
@@ -42,11 +39,14 @@ def join(answers: Iterable[tuple[str, Answer]], *, boundary: str) -> Answer:
     return Answer(200, body, media_type=f"multipart/mixed; boundary={boundary}")
 
 
-def _request_of(part: Message, batch: Request, number: int) -> Request:
-    raw = part.get_payload(decode=True)
-    if part.get_content_type() != "application/http" or not isinstance(raw, bytes):
-        raise invalid(f"call {number} of the batch must be application/http: {part.get_content_type()[:60]}")
-    head, _, body = _cut(raw.lstrip(b"\r\n"))
+def _request_of(part: Part, batch: Request, number: int) -> Request:
+    kind = part.head.get_content_type()
+    if kind != "application/http":
+        raise invalid(f"call {number} of the batch must be application/http: {kind[:60]}")
+    cut = head_and_rest(part.content.lstrip(b"\r\n"))
+    if cut is None:
+        raise invalid(f"the head of call {number} of the batch must be at most {MAX_HEAD_BYTES} bytes")
+    head, body = cut
     line, *lines = head.decode("latin-1").splitlines() or [""]
     match = _LINE.fullmatch(line.strip())
     if match is None:
@@ -61,11 +61,6 @@ def _request_of(part: Message, batch: Request, number: int) -> Request:
     own += [(name, value) for name, value in batch.headers if name in inherited]
     path, _, query = match[2].partition("?")
     return Request(match[1], unquote(path), query.encode("latin-1"), own, body.rstrip(b"\r\n"))
-
-
-def _cut(raw: bytes) -> tuple[bytes, bytes, bytes]:
-    found = _BLANK_LINE.search(raw)
-    return (raw, b"", b"") if found is None else (raw[: found.start()], found[0], raw[found.end() :])
 
 
 def _id_of(part: Message) -> str:

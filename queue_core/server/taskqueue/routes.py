@@ -16,6 +16,7 @@ from queue_core.server import events
 from queue_core.server.acl import VERBS
 from queue_core.server.auth import check_role
 from queue_core.server.core import ServerCore
+from queue_core.server.request_body import read_body
 from queue_core.server.taskqueue import batch, discovery
 from queue_core.server.taskqueue.answer import Answer, ApiError, error_answer, is_ours, json_answer, not_found
 from queue_core.server.taskqueue.call import PREFIX, Call, Request, address_of, method_of
@@ -24,6 +25,8 @@ from queue_core.server.taskqueue.parameters import parameters_of
 from queue_core.server.taskqueue.selection import parse_selection, select
 
 CALLS_AT_ONCE = 50
+SHORT_BATCH_BYTES = 64 << 10
+"""A longer one is taken apart beside the loop."""
 MAX_BATCH_ANSWER_BYTES = 32 << 20
 """Of a batch's answers; calls after that are not made."""
 _ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -60,7 +63,10 @@ async def answer_batch(core: ServerCore, request: Request) -> Answer:
     """Answer every call of a batch, some of them at a time; the order in which they take effect is not promised."""
     if request.method != "POST":
         raise _wrong_method(request.method, ["POST"])
-    calls = batch.split(request)
+    if len(request.body) <= SHORT_BATCH_BYTES:
+        calls = batch.split(request)
+    else:
+        calls = await core.beside(lambda: batch.split(request))
     answers: list[tuple[str, Answer]] = []
     size = 0
     for begin in range(0, len(calls), CALLS_AT_ONCE):
@@ -108,11 +114,13 @@ def _view(
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def view(request: HttpRequest) -> Response:
         try:
-            body = await _body(request, limit=core.options.max_body_bytes)
+            core.gate.caller(request.headers.raw)  # before any of the body is read
+            limit = core.options.max_body_bytes
+            body = await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
             query: bytes = request.scope["query_string"]
             told = await run(Request(request.method, request.scope["path"], query, request.headers.raw, body))
         except ClientDisconnect:
-            return Response(status_code=400)
+            raise
         except Exception as error:  # noqa: BLE001 - the top of a request
             told = _failed(error)
         return _response(told)
@@ -120,15 +128,8 @@ def _view(
     return view
 
 
-async def _body(request: HttpRequest, *, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise ApiError(413, "uploadTooLarge", f"a request must be at most {limit} bytes")
-        parts.append(part)
-    return b"".join(parts)
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "uploadTooLarge", f"a request must be at most {limit} bytes")
 
 
 def _page(core: ServerCore, made: Callable[[str], Json]) -> Callable[[HttpRequest], Awaitable[Response]]:

@@ -1,0 +1,41 @@
+"""Read the body of an ASGI request, within a limit that its head is held to before a byte of it is asked for."""
+
+from collections.abc import Callable
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from queue_core.server.auth import Headers
+from queue_core.server.problems import body_too_large
+
+
+def body_length(headers: Headers) -> int | None:
+    """The length of a body as its head tells it; None in chunks."""
+    found: int | None = 0
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit():
+            found = int(value)
+        elif name == b"transfer-encoding":
+            return None
+    return found
+
+
+async def read_body(
+    headers: Headers, receive: Receive, *, limit: int, too_large: Callable[[int], Exception] = body_too_large
+) -> bytes:
+    """The whole body. Raises `too_large(limit)`, at once where the head tells it, and `ClientDisconnect`."""
+    if (body_length(headers) or 0) > limit:
+        raise too_large(limit)  # before the first `receive`, which tells a client that asks to go on
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
