@@ -5,6 +5,7 @@ Only a command calls `configure`; libraries just log.
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,9 @@ from queue_core.events import Lifecycle, QueueEvent  # noqa: E402
 
 Level = Literal["debug", "info", "warning", "error"]
 
+LIBRARY_LOGGED: Final = "library.logged"
+_LIBRARIES: Final = ("asyncio", "uvicorn")
+"""Of the server's loop and connections; their warnings are for an operator."""
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -54,6 +58,26 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
         logger_factory=_LineLoggers(getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)),
         cache_logger_on_first_use=True,
     )
+    for name in _LIBRARIES:
+        logger = logging.getLogger(name)
+        if not any(isinstance(handler, _LibraryHandler) for handler in logger.handlers):
+            logger.addHandler(_LibraryHandler(_LEVELS["warning"]))
+
+
+class _LibraryHandler(logging.Handler):
+    """Logs what a library logs by the standard library's way, which would print it as bare text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        error = record.exc_info[1] if record.exc_info else None
+        log = structlog.get_logger()
+        log.log(
+            min(record.levelno, logging.ERROR),
+            LIBRARY_LOGGED,
+            logger=record.name,
+            message=record.getMessage(),
+            exc_info=error,
+        )
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from queue_core.server.event_ring import RecentEvents, event_json
 from queue_core.server.handlers import Call
 from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, json_reply, reply_of
 from queue_core.server.idempotency import HEADER
+from queue_core.server.json_keys import check_every_key
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
@@ -151,6 +152,7 @@ async def _let_in(core: ServerCore, endpoint: Endpoint, request: HttpRequest) ->
         check_json(headers)
         data = await read_body(headers, request.receive, limit=core.options.max_body_bytes)
         body = endpoint.takes.model_validate_json(data)
+        check_every_key(data)
     path = {key: str(value) for key, value in request.path_params.items()}
     return Call(path, request.query_params.multi_items(), body, _key_of(request))
 

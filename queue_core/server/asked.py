@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from queue_core.building import builder
 from queue_core.http_api.values import Json
 from queue_core.limits import MAX_LEASE_SECONDS, MAX_WAIT_SECONDS
+from queue_core.server.json_keys import check_keys
 from queue_core.server.wire import ExchangeRequest, LeaseRequest, tag_filter
 from queue_core.store import Deletion
 from queue_core.task import ANY, TagFilter
@@ -38,16 +39,19 @@ _KINDS = (None, "any", "tags", "untagged", "oldest")
 
 
 def lease_of(body: bytes) -> Asked:
-    """What a lease asks for. Raises `ValidationError`, `InvalidRequestError`."""
-    return _asked(LeaseRequest.model_validate_json(body), ())
+    """What a lease asks for. Raises `ValidationError`, `InvalidRequestError`, `Problem`."""
+    model = LeaseRequest.model_validate_json(body)
+    check_keys(body, len(model.model_fields_set), colons=model.worker.count(":"))
+    return _asked(model, ())
 
 
 def exchange_of(body: bytes) -> Asked:
-    """What an exchange asks for. Raises `ValidationError`, `InvalidRequestError`."""
+    """What an exchange asks for. Raises `ValidationError`, `InvalidRequestError`, `Problem`."""
     usual = _usual(body)
     if usual is not None:
         return usual
     model = ExchangeRequest.model_validate_json(body)
+    check_keys(body, model.keys(), colons=model.worker.count(":"))
     return _asked(model, [deletion.value() for deletion in model.deletions])
 
 
@@ -75,6 +79,7 @@ def _usual(body: bytes) -> Asked | None:
     deletions = _usual_deletions(get("deletions", []))
     if tags is None or deletions is None:
         return None
+    check_keys(body, len(members) + len(deletions), colons=worker.count(":"))
     return new_asked(count, seconds, tags, worker, wait_seconds, deletions)
 
 

@@ -20,6 +20,7 @@ from queue_core.server import events, wire
 from queue_core.server.asked import Asked, exchange_of, lease_of
 from queue_core.server.auth import Gate, Headers
 from queue_core.server.idempotency import HEADER, OnceStep, client_call
+from queue_core.server.json_keys import check_keys
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
 from queue_core.server.turns import Turns
@@ -150,7 +151,9 @@ class HotVerbs:
 
     def _add(self, request: Request) -> None:
         queue = request.queue
-        tasks = [task.value() for task in wire.AddRequest.model_validate_json(request.body).tasks]
+        asked = wire.AddRequest.model_validate_json(request.body)
+        check_keys(request.body, asked.keys())
+        tasks = [task.value() for task in asked.tasks]
         check_same_queue(tasks, queue)
 
         def add(turn: Turn, call: ClientCall | None) -> list[Added]:
@@ -202,6 +205,7 @@ class HotVerbs:
 
     def _renew(self, request: Request) -> None:
         asked = wire.RenewRequest.model_validate_json(request.body)
+        check_keys(request.body, len(asked.model_fields_set))
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):
@@ -218,7 +222,9 @@ class HotVerbs:
         self._turns.submit(once_step(request.call, renew), done)
 
     def _delete(self, request: Request) -> None:
-        deletions = wire.DeleteRequest.model_validate_json(request.body).values()
+        asked = wire.DeleteRequest.model_validate_json(request.body)
+        check_keys(request.body, asked.keys())
+        deletions = asked.values()
 
         def delete(outcome: object) -> None:
             if not isinstance(outcome, tuple):

@@ -5,6 +5,7 @@ Only form is checked here; ranges are checked by `limits`, whose messages name t
 
 from base64 import b64decode
 from binascii import Error as Base64Error
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -88,6 +89,10 @@ class AddRequest(Wire):
 
     tasks: list[TaskIn] = Field(description=f"At most {limits.MAX_TASKS_PER_ADD}.")
 
+    def keys(self) -> int:
+        """How many keys its objects have, as they were parsed."""
+        return len(self.__pydantic_fields_set__) + _keys_of(self.tasks)
+
 
 class LeaseRequest(Tagged):
     """What to lease."""
@@ -104,6 +109,10 @@ class DeletionIn(Wire):
     token: str
     then: tuple[TaskIn, ...] = Field((), strict=False)
 
+    def keys(self) -> int:
+        """See `AddRequest.keys`."""
+        return len(self.__pydantic_fields_set__) + _keys_of(self.then)
+
     def value(self) -> Deletion:
         """As a value."""
         return Deletion(self.token, tuple(task.value() for task in self.then)) if self.then else Deletion(self.token)
@@ -114,12 +123,20 @@ class ExchangeRequest(LeaseRequest):
 
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
+    def keys(self) -> int:
+        """See `AddRequest.keys`."""
+        return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
+
 
 class DeleteRequest(Wire):
     """Finished leases: as bare tokens, or with what to add."""
 
     tokens: tuple[str, ...] = Field((), strict=False)
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
+
+    def keys(self) -> int:
+        """See `AddRequest.keys`."""
+        return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
 
     def values(self) -> list[Deletion]:
         """As values."""
@@ -249,6 +266,10 @@ class StorageLimit(Wire):
 
 class Nothing(Wire):
     """An empty object."""
+
+
+def _keys_of(tasks: Sequence[TaskIn]) -> int:
+    return sum([len(task.__pydantic_fields_set__) for task in tasks])
 
 
 def tag_filter(kind: str | None, tags: tuple[str, ...]) -> TagFilter:

@@ -32,6 +32,7 @@ from queue_core.server.run import ServerThread
 from queue_core.stores.memory import MemoryStore
 from tests.support.fleet_builders import NOW, a_pool
 from tests.support.fleet_views import a_managed_pool, a_pulse, a_view
+from tests.support.servers import read_reply
 
 DOC: Final = Path(orchestrator.__file__).parent / "doc" / "metrics.md"
 OBSERVER: Final = "observer-secret-0123456789"
@@ -145,7 +146,25 @@ def test_an_observers_token_reads_numbers_and_metrics_and_nobody_else_does(servi
 @BOTH
 def test_a_page_that_made_its_name_resolve_here_is_refused(serving: object) -> None:
     with serving(*a_pulse()) as port:  # type: ignore[operator]
-        assert got(port, "/v1/pools", host="evil.example")[0].status == 421
+        for path in ("pools", "supervisor/livez", "supervisor/readyz", "supervisor/leader"):
+            assert got(port, f"/v1/{path}", host="evil.example")[0].status == 421
+        assert got(port, "/openapi.json", host="evil.example")[0].status == 421
+
+
+@BOTH
+def test_a_request_for_another_protocol_is_served_as_it_is(serving: object) -> None:
+    with serving(*a_pulse()) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as caller:  # type: ignore[operator]
+        lines = [
+            "GET /v1/pools HTTP/1.1",
+            "host: localhost",
+            "connection: upgrade",
+            "upgrade: h2c",
+            "content-length: 30",
+        ]
+        caller.sendall("\r\n".join([*lines, "", "GET /inner HTTP/1.1\r\nhost: a\r\n"]).encode())
+        assert read_reply(caller).status == 200
+        caller.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n")
+        assert read_reply(caller).status == 400
 
 
 @BOTH

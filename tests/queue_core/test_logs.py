@@ -97,3 +97,18 @@ def test_a_closed_stderr_stops_nobody() -> None:
 def test_logging_does_not_bring_rich() -> None:
     done = logged("import sys; print('rich' in sys.modules); import rich.table; print('rich' in sys.modules)")
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_warnings_of_libraries_are_lines_like_our_own() -> None:
+    script = (
+        "import logging; from queue_core import logs; logs.configure(shape='json'); logs.configure(shape='json');"
+        "logging.getLogger('uvicorn.error').warning('so %s', 'much'); logging.getLogger('uvicorn.error').info('no');"
+        "logging.getLogger('asyncio').error('failed', exc_info=ValueError('why'))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    told = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert [(one["event"], one["logger"], one["message"]) for one in told] == [
+        ("library.logged", "uvicorn.error", "so much"),
+        ("library.logged", "asyncio", "failed"),
+    ]
+    assert "ValueError: why" in told[1]["exception"]

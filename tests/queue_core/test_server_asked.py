@@ -46,7 +46,6 @@ BODIES = [
             {"worker": "w\u00e9\U0001f600"},
         )
     ),
-    b'{"count":1,"count":2}',
     b' { "worker" : "w" }\n',
 ]
 

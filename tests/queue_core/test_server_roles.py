@@ -105,6 +105,12 @@ def test_foreign_pages_can_not_reach_the_loopback(
     assert server.ask("POST", f"/v1/queues/{QUEUE}/{verb}", body, headers=headers).status == status
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/openapi.json", "/metrics", "/v1/queues"])
+@pytest.mark.parametrize(("header", "value", "status"), [("host", "evil.example", 421), ("origin", "null", 403)])
+def test_no_path_answers_foreign_pages(server: RunningServer, path: str, header: str, value: str, status: int) -> None:
+    assert server.ask("GET", path, headers=[(header, value)]).status == status
+
+
 def test_the_network_needs_tokens() -> None:
     with pytest.raises(InvalidSettingError):
         check_options(ServeOptions(host="0.0.0.0"))
