@@ -23,6 +23,7 @@ if not sys.modules["rich"]:
 
 from queue_core import forking  # noqa: E402
 from queue_core.events import Lifecycle, QueueEvent  # noqa: E402
+from queue_core.terminal_text import clean  # noqa: E402
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -47,7 +48,7 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
     if is_text:
         colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         shown = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
-        last: list[structlog.typing.Processor] = [_short_time, shown]
+        last: list[structlog.typing.Processor] = [_short_time, _clean_values, shown]
     else:
         rendered = structlog.processors.JSONRenderer(serializer=_dumps)
         last = [structlog.processors.format_exc_info, _ordered, rendered]
@@ -163,6 +164,11 @@ def _short_time(_logger: object, _name: str, event: structlog.typing.EventDict) 
     """On a terminal the time of day is enough."""
     event["timestamp"] = str(event["timestamp"])[11:23]
     return event
+
+
+def _clean_values(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A terminal obeys what strangers sent, unless it is written out; in JSON it is."""
+    return {name: clean(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 class _LineLoggers:

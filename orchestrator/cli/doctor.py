@@ -11,7 +11,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import print_json, wants_colour
+from queue_core.cli.output import echo, print_json, wants_colour
 
 _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
@@ -59,8 +59,8 @@ def _of_engines(project: Project | None) -> list[Finding]:
 
 def _print(finding: Finding) -> None:
     level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level], bold=finding.level == "bad")
-    click.echo(f"{level} {finding.check:<12} {finding.found}", color=wants_colour())
+    echo(f"{finding.check:<12} {finding.found}", mark=f"{level} ", color=wants_colour())
     if finding.fix:
-        click.echo(f"{'':<19}{finding.fix}")
+        echo(f"{'':<19}{finding.fix}")
     if finding.see:
-        click.echo(f"{'':<19}see {finding.see}")
+        echo(f"{'':<19}see {finding.see}")

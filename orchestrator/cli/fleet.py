@@ -16,7 +16,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import columns, print_json, print_table, say, shown_seconds
+from queue_core.cli.output import columns, echo, print_json, print_table, say, shown_seconds
 from queue_core.mistakes import did_you_mean
 from queue_core.units import format_bytes, format_seconds
 
@@ -118,7 +118,7 @@ def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     heads = columns("WORKER", "POOL", ">PID", "STATE", ">FOR", ">HOLDS", ">DONE", ">MEMORY", ">AGE", "")
     print_table(heads, rows, empty="no workers now")
     if ended:
-        click.echo()
+        echo()
         told = [(d.get("worker"), d.get("cause"), d.get("detail"), _lived(d)) for d in ended]
         print_table(columns("ENDED", "CAUSE", "WHY", ">LIVED"), told, empty="")
     _warn(shown)

@@ -14,7 +14,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.health import ask, server_health
 from queue_core.cli.options import target_options
-from queue_core.cli.output import print_json
+from queue_core.cli.output import echo, print_json
 from queue_core.cli.target import Target, Where, answers, find_target
 from queue_core.config import ServerSettings
 
@@ -55,7 +55,7 @@ def health(part: Part, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: F
     if as_json:
         print_json(told)
     else:
-        click.echo(_shown(told))
+        echo(_shown(told))
     return exits.OK
 
 

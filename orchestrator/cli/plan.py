@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-import click
-
 from orchestrator.circumstances import Circumstances
 from orchestrator.cli.fleet import Json
 from orchestrator.cli.project_file import load_project, state_of
@@ -25,7 +23,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import echo, print_json, say
 from queue_core.cli.target import opened
 
 
@@ -125,16 +123,16 @@ def _actions(todo: Plan) -> dict[str, object]:
 
 
 def _print(decision: Decision, todo: Plan) -> None:
-    click.echo(f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`")
-    click.echo(f"  {decision.why}")
+    echo(f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`")
+    echo(f"  {decision.why}")
     for limit in decision.limits:
-        click.echo(f"  limited by {limit.guard}: {limit.why}")
+        echo(f"  limited by {limit.guard}: {limit.why}")
     for note in decision.notes:
-        click.echo(f"  in force: {note}")
+        echo(f"  in force: {note}")
     if todo.spawn:
-        click.echo(f"  would start {len(todo.spawn)}")
+        echo(f"  would start {len(todo.spawn)}")
     for verb, leaves in (("retire", todo.retire), ("drain", todo.drain), ("end", (*todo.kill, *todo.end))):
         for leave in leaves:
-            click.echo(f"  would {verb} {leave.worker}: {leave.why}")
+            echo(f"  would {verb} {leave.worker}: {leave.why}")
     if todo.is_empty:
-        click.echo("  would do nothing")
+        echo("  would do nothing")

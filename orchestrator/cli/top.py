@@ -18,6 +18,7 @@ from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
 from queue_core.cli.output import print_json
+from queue_core.terminal_text import clean
 
 _POOL_HEADS = (
     *("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "rule", "limited by"),
@@ -71,16 +72,15 @@ def _picture(files: StateDir) -> Group:
 
 
 def _header(shown: Shown) -> Text:
-    state = Text(str(shown.snapshot.get("phase")), style="green") if shown.is_alive else Text("not alive", style="red")
-    return Text.assemble(
-        ("towline  ", "bold"), str(shown.snapshot.get("url")), "  supervisor ", state, f"  {len(shown.workers)} workers"
-    )
+    phase, url = _text(shown.snapshot.get("phase")), _text(shown.snapshot.get("url"))
+    state = Text(phase, style="green") if shown.is_alive else Text("not alive", style="red")
+    return Text.assemble(("towline  ", "bold"), url, "  supervisor ", state, f"  {len(shown.workers)} workers")
 
 
 def _pools(shown: Shown) -> Table:
     table = _table(_POOL_HEADS)
     for name, pool in shown.pools.items():
-        table.add_row(*(_text(cell) for cell in pool_row(name, pool, shown.workers)))
+        table.add_row(*(Text(_text(cell)) for cell in pool_row(name, pool, shown.workers)))
     return table
 
 
@@ -97,7 +97,7 @@ def _last(files: StateDir) -> list[Text]:
     lines = [Text("")]
     for one in files.read_decisions(limit=5):
         told = f"{one.get('pool')}  {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}"
-        lines.append(Text(told, style="dim", no_wrap=True, overflow="ellipsis"))
+        lines.append(Text(clean(told), style="dim", no_wrap=True, overflow="ellipsis"))
     return lines
 
 
@@ -109,4 +109,4 @@ def _table(heads: tuple[str, ...]) -> Table:
 
 
 def _text(cell: object) -> str:
-    return "-" if cell is None else str(cell)
+    return "-" if cell is None else clean(str(cell))

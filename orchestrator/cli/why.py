@@ -17,7 +17,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import print_json, say, shown_seconds
+from queue_core.cli.output import echo, print_json, say, shown_seconds
 from queue_core.mistakes import did_you_mean
 
 MAX_READ: Final = 50_000
@@ -70,46 +70,43 @@ def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, a
         )
         return exits.OK
     if then is None and (note := drained_note(files)):
-        click.echo(note)
+        echo(note)
     if isinstance(current, dict):
         if then is not None:
-            click.echo(f"{_clock(_at(current))}, {shown_seconds(now - _at(current))} ago")
+            echo(f"{_clock(_at(current))}, {shown_seconds(now - _at(current))} ago")
         _print(pool, current)
     if full:
         _print_again(inputs, chosen)
     if found:
-        click.echo(f"\nlast {len(found)} decisions, newest first")
+        echo()
+        echo(f"last {len(found)} decisions, newest first")
     for one in found:
         ago = shown_seconds(now - _at(one)) + " ago"
         limits = one.get("limited_by")
         held = f" [{', '.join(map(str, limits))}]" if isinstance(limits, list) and limits else ""
-        click.echo(
-            f"  {ago:<12} {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}{held}"
-        )
+        echo(f"  {ago:<12} {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}{held}")
     if not found and current is None:
         say("no decision yet" if then is None else f"no decision is kept from before {_clock(at)}")
     return exits.OK
 
 
 def _print(pool: str, decision: Json) -> None:
-    click.echo(
-        f"{pool}: {decision.get('current')} -> {decision.get('target')} workers, by rule `{decision.get('rule')}`"
-    )
-    click.echo(f"  {decision.get('why')}")
+    echo(f"{pool}: {decision.get('current')} -> {decision.get('target')} workers, by rule `{decision.get('rule')}`")
+    echo(f"  {decision.get('why')}")
     guards, limits = _list(decision, "limited_by"), _list(decision, "limits")
     for guard, limit in zip(guards, limits, strict=False):
-        click.echo(f"  held back by {guard}: {limit}")
+        echo(f"  held back by {guard}: {limit}")
     if limits:
-        click.echo(f"  without guards it would be {decision.get('would_be_without_guards')}")
+        echo(f"  without guards it would be {decision.get('would_be_without_guards')}")
     for note in _list(decision, "notes"):
-        click.echo(f"  in force: {note}")
+        echo(f"  in force: {note}")
     for title, names in _SEEN:
         told = ", ".join(f"{decision[name]} {word}" for name, word in names if name in decision)
         if told:
-            click.echo(f"  seen: {told} {title}")
+            echo(f"  seen: {told} {title}")
     learned = _learned(decision)
     if learned:
-        click.echo(f"  learned: {learned}")
+        echo(f"  learned: {learned}")
 
 
 def _learned(decision: Json) -> str:
@@ -150,7 +147,7 @@ def _print_again(inputs: object, decision: Json | None) -> None:
     same = "the same" if again.target == decision.get("target") else f"not {decision.get('target')}"
     ago = shown_seconds(SystemClock().wall_seconds() - _at(decision))
     told = f"{again.target} workers, {same} (--json shows them)"
-    click.echo(f"  the decision of {ago} ago, made again from its {_count(inputs)} inputs: {told}")
+    echo(f"  the decision of {ago} ago, made again from its {_count(inputs)} inputs: {told}")
 
 
 def _count(value: object) -> int:

@@ -16,7 +16,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import echo, print_json, say
 from queue_core.cli.target import Target, opened
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.errors import QueueError
@@ -59,7 +59,7 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
             print_json({"deaths": found})
             return exits.OK
         for one in found:
-            click.echo(headline(one, now=wall_seconds))
+            echo(headline(one, now=wall_seconds))
         if not found:
             say("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
         return exits.OK
@@ -71,7 +71,7 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
         print_json({"death": death, "tasks_now": since, "done_by": done, "not_looked_up": now.trouble or None})
         return exits.OK
     for line in told(death, now, wall_seconds=wall_seconds):
-        click.echo(line)
+        echo(line)
     return exits.OK
 
 

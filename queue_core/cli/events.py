@@ -11,7 +11,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
-from queue_core.cli.output import print_json, say, shown_instant, shown_seconds
+from queue_core.cli.output import echo, print_json, say, shown_instant, shown_seconds
 from queue_core.cli.target import Where, find_target
 from queue_core.http_api.caller import Caller, Retries
 from queue_core.http_api.values import Json
@@ -92,4 +92,4 @@ def _print(event: Json, *, as_json: bool) -> None:
     for name, value in event.items():
         seconds = isinstance(value, float) and name.endswith("_seconds")
         parts.append(f"{name.removesuffix('_seconds')}={shown_seconds(cast('float', value)) if seconds else value}")
-    click.echo("  ".join(parts))
+    echo("  ".join(parts))

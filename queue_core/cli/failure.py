@@ -13,6 +13,7 @@ import click
 from queue_core import errors
 from queue_core.cli import exits
 from queue_core.cli.group import ReaderGoneError
+from queue_core.terminal_text import clean, clean_json, clean_lines
 
 
 class CommandError(Exception):
@@ -100,15 +101,21 @@ def tell(failure: CommandError, arguments: Sequence[str]) -> None:
     """Write a failure to stderr: for people, or as one JSON object when `--json` was asked for."""
     if "--json" in arguments:
         record = {"error": "\n".join(failure.lines), "where": failure.where, "next": failure.fix, "code": failure.code}
-        click.echo(json.dumps(record), err=True)
+        click.echo(clean_json(json.dumps(record)), err=True)
         return
     mark = click.style("error:", fg="red", bold=True)
     for line in failure.lines:
-        click.echo(f"{mark} {line}" if line == failure.lines[0] else f"       {line}", err=True, color=_colour())
+        is_first = line == failure.lines[0]
+        click.echo((f"{mark} " if is_first else "       ") + _indented(line), err=True, color=_colour())
     if failure.where:
-        click.echo(f"where: {failure.where}", err=True)
+        click.echo(f"where: {clean(failure.where)}", err=True)
     if failure.fix:
-        click.echo(f"next:  {failure.fix}", err=True)
+        click.echo(f"next:  {_indented(failure.fix)}", err=True)
+
+
+def _indented(text: str) -> str:
+    """Harmless, and without a line that looks like one of ours."""
+    return clean_lines(text).replace("\n", "\n       ")
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:

@@ -2,13 +2,11 @@
 
 from typing import Literal, Unpack
 
-import click
-
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
-from queue_core.cli.output import print_json
+from queue_core.cli.output import echo, print_json
 from queue_core.cli.target import Target, Where, find_target
 from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
@@ -26,7 +24,7 @@ def health(as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
     if as_json:
         print_json(told)
     else:
-        click.echo(f"ready: {told['url']} ({told['milliseconds']} ms)")
+        echo(f"ready: {told['url']} ({told['milliseconds']} ms)")
     return exits.OK
 
 

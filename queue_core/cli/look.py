@@ -9,7 +9,7 @@ from queue_core.cli import exits
 from queue_core.cli.catalog import LOOK
 from queue_core.cli.group import CommandWithMore, Entry, command
 from queue_core.cli.options import tag_filter, tag_options, target_options
-from queue_core.cli.output import columns, print_json, print_table, shown_seconds
+from queue_core.cli.output import columns, echo, print_json, print_table, shown_seconds
 from queue_core.cli.target import Where, opened, opened_queue
 from queue_core.http_api.values import flat_json
 from queue_core.stats import QueueStats, TagStats
@@ -98,9 +98,9 @@ def stats(
         "expired": f"{counts.expired_total:,}",
         "died": f"{counts.died_total:,}",
     }.items():
-        click.echo(f"{name:<10} {value}".rstrip())
+        echo(f"{name:<10} {value}".rstrip())
     if counts.paused:
-        click.echo("no leases are granted: it is paused or was moved; `towline queues` tells")
+        echo("no leases are granted: it is paused or was moved; `towline queues` tells")
     return exits.OK
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import click
 
 from queue_core.clock import MICROSECONDS, Instant
+from queue_core.terminal_text import clean, clean_json, clean_lines
 
 Format = Literal["text", "json"]
 Align = Literal["left", "right"]
@@ -32,24 +33,29 @@ def columns(*titles: str) -> list[Column]:
 
 def print_json(value: object) -> None:
     """One JSON value on one line."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+    click.echo(clean_json(json.dumps(value, ensure_ascii=False, default=str)))
+
+
+def echo(line: str = "", *, mark: str = "", err: bool = False, color: bool | None = None) -> None:
+    """One line, with nothing in it that a terminal would obey; `mark` is ours, and may be coloured."""
+    click.echo(mark + clean(line), err=err, color=color)
 
 
 def print_table(heads: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str) -> None:
     """Rows under their heads; `empty` is said when there are none, on stderr, so that a pipe gets nothing."""
     if not rows:
-        click.echo(empty, err=True)
+        say(empty)
         return
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(head.title), *(len(row[index]) for row in cells)) for index, head in enumerate(heads)]
     click.echo(click.style(_line([head.title for head in heads], heads, widths), dim=True), color=wants_colour())
     for row in cells:
-        click.echo(_line(row, heads, widths))
+        echo(_line(row, heads, widths))
 
 
 def say(text: str) -> None:
     """A remark for people, on stderr: what a pipe reads stays clean."""
-    click.echo(text, err=True)
+    click.echo(clean_lines(text), err=True)
 
 
 def wants_colour() -> bool:
@@ -97,7 +103,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else clean(str(value))
 
 
 def _line(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> str:
