@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_core.clock import START
+from queue_core.clock import START, Instant
 from queue_core.errors import (
     InvalidEtaError,
     UnknownQueueError,
@@ -120,6 +120,44 @@ def test_order_holds_although_only_some_due_tasks_are_settled_a_call(store: Stor
         "middle",
         *[f"late-{index}" for index in range(701, 800)],
     ]
+
+
+@pytest.mark.parametrize(
+    ("tags", "wanted"),
+    [
+        pytest.param(ANY, {"a", "b", None}, id="any"),
+        pytest.param(TagFilter.of("a"), {"a"}, id="one tag"),
+        pytest.param(TagFilter.of("a", "b"), {"a", "b"}, id="several tags"),
+        pytest.param(UNTAGGED, {None}, id="untagged"),
+    ],
+)
+def test_order_holds_among_hundreds_of_delays_and_leases_that_end_and_tasks_that_wait(
+    store: Store, tags: TagFilter, wanted: set[str | None]
+) -> None:
+    tag_of = {0: "a", 1: "b", 2: None}
+    etas: dict[str, tuple[Instant, str | None]] = {}
+    for number in range(450):  # leases that end at 10 s to 14 s, in another order than that in which they were added
+        tag, name, ends = tag_of[number % 3], f"leased-{number}", 10 + (number * 7 % 450) / 100
+        add(store, NewTask(name=name, tag=tag))
+        lease(store, seconds=ends)
+        etas[name] = at(ends), tag
+    for first in (0, 450):  # delays that are over at 10 s to 19 s
+        new = []
+        for number in range(first, first + 450):
+            tag, name, eta = tag_of[number % 3], f"delayed-{number}", at(10 + (number * 11 % 900) / 100)
+            new.append(NewTask(name=name, tag=tag, eta=eta))
+            etas[name] = eta, tag
+        add(store, *new)
+    for number in range(60):  # tasks that wait since 12 s to 20 s, which time has nothing to do with
+        tag, name, added_at = tag_of[number % 3], f"ready-{number}", at(12 + number * 7 % 60 / 7.5)
+        add(store, NewTask(name=name, tag=tag), now=added_at)
+        etas[name] = added_at, tag
+    added = list(etas)
+    expected = sorted((name for name in added if etas[name][1] in wanted), key=lambda name: etas[name][0])
+    order: list[str] = []
+    while taken := names(lease(store, 600, seconds=1000, tags=tags, now=at(30))):
+        order += taken
+    assert order == expected
 
 
 def test_thousands_that_come_due_at_one_instant_are_all_leased_by_tag_in_order(store: Store) -> None:

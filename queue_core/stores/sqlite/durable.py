@@ -3,6 +3,7 @@
 After a failed sync nobody is told that anything is durable again: the kernel may have dropped what it could not write.
 """
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ FEWEST_PAGES = 16
 """A log that is shorter, of a program that adds a few tasks and ends, is left as it is."""
 SPARE_PAGES = 8
 """More than most commits take."""
+LOCK_SUFFIX = "-lock"
 LOG_HEAD_BYTES = 32
 FRAME_HEAD_BYTES = 24
 SYNC_FILE_RANGE_WRITE = 2
@@ -249,12 +251,30 @@ class FileLock:
 
 def lock_file(path: Path) -> Path:
     """The small file beside a store's: whoever writes to the store locks it, and whoever waits writes a mark there."""
-    return path.with_name(path.name + "-lock")
+    return path.with_name(path.name + LOCK_SUFFIX)
 
 
 def open_lock_file(path: Path) -> int:
-    """A descriptor of it; it is made when it is not there. Raises `OSError`."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    """A descriptor of it, made when it is not there for those who may open the store's file. Raises `OSError`."""
+    return open_beside(path, path.with_name(path.name.removesuffix(LOCK_SUFFIX)))
+
+
+def open_beside(path: Path, store: Path) -> int:
+    """A descriptor of a file beside the store's; a new one gets the mode and the owner that the store's file has, as
+    SQLite does with its own. Raises `OSError`."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        found = store.stat()
+    except FileNotFoundError:
+        return descriptor
+    os.fchmod(descriptor, found.st_mode & 0o666)
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # root of a container may not; it then owns all of them
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+    return descriptor
 
 
 def begin_to_write() -> Callable[[int], object]:

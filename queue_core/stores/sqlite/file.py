@@ -12,6 +12,7 @@ from queue_core.errors import (
     StoreCorruptError,
     StoreReadOnlyError,
     StoreUnavailableError,
+    StoreUnsafeError,
     StoreVersionError,
 )
 from queue_core.stores.sqlite.driver import Connection, Driver
@@ -21,6 +22,8 @@ APPLICATION_ID = 0x546F776C  # "Towl"
 PAGE_BYTES = 2048
 """Of a new file. One task alone is 2 to 11 % quicker than with 4,096, batches up to a third slower (ADR 7)."""
 SMALLEST_PAGE_BYTES = 512
+NEW_FILE_MODE = 0o600
+"""Payloads may be private; of a file that is there already the mode is its owner's choice."""
 CACHE_KIBIBYTES = 32_768
 WAL_KEPT_BYTES = 64 << 20
 
@@ -50,21 +53,52 @@ def migrations() -> list[Migration]:
     return sorted(found, key=lambda migration: migration.number)
 
 
+def real_path(path: Path) -> Path:
+    """Return the file itself: absolute, and with no symbolic link on the way.
+
+    SQLite follows links, so its log lies beside the file and not beside the link. Raises `InvalidSettingError` for
+    links that lead in a circle.
+    """
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise InvalidSettingError(f"{path} can't be followed ({error}): name the file itself") from error
+
+
 def check_path(path: Path) -> None:
-    """Raise for a path where no file can be, or one that is marked read-only."""
+    """Raise for a path where no file can be, one that is marked read-only, or one of several names of a file."""
     if path.is_dir():
         raise InvalidSettingError(f"{path} is a folder: name a file in it, such as {path / 'towline.db'}")
     if not path.parent.is_dir():
         raise InvalidSettingError(f"the folder {path.parent} does not exist: create it, or name another file")
     if not path.exists():
         return
-    mode = path.stat().st_mode
+    found = path.stat()
+    mode = found.st_mode
     if not stat.S_ISREG(mode):
         raise InvalidSettingError(f"{path} is not a regular file: name another")
+    if found.st_nlink > 1:
+        raise StoreUnsafeError(
+            f"{path} has {found.st_nlink} names (hard links), each of which would get a log of its own, and changes "
+            f"would be lost between them: find the others with `find / -xdev -samefile {path}`, and remove all but one"
+        )
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise StoreReadOnlyError(
             f"{path} is read-only (mode {mode & 0o777:04o}): make the file and its folder writable"
         )
+
+
+def create_file(path: Path) -> None:
+    """Make an empty file that its owner alone can read, unless there is one: SQLite gives its log the same mode.
+
+    Raises `StoreReadOnlyError`.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE_MODE))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreReadOnlyError(f"can't make {path} ({error.strerror}): make the folder writable") from error
 
 
 def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACHE_KIBIBYTES) -> Connection:

@@ -19,7 +19,7 @@ from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead, lock_file
-from queue_core.stores.sqlite.file import check_path, connect, inspect, page_bytes, prepare
+from queue_core.stores.sqlite.file import check_path, connect, create_file, inspect, page_bytes, prepare, real_path
 from queue_core.stores.sqlite.inherited import INHERITED
 from queue_core.stores.sqlite.reading import Readers
 from queue_core.stores.sqlite.signals import SocketSignals
@@ -69,7 +69,7 @@ class SqliteStore:
             vfs: the name of an apsw VFS to open the file with; "" is the usual one.
             open_syncer: makes the log durable, given its path; a test of power cuts brings its own.
         """
-        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - `resolve` would follow links: SQLite's files would move
+        self._path = real_path(path)
         self._durability = durability
         self._driver = driver or best_driver()
         self._vfs = vfs
@@ -89,6 +89,8 @@ class SqliteStore:
         INHERITED.let_go(self._driver, self._path)
         check_path(self._path)
         inspect(self._driver, self._path, self._vfs)
+        if not self._vfs:
+            create_file(self._path)
         self._file_lock = FileLock(lock_file(self._path))
         try:
             self._writer = prepare(self._driver, self._path, self._file_lock, self._vfs)
