@@ -16,7 +16,7 @@ from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from queue_core.verbs import Turn
 from tests.support.eventually import eventually_async
-from tests.support.slow_disk import SlowDisk
+from tests.support.slow_disk import HeldDisk, SlowDisk
 
 QUEUE = "q"
 
@@ -145,6 +145,37 @@ def test_nobody_is_answered_when_the_disk_does_not_confirm(sync_seconds: float) 
         turns.close()
 
     asyncio.run(main())
+
+
+def test_a_later_change_is_not_answered_before_an_earlier_one_whose_sync_goes_on() -> None:
+    told: list[object] = []
+
+    async def main() -> None:
+        clock = ManualClock()
+        # Just slow enough for the thread; the sync after it, which takes no time, makes the disk count as fast again.
+        store = HeldDisk(clock, seconds=[0.0, 9 * SLOW_SYNC_SECONDS], held_from=3)
+        service = QueueService(store, clock=clock)
+        service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        turns = LoopTurns(service)
+        await turns.run(_add)
+        turns.submit(_add, told.append)
+        await eventually_async(lambda: store.syncs == 3)
+        turns.submit(_add, told.append)
+        for _ in range(MAX_ROUNDS):
+            await asyncio.sleep(0)
+        store.gates[0].set()
+        await eventually_async(lambda: told == ["_2"] and store.syncs == 4)
+        store.gates[2].set()  # whoever syncs a third time is not held
+        turns.submit(_add, told.append)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert told == ["_2"]
+        store.gates[1].set()
+        await eventually_async(lambda: len(told) == 3)
+        turns.close()
+
+    asyncio.run(main())
+    assert told == ["_2", "_3", "_4"]
 
 
 def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_place() -> None:

@@ -1,7 +1,8 @@
 """A store in memory whose disk is watched, takes its time, and fails when told to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event
 
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError
@@ -37,3 +38,24 @@ class SlowDisk(MemoryStore):
         if self.sync_failure is not None:
             raise self.sync_failure
         self.durable += 1
+
+
+class HeldDisk(SlowDisk):
+    """Each sync takes as long as it is told to, and the later ones end only when each is let through."""
+
+    def __init__(self, clock: ManualClock, *, seconds: Sequence[float], held_from: int) -> None:
+        """Args:
+        seconds: of the first syncs, in order; those that follow take none.
+        held_from: the number, from 1 on, of the first sync that is held.
+        """
+        super().__init__(clock)
+        self._seconds = seconds
+        self._held_from = held_from
+        self.gates = [Event() for _ in range(16)]
+
+    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+        number = self.syncs + 1
+        self.sync_seconds = self._seconds[number - 1] if number <= len(self._seconds) else 0.0
+        super().sync(ticket, meanwhile=meanwhile)
+        if number >= self._held_from:
+            assert self.gates[number - self._held_from].wait(10)
