@@ -11,6 +11,7 @@ from queue_core.errors import (
     StoreCorruptError,
     StoreReadOnlyError,
     StoreUnavailableError,
+    StoreUnsafeError,
     StoreVersionError,
 )
 from queue_core.store import Store
@@ -106,6 +107,27 @@ def test_an_empty_file_becomes_a_queue(tmp_path: Path) -> None:
     a_queue(store)
     store.close()
     assert path.stat().st_size > 0
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_log_whose_file_is_gone_is_not_thrown_away(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "queue.db"
+    store = SqliteStore(path)
+    a_queue(store)
+    add(store, NewTask(b"kept"))
+    saved = {kind: path.with_name(f"queue.db{kind}").read_bytes() for kind in ("", "-wal")}
+    store.close()
+    path.with_name("queue.db-wal").write_bytes(saved["-wal"])  # as a crash leaves it
+    path.unlink()
+    if left == "an empty file":
+        path.touch()
+    with pytest.raises(StoreUnsafeError, match=r"queue\.db-wal"):
+        SqliteStore(path)
+    assert path.with_name("queue.db-wal").read_bytes() == saved["-wal"]
+    path.write_bytes(saved[""])
+    store = SqliteStore(path)
+    assert [each.payload for each in lease(store)] == [b"kept"]
+    store.close()
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:

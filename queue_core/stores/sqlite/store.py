@@ -4,7 +4,6 @@ Between processes a kernel file lock orders the writers; it is released before t
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead, lock_file
 from queue_core.stores.sqlite.file import check_path, connect, create_file, inspect, page_bytes, prepare, real_path
+from queue_core.stores.sqlite.identity import Identity
 from queue_core.stores.sqlite.inherited import INHERITED
 from queue_core.stores.sqlite.reading import Readers
 from queue_core.stores.sqlite.signals import SocketSignals
@@ -91,6 +91,7 @@ class SqliteStore:
         inspect(self._driver, self._path, self._vfs)
         if not self._vfs:
             create_file(self._path)
+        self._identity = Identity(self._path, self._clock)
         self._file_lock = FileLock(lock_file(self._path))
         try:
             self._writer = prepare(self._driver, self._path, self._file_lock, self._vfs)
@@ -102,7 +103,8 @@ class SqliteStore:
         self._pages_left = 0
         self._commits = 0
         syncer = self._open_syncer(self._beside("-wal"))
-        self._group = GroupSync(syncer, self._path)
+        self._identity.opened()
+        self._group = GroupSync(syncer, self._path, look=self._identity.check)
         is_strict = self._durability == "strict"
         self._ahead = None if is_strict else SyncAhead(syncer, self._group.fail)
         self._room = LogRoom(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer)) if is_strict else None
@@ -236,6 +238,10 @@ class SqliteStore:
         if not self._is_open:
             with self._lock:
                 self._open_anew()
+        if self._is_misplaced():
+            with self._unsaved() as step:
+                yield step
+            return
         try:
             with self._readers.glance() as step:
                 if not step.waits:
@@ -283,6 +289,8 @@ class SqliteStore:
         """See `Store.sync`."""
         if self._durability == "strict":
             self._group.wait(ticket, meanwhile=meanwhile)
+        else:
+            self._group.look(self._identity.glance)
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -305,6 +313,8 @@ class SqliteStore:
             if self._ahead is not None:
                 self._ahead.close()
             self._file_lock.acquire()
+            if self._is_misplaced():  # SQLite would remove the log by its name, which may be another file's by now
+                self._driver.leave_log(self._writer)
             # What can't be folded into the file stays in the log, and is read when the store is next opened.
             for connection in (*connections, self._writer):
                 with contextlib.suppress(self._driver.error):
@@ -356,8 +366,23 @@ class SqliteStore:
             raise StoreUnavailableError(f"{self._path} is gone since the fork: put it back, or open the store anew")
         self._open()
 
+    def _is_misplaced(self) -> bool:
+        """Whether a file that is opened now by its path would be another than that which is open."""
+        try:
+            self._identity.check()
+        except StoreUnavailableError:
+            return True
+        return False
+
     def _connect_reader(self) -> Connection:
-        return connect(self._driver, self._path, self._vfs, cache_kibibytes=READER_CACHE_KIBIBYTES)
+        connection = connect(self._driver, self._path, self._vfs, cache_kibibytes=READER_CACHE_KIBIBYTES)
+        try:
+            self._identity.check()
+        except StoreUnavailableError:
+            self._driver.leave_log(connection)
+            connection.close()
+            raise
+        return connection
 
     def _checkpoint_if_due(self) -> None:
         """Fold the log into the file while no other process writes: the log then starts again from its beginning.
