@@ -166,7 +166,15 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreFullError(StoreUnavailableError):
-    """No room is left; nothing was changed."""
+    """No room is left; nothing was changed.
+
+    Args:
+        is_alone: it was refused before it was tried: what shares its transaction is not concerned.
+    """
+
+    def __init__(self, message: str, *, is_alone: bool = False) -> None:
+        super().__init__(message)
+        self.is_alone = is_alone
 
 
 class OutcomeUnknownError(StoreUnavailableError):

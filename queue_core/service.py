@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Generic, TypeVar
 
 from queue_core.clock import Clock, seconds_between
-from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog
 from queue_core.notes import Notes
 from queue_core.storage_guard import StorageGuard
@@ -71,7 +71,7 @@ class QueueService:
         self._jitter = jitter
         self._wake = wake or self._signal
         self._sleep = sleep
-        self._storage = StorageGuard()
+        self._storage = StorageGuard(store.check_room)
 
     def commit(
         self, steps: Sequence[Step[T]], *, unit: Unit = "transaction", follow: Following[T] | None = None
@@ -80,6 +80,7 @@ class QueueService:
 
         Args:
             follow: asked after the steps for more of them, by what those did; each is run before the next is asked for.
+                Then a full disk is left to the caller, who knows what was asked for: see `Store.make_room`.
             unit: `verb` for a single step that changes something with one verb only; see `Store.begin`.
 
         A remote store that can't be reached is tried again for a few seconds, where nothing took effect: so a step must
@@ -87,7 +88,12 @@ class QueueService:
         `OutcomeUnknownError`, all of them may have.
         """
         if not self.store.is_remote:
-            return self._commit(steps, unit, follow)
+            try:
+                return self._commit(steps, unit, follow)
+            except StoreFullError:
+                if follow is not None or not self.store.make_room():
+                    raise
+            return self._commit(steps, unit, None)
         return self._insist(lambda: self._commit(steps, unit, follow))
 
     def _commit(self, steps: Sequence[Step[T]], unit: Unit, follow: Following[T] | None) -> Batch[T]:
@@ -99,7 +105,7 @@ class QueueService:
                 try:
                     outcomes.append(step(turn))
                 except StoreError as error:
-                    if not by_verb or not outcomes:
+                    if (not by_verb or not outcomes) and not (isinstance(error, StoreFullError) and error.is_alone):
                         raise
                     outcomes.append(error)  # the steps before it stand, and are to be told so
                 except QueueError as error:
@@ -146,7 +152,12 @@ class QueueService:
         Raises `OutcomeUnknownError` too when the change was made, and the disk failed to confirm it.
         """
         remote = self.store.is_remote
-        turn, outcome, ticket = self._insist(lambda: self._one(step, unit)) if remote else self._one(step, unit)
+        try:
+            turn, outcome, ticket = self._insist(lambda: self._one(step, unit)) if remote else self._one(step, unit)
+        except StoreFullError:
+            if not self.store.make_room():
+                raise
+            turn, outcome, ticket = self._one(step, unit)
         try:
             self.store.sync(ticket)
         except StoreUnavailableError as error:

@@ -1,6 +1,6 @@
 """Keeps adds within the store's limit of all payloads, at next to no cost where there is none."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from queue_core.admission import check_storage
 from queue_core.clock import MICROSECONDS, Instant
@@ -14,11 +14,16 @@ class StorageGuard:
     """That there is no limit is taken for granted for a second, so that a store without one is not asked with every
     add. From any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, check_room: Callable[[], None]) -> None:
+        """Args:
+        check_room: see `Store.check_room`.
+        """
+        self._check_room = check_room
         self._unlimited_at: Instant | None = None
 
     def check(self, transaction: Transaction, tasks: Sequence[NewTask], *, now: Instant) -> None:
-        """Raise `StorageLimitError` where these tasks would pass the limit."""
+        """Raise `StorageLimitError` where these tasks would pass the limit, `StoreFullError` while the disk is full."""
+        self._check_room()
         known_at = self._unlimited_at
         if known_at is not None and 0 <= now - known_at < KNOWN_SECONDS * MICROSECONDS:
             return

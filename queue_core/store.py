@@ -340,6 +340,12 @@ class Store(Protocol):
             meanwhile: called while the disk writes, before anything is durable; not at all where none is waited for.
         """
 
+    def check_room(self) -> None:
+        """Raise `StoreFullError` while there is no room for adds, as far as that is known; costs next to nothing."""
+
+    def make_room(self) -> bool:
+        """Give up what was kept for a full disk, which has refused a change; whether another try is worth it."""
+
     def check(self) -> Check:
         """Verify the file and recount everything: counters, indexes, names. Cost grows with the tasks."""
 

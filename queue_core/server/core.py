@@ -57,7 +57,7 @@ class ServerCore:
             else LoopTurns(self.service, after_turn=self._after_turn, returning=self.returning)
         )
         self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
-        self.readiness = Readiness(self.turns, self.service.clock, run=self.run)
+        self.readiness = Readiness(self.turns, self.service.store, self.service.clock, run=self.run)
         self.gate = Gate(options)
         self.hot = HotVerbs(self.gate, self.turns, self.waiting)
         self.lease_counts = LeaseCounts()

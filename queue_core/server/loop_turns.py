@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import structlog
 
-from queue_core.errors import QueueError, StoreError
+from queue_core.errors import QueueError, StoreError, StoreFullError
 from queue_core.server import events
 from queue_core.server.disk import Committed, Disk, Entry, new_entry
 from queue_core.server.returning import MAX_RETURNING, Returning
@@ -217,6 +217,11 @@ class LoopTurns:
             )
             everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
             return Committed(everybody, batch, len(entries))
+        except StoreFullError as error:
+            _send_back(followers)
+            if self._service.store.make_room():
+                return self._commit(entries, reads=0)
+            self._fail(entries, error)
         except StoreError as error:
             _send_back(followers)
             self._fail(entries, error)

@@ -1,10 +1,11 @@
-"""Whether the store takes changes: asked by a change, with one answer for all who ask within a second."""
+"""Whether the store takes changes, and adds too: asked by a change, once for all who ask within a second."""
 
 import asyncio
 
 from queue_core.clock import Clock
 from queue_core.errors import StoreError, StoreUnavailableError
 from queue_core.server.turns import Turns
+from queue_core.store import Store
 from queue_core.verbs import Turn
 
 KEPT_SECONDS = 1.0
@@ -17,12 +18,14 @@ PROBE = "readyz"
 class Readiness:
     """Lives in the server's loop."""
 
-    def __init__(self, turns: Turns, clock: Clock, *, run: str) -> None:
+    def __init__(self, turns: Turns, store: Store, clock: Clock, *, run: str) -> None:
         self._turns = turns
+        self._store = store
         self._clock = clock
         self._run = run
         self._asking: asyncio.Task[StoreError | None] | None = None
         self._asked_at = 0.0
+        self._wrote_at: float | None = None
 
     async def check(self) -> None:
         """Raise the `StoreError` that keeps the store from taking a change."""
@@ -37,6 +40,7 @@ class Readiness:
 
     async def _ask(self) -> StoreError | None:
         try:
+            self._store.check_room()
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._turns.run(self._probe)
         except StoreError as error:
@@ -46,5 +50,7 @@ class Readiness:
         return None
 
     def _probe(self, turn: Turn) -> None:
-        if self._turns.is_beside:
+        now = self._clock.monotonic()
+        if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= KEPT_SECONDS:
+            self._wrote_at = now
             turn.transaction.lead(PROBE, self._run, seconds=0.0, now=turn.now)

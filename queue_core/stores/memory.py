@@ -67,6 +67,13 @@ class MemoryStore(MemoryTransaction):
     def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
         """Memory is as durable as it will ever be."""
 
+    def check_room(self) -> None:
+        """See `Store.check_room`: there is no disk."""
+
+    def make_room(self) -> bool:
+        """See `Store.make_room`."""
+        return False
+
     def check(self) -> Check:
         """See `Store.check`; there are no counters apart from the tasks that could disagree."""
         return Check((), sum(len(queue.tasks) for queue in self._queues.values()))

@@ -92,6 +92,13 @@ class RemoteMemory:
         """See `Store.sync`."""
         self.memory.sync(ticket, meanwhile=meanwhile)
 
+    def check_room(self) -> None:
+        """See `Store.check_room`."""
+
+    def make_room(self) -> bool:
+        """See `Store.make_room`."""
+        return False
+
     def check(self) -> Check:
         """See `Store.check`."""
         return self.memory.check()

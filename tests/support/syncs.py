@@ -80,8 +80,8 @@ def traced(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
         if program.poll() is None:
             program.send_signal(signal.SIGTERM)
         program.wait(30)
-        ended = f"{program.pid} +++ "
-        eventually(lambda: any(line.startswith(ended) for line in trace.read_text(errors="replace").splitlines()))
+        ended = [str(program.pid), "+++"]
+        eventually(lambda: any(line.split()[:2] == ended for line in trace.read_text(errors="replace").splitlines()))
 
 
 def events(trace: Path) -> list[Event]:

@@ -270,6 +270,13 @@ class PostgresStore:
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
+    def check_room(self) -> None:
+        """See `Store.check_room`: its engine tells of that with each change."""
+
+    def make_room(self) -> bool:
+        """See `Store.make_room`."""
+        return False
+
     def check(self) -> Check:
         """See `Store.check`."""
         with self._link.lend(seconds=inf) as wire:

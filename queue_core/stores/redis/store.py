@@ -94,6 +94,13 @@ class RedisStore:
     def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
         """Redis has answered, so it is as durable as it will be."""
 
+    def check_room(self) -> None:
+        """See `Store.check_room`: its engine tells of that with each change."""
+
+    def make_room(self) -> bool:
+        """See `Store.make_room`."""
+        return False
+
     def check(self) -> Check:
         """See `Store.check`. For a store at rest: it takes many steps."""
         return check(self._calls)

@@ -103,11 +103,18 @@ class LogRoom:
         self._most_pages = most_pages + SPARE_PAGES
         self._pages = 0
 
+    def take_all(self) -> None:
+        """Make the log as long as it gets. As `keep`, only within a write transaction."""
+        self._grow(self._most_pages)
+
     def keep(self, used_pages: int) -> None:
         """Grow if it is time. Only within a write transaction: SQLite keeps everybody else off the log meanwhile."""
         if used_pages < FEWEST_PAGES or used_pages + SPARE_PAGES <= self._pages or self._pages >= self._most_pages:
             return
-        self._pages = min(2 * used_pages, self._most_pages)
+        self._grow(min(2 * used_pages, self._most_pages))
+
+    def _grow(self, pages: int) -> None:
+        self._pages = pages
         try:
             self._syncer.grow(LOG_HEAD_BYTES + self._pages * self._frame_bytes)
         except OSError:

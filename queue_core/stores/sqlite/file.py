@@ -166,8 +166,8 @@ def _check_no_log(path: Path) -> None:
     log = path.with_name(path.name + LOG_SUFFIX)
     if size := _size(log):
         raise StoreUnsafeError(
-            f"{path} is {'empty' if path.exists() else 'missing'}, but its log {log} ({size} bytes) is there and would be "
-            "thrown away: put the file back; or, to begin anew, move the log away"
+            f"{path} is {'empty' if path.exists() else 'missing'}, but its log {log} ({size} bytes) is there, and "
+            "would be thrown away: put the file back; or, to begin anew, move the log away"
         )
 
 

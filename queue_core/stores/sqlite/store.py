@@ -16,18 +16,21 @@ from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, S
 from queue_core.store import Check, Meanwhile, Ticket, Unit
 from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
-from queue_core.stores.sqlite.driver import Connection, Driver, best_driver
+from queue_core.stores.sqlite.driver import Connection, Driver, Row, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead, lock_file
 from queue_core.stores.sqlite.file import check_path, connect, create_file, inspect, page_bytes, prepare, real_path
 from queue_core.stores.sqlite.identity import Identity
 from queue_core.stores.sqlite.inherited import INHERITED
 from queue_core.stores.sqlite.reading import Readers
+from queue_core.stores.sqlite.reserve import Reserve
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.step import Known, Step
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 
 CHECKPOINT_PAGES = 2000  # twice as many were tried: pages then take longer to find in the log than is gained
 CHECKPOINT_COMMITS = 500
+MAX_TRIES = 16
+"""Of a checkpoint on a full disk: more than there are pieces of the reserve."""
 READER_CACHE_KIBIBYTES = 4096
 
 
@@ -93,8 +96,9 @@ class SqliteStore:
             create_file(self._path)
         self._identity = Identity(self._path, self._clock)
         self._file_lock = FileLock(lock_file(self._path))
+        self._reserve = Reserve(self._path, self._clock)
         try:
-            self._writer = prepare(self._driver, self._path, self._file_lock, self._vfs)
+            self._writer = self._prepare()
         except BaseException:
             self._file_lock.close()
             raise
@@ -104,12 +108,22 @@ class SqliteStore:
         self._commits = 0
         syncer = self._open_syncer(self._beside("-wal"))
         self._identity.opened()
+        if not self._vfs:
+            self._reserve.take()
         self._group = GroupSync(syncer, self._path, look=self._identity.check)
-        is_strict = self._durability == "strict"
-        self._ahead = None if is_strict else SyncAhead(syncer, self._group.fail)
-        self._room = LogRoom(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer)) if is_strict else None
+        self._is_strict = self._durability == "strict"
+        self._ahead = None if self._is_strict else SyncAhead(syncer, self._group.fail)
+        self._room = LogRoom(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer))
         self._known = Known()
         self._is_open = True
+
+    def _prepare(self) -> Connection:
+        try:
+            return prepare(self._driver, self._path, self._file_lock, self._vfs)
+        except StoreUnavailableError:  # a full disk has no room for the log's index; some libraries call that otherwise
+            if not self._reserve.spend():
+                raise
+        return prepare(self._driver, self._path, self._file_lock, self._vfs)
 
     def _beside(self, suffix: str) -> Path:
         return self._path.with_name(self._path.name + suffix)
@@ -185,7 +199,7 @@ class SqliteStore:
                 if step.arriving:
                     arriving.let_wait(step)
                 step.write()
-                if self._room is not None:
+                if self._is_strict:
                     self._room.keep(self._log.pages)
                 self._cursor.execute("COMMIT")
             except BaseException as failure:
@@ -292,6 +306,30 @@ class SqliteStore:
         else:
             self._group.look(self._identity.glance)
 
+    def check_room(self) -> None:
+        """See `Store.check_room`."""
+        if self._reserve.is_spent:
+            self._reserve.check()
+
+    def make_room(self) -> bool:
+        """See `Store.make_room`. What the reserve leaves is turned into a log of full length at once, and into pages of
+        the file, before others can take it."""
+        if not self._reserve.spend():
+            return False
+        self.enter(to_keep=False)
+        self._room.take_all()
+        try:
+            self._roll_back()
+        finally:
+            self._unlock()
+        with self._lock:
+            self._file_lock.acquire()
+            try:
+                self._fold_log()
+            finally:
+                self._file_lock.release()
+        return True
+
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     def check(self) -> Check:
@@ -313,7 +351,9 @@ class SqliteStore:
             if self._ahead is not None:
                 self._ahead.close()
             self._file_lock.acquire()
-            if self._is_misplaced():  # SQLite would remove the log by its name, which may be another file's by now
+            # SQLite would remove the log by its name, which may be another file's by now; and on a full disk there is no
+            # room for a new one.
+            if self._is_misplaced() or self._reserve.is_spent:
                 self._driver.leave_log(self._writer)
             # What can't be folded into the file stays in the log, and is read when the store is next opened.
             for connection in (*connections, self._writer):
@@ -390,20 +430,29 @@ class SqliteStore:
         A reader may hold a part of it back; then the next attempt waits until the log has grown as much again. Where
         the log is not synced with every commit, that begins beforehand, unless the disk falls behind.
         """
-        if not self._is_checkpoint_due():
-            return
+        if self._is_checkpoint_due():
+            self._fold_log()
+
+    def _fold_log(self) -> None:
         self._commits = 0
-        try:
-            row = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except self._driver.error as error:
-            # On a full disk what was committed stays in the log. After any other failure a second attempt might
-            # succeed over pages that the kernel has dropped.
-            self._pages_left = self._log.pages
-            if not isinstance(self._driver.translate(error, str(self._path)), StoreFullError):
-                self._group.fail(OSError(str(error)))
-            return
+        row = self._checkpoint()
         held_back = row is None or row[0] or row[1] != row[2]
         self._pages_left = self._log.pages if held_back else 0
+
+    def _checkpoint(self) -> Row | None:
+        """What became of it; None: it failed."""
+        for _ in range(MAX_TRIES):
+            try:
+                return self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            except self._driver.error as error:
+                # On a full disk what was committed stays in the log. After any other failure a second attempt might
+                # succeed over pages that the kernel has dropped.
+                if not isinstance(self._driver.translate(error, str(self._path)), StoreFullError):
+                    self._group.fail(OSError(str(error)))
+                    return None
+                if not self._reserve.spend():
+                    return None
+        return None
 
     def _is_checkpoint_due(self) -> bool:
         if not self._log.is_told:
