@@ -4,6 +4,7 @@ READY and DELAYED are told apart by `eta <= now`; LEASED is live while `eta > no
 time does by itself, and every verb settles before it looks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -107,6 +108,25 @@ def postpone(task: Task, *, eta: Instant, now: Instant) -> Task:
     state = TaskState.READY if moved <= now else TaskState.DELAYED
     spent = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
     return replace(task, state=state, eta=moved, ready_at=moved, spent=spent)
+
+
+def fitting(sizes: Sequence[int], *, total_bytes: int, each_bytes: int, least: int) -> int:
+    """How many tasks of these sizes (`size_of`), from the first, one lease takes: as long as they come to at most
+    `total_bytes`, with `each_bytes` more for each; and `least` of them whatever their size.
+
+    Source: App Engine, which returns fewer tasks than it was asked for where more would come to over 32 MB.
+    """
+    total = 0
+    for number, size in enumerate(sizes):
+        total += size + each_bytes
+        if total > total_bytes and number >= least:
+            return number
+    return len(sizes)
+
+
+def size_of(payload_bytes: int, tag: str | None, name: str | None) -> int:
+    """Bytes that count for a task: those of its payload, its tag and the name it was given."""
+    return payload_bytes + len((tag or "").encode()) + len((name or "").encode())
 
 
 def lease(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:

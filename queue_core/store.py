@@ -27,6 +27,7 @@ from queue_core.verb_values import (
     Release,
     Renewal,
     Renewed,
+    Room,
     Storage,
     Unit,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Release",
     "Renewal",
     "Renewed",
+    "Room",
     "Signals",
     "Storage",
     "Store",
@@ -91,7 +93,9 @@ class Transaction(Protocol):
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         """Lease leasable tasks in eta order, ties by id. A paused queue grants none.
 
-        Remembers the instant `request.worker` was first seen; raises `WorkerRetiredError` for a retired one.
+        Where the request has a `room`, the first task that does not fit ends the lease: it and those after it are left
+        as they are, not charged. Remembers the instant `request.worker` was first seen; raises `WorkerRetiredError` for
+        a retired one.
         """
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
+from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errand import errand_of
 from queue_core.errors import OutcomeUnknownError
@@ -27,16 +28,41 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """Room for leased tasks in one answer, in bytes: a task that does not fit is not leased at all.
+
+    Args:
+        total_bytes: for all tasks together.
+        each_bytes: for each task, besides its payload, its tag and the name it was given.
+        least: this many tasks are leased whatever their size, so that no task is too large to be leased.
+    """
+
+    total_bytes: int
+    each_bytes: int = 0
+    least: int = 1
+
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """How many tasks of these sizes, from the first, there is room for: see `semantics.fitting`."""
+        return semantics.fitting(sizes, total_bytes=self.total_bytes, each_bytes=self.each_bytes, least=self.least)
+
+    def after(self, sizes: Sequence[int]) -> "Room":
+        """The room that is left after tasks of these sizes."""
+        taken = sum(sizes) + len(sizes) * self.each_bytes
+        return Room(max(0, self.total_bytes - taken), self.each_bytes, max(0, self.least - len(sizes)))
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRequest:
     """What a lease asks for: up to `count` tasks of `tags`, held by `worker` ("" is nobody).
 
-    `seconds` None: the queue's own `lease_seconds`.
+    `seconds` None: the queue's own `lease_seconds`. `room` None: tasks of any size together.
     """
 
     count: int
     seconds: float | None
     tags: TagFilter
     worker: str
+    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
+    Room,
     Transaction,
 )
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
@@ -112,10 +113,11 @@ class Turn(Notes):
         seconds: float | None,
         tags: TagFilter = ANY,
         worker: str = "",
+        room: Room | None = None,
         call: ClientCall | None = None,
     ) -> Granted:
         """A repeat of `call` gets the leases that it was granted, as far as they are held still, or others."""
-        request = _lease_request(count, seconds, tags, worker)
+        request = _lease_request(count, seconds, tags, worker, room)
         if call is None:
             return self._lease(self.transaction, queue, request)
 
@@ -156,6 +158,7 @@ class Turn(Notes):
         seconds: float | None,
         tags: TagFilter = ANY,
         worker: str = "",
+        room: Room | None = None,
         call: ClientCall | None = None,
     ) -> tuple[Granted, Sequence[str]]:
         """Delete, then lease: what was granted, and the tokens that were not current.
@@ -164,8 +167,8 @@ class Turn(Notes):
         are held still. Raises `WorkerRetiredError` after the deletions took effect; every other error before.
         """
         if not deletions:
-            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker, call=call), []
-        request = _lease_request(count, seconds, tags, worker)
+            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker, room=room, call=call), []
+        request = _lease_request(count, seconds, tags, worker, room)
         _check_deletions(deletions)
         if call is None:
             granted, lost = self._exchange(self.transaction, queue, deletions, request)
@@ -429,13 +432,13 @@ class Turn(Notes):
                 self.wakes[key] = self.wakes.get(key, 0) + page.stats.ready
 
 
-def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: str) -> LeaseRequest:
+def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: str, room: Room | None) -> LeaseRequest:
     limits.check_lease_count(count)
     check_filter(tags)
     limits.check_worker(worker)
     if seconds is not None:
         limits.check_lease_seconds(seconds)
-    return new_request(count, seconds, tags, worker)
+    return new_request(count, seconds, tags, worker, room)
 
 
 def _check_deletions(deletions: Sequence[Deletion]) -> None:

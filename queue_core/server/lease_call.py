@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from queue_core.building import builder
 from queue_core.errors import QueueError
-from queue_core.store import ClientCall, Deletion, Granted
+from queue_core.store import ClientCall, Deletion, Granted, Room
 from queue_core.task import TagFilter
 from queue_core.verbs import Turn
 from queue_core.waiters import Waiter
@@ -53,6 +53,8 @@ class LeaseCall:
     """The client's call that this is, if it may be sent again."""
     has_deleted: bool = False
     """Whether its deletions took effect: whatever becomes of the lease, that is to be told."""
+    room: Room | None = None
+    """Room for the leased tasks in the answer."""
     lost: tuple[str, ...] = ()
     is_over: bool = False
     ends_at: float | None = None
@@ -78,6 +80,7 @@ class LeaseCall:
             tags=self.tags,
             worker=self.worker,
             call=call,
+            room=self.room,
         )
         self.lost = tuple(lost)
         if call is not None and call.is_repeat and not granted.leases:
@@ -92,7 +95,13 @@ class LeaseCall:
         if call is not None:
             call = replace(call, session=call.session + WAITED)
         return turn.lease(
-            self.queue, count=self.count, seconds=self.seconds, tags=self.tags, worker=self.worker, call=call
+            self.queue,
+            count=self.count,
+            seconds=self.seconds,
+            tags=self.tags,
+            worker=self.worker,
+            room=self.room,
+            call=call,
         )
 
     def stop_timer(self) -> None:

@@ -70,7 +70,11 @@ class MemoryTransaction(MemoryQueues):
         if held.spec.paused:
             return Granted((), tuple(expired))
         granted = []
-        for task in held.ready(request.tags)[: request.count]:
+        ready = held.ready(request.tags)[: request.count]
+        if request.room is not None:
+            sizes = [semantics.size_of(len(task.payload), task.tag, task.name) for task in ready]
+            ready = ready[: request.room.fitting(sizes)]
+        for task in ready:
             leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
             held.tasks[task.id] = leased
             held.count(task.tag, "leased")

@@ -29,7 +29,7 @@ def store() -> Iterator[RedisStore]:
 
 def lease_call(store: RedisStore, number: int, *, count: int = 2, now: Instant = START) -> Answer:
     """A lease as the call `number` of one session."""
-    request = pack(">QqdHB", now, 10_000_000, 10.0, count, 0)
+    request = pack(">QqdHBIIB", now, 10_000_000, 10.0, count, 0, 0, 0, 0)
     return store._calls.link.call("lease", [key_of(QUEUE)], [request, "w1"], once=("session", number))
 
 
@@ -112,7 +112,7 @@ def test_an_exchange_that_comes_again_deletes_and_leases_once(store: RedisStore)
     answers = set()
     for _ in range(2):
         token = pack(">QQ", *map(int, held.token.split(".")))
-        request = pack(">QqdHB", at(1), 10_000_000, 10.0, 1, 0)
+        request = pack(">QqdHBIIB", at(1), 10_000_000, 10.0, 1, 0, 0, 0, 0)
         cells: list[Cell] = [pack(">H", 1), token, request, "w1"]
         answers.add(store._calls.link.call("exchange", [key_of(QUEUE)], cells, once=("session", 1)))
     assert len(answers) == 1

@@ -12,7 +12,7 @@ from queue_core.clock import START
 from queue_core.errors import InvalidSettingError, UnknownQueueError
 from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
-from queue_core.store import ClientCall, Deletion, LeaseRequest, Release, Renewal, Store
+from queue_core.store import ClientCall, Deletion, LeaseRequest, Release, Renewal, Room, Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, TaskState
@@ -94,6 +94,19 @@ def test_an_exchange_deletes_on_all_shards_and_leases_the_next(store: Store) -> 
     assert [outcome and outcome.finished.name for outcome in outcomes] == names(held)
     assert len(granted.leases) == 6
     assert stats(store).deleted_total == 6
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_the_room_of_a_lease_is_that_of_all_shards_together(store: Store, count: int) -> None:
+    for number in range(12):
+        add(store, NewTask(b"x" * (3000 if number % 2 else 100)))
+    with store.begin() as transaction:
+        granted = transaction.lease(QUEUE, LeaseRequest(count, None, ANY, "w1", Room(7000)), now=START)
+        first = transaction.lease(QUEUE, LeaseRequest(count, None, ANY, "w1", Room(1)), now=START)
+    sizes = [len(held.payload) for held in granted.leases]
+    assert sum(sizes) <= 7000
+    assert len(sizes) > 2
+    assert len(first.leases) == 1
 
 
 def test_a_delayed_task_is_moved_wherever_it_is(store: Store) -> None:

@@ -10,7 +10,7 @@ from queue_core.building import LazyList, builder, missing
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed
+from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, Room
 from queue_core.stores.postgres import exchanging, queues, told
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.adding import etas_of, given, outcome_of
@@ -22,8 +22,22 @@ from queue_core.verb_values import handed_over
 
 _EXCHANGE = Statement(
     "towline_exchange",
-    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-    (pack.text, pack.int8, pack.int8s, pack.int8s, pack.int4, pack.float8, pack.int2, pack.texts, pack.text, *MARK),
+    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $13, $14, $10, $11, $12)",
+    (
+        pack.text,
+        pack.int8,
+        pack.int8s,
+        pack.int8s,
+        pack.int4,
+        pack.float8,
+        pack.int2,
+        pack.texts,
+        pack.text,
+        pack.int8,
+        pack.int4,
+        pack.int4,
+        *MARK,
+    ),
 )
 _RETELL = "SELECT * FROM towline.retell(%s, %s, %s::text::xid8)"
 _RENEW = Statement(
@@ -164,6 +178,7 @@ def _exchange(
             _FILTERS[request.tags.kind],
             request.tags.tags,
             request.worker,
+            *_bounds(request.room),
         )
     except AnswerLostError as lost:
         rows = _told_again(step, lost, queue, now=now)
@@ -173,11 +188,18 @@ def _exchange(
         refuse(refusal, note)
     outcomes = [] if fences is None else _deleted(step, queue, fences, numbers, texts, now=now)
     expired = _expired(step, queue, settled) if settled else ()
+    if note:
+        for tag, number in json.loads(note):
+            step.note_ripe(queue, tag, number)
     if not rows:
         return outcomes, Granted((), expired, bool(flags & _UNSETTLED), bool(flags & _REFUSED))
     if len(rows) > 1:
         rows.sort(key=_order)
     return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
+
+
+def _bounds(room: Room | None) -> tuple[int | None, int, int]:
+    return (None, 0, 1) if room is None else (room.total_bytes, room.each_bytes, room.least)
 
 
 def _told_again(step: Step, lost: AnswerLostError, queue: str, *, now: Instant) -> list[Row]:

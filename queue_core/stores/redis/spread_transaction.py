@@ -12,6 +12,7 @@ from zlib import crc32
 
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
+from queue_core.semantics import size_of
 from queue_core.stats import FinishedLease
 from queue_core.store import (
     Added,
@@ -133,7 +134,10 @@ class SpreadTransaction(SpreadAdministering):
             if len(leases) == request.count:
                 break
             index = (first + step) % spread.size
-            asked = replace(request, count=request.count - len(leases))
+            room = None if request.room is None else request.room.after([_size_of(lease) for lease in leases])
+            if room is not None and leases and not room.total_bytes:
+                break
+            asked = replace(request, count=request.count - len(leases), room=room)
             try:
                 some = self._plain.lease(spread.shard(index), asked, now=now)
             except WorkerRetiredError:
@@ -325,3 +329,7 @@ class SpreadTransaction(SpreadAdministering):
 
 def _outer_added(added: Added, spread: Spread | None, index: int) -> Added:
     return added if spread is None else replace(added, name=spread.outer_name(added.name, index))
+
+
+def _size_of(lease: Lease) -> int:
+    return size_of(len(lease.payload), lease.tag, lease.name)

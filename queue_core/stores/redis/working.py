@@ -23,7 +23,7 @@ from queue_core.task import Lease
 from queue_core.verb_values import handed_over
 
 _UNSETTLED, _REFUSED = 2, 4
-_REQUEST = Struct(">QqdHB")
+_REQUEST = Struct(">QqdHBIIB")
 _DELAYED = Struct(">QQQqd")
 _HEAD = Struct(">QH")
 _RELEASE = Struct(">qdBH")
@@ -150,8 +150,10 @@ def settle(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[
 
 def _request(request: LeaseRequest, now: Instant) -> list[Cell]:
     kind, tags = pack_filter(request.tags)
+    room = request.room
+    bounds = (0, 0, 0) if room is None else (max(1, room.total_bytes), room.each_bytes, room.least)
     return [
-        _REQUEST.pack(now, _microseconds(request.seconds), request.seconds or 0.0, request.count, kind),
+        _REQUEST.pack(now, _microseconds(request.seconds), request.seconds or 0.0, request.count, kind, *bounds),
         request.worker,
         *tags,
     ]

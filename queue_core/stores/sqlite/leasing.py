@@ -1,19 +1,21 @@
 """The lease verb: settle, find the tasks in order, take them, all in the caller's transaction."""
 
 import heapq
+import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from queue_core import semantics
+from queue_core import limits, semantics
 from queue_core.admission import check_lease_time
 from queue_core.building import LazyList, builder
 from queue_core.clock import Instant, after
-from queue_core.semantics import is_delayed_until, unspent_end
-from queue_core.store import Granted, LeaseRequest
+from queue_core.semantics import is_delayed_until, size_of, unspent_end
+from queue_core.store import Granted, LeaseRequest, Room
 from queue_core.stores.sqlite.counts import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import (
+    LONG_PAYLOAD_BYTES,
     among,
     by_ids,
     load,
@@ -61,6 +63,9 @@ _SET = (
 )
 TAKE = by_ids(f"{_SET} WHERE {{ids}}")
 """Leases them."""
+_LENGTHS = "SELECT id, length(payload) FROM payloads WHERE id IN (SELECT value FROM json_each(?))"
+_MOST_BYTES_OF_SHORT = LONG_PAYLOAD_BYTES + limits.MAX_TAG_BYTES + limits.MAX_TASK_NAME_CHARACTERS
+"""What `size_of` comes to at most for a task whose payload lies in its row."""
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
 new_lease = builder(Lease)
@@ -81,6 +86,8 @@ def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Gran
     rows = _candidates(step, queue, request.tags, count=request.count)
     if settled.horizon is not None:
         rows = [row for row in rows if (row[0], row[1]) < settled.horizon]
+    if request.room is not None and len(rows) > request.room.least:
+        rows = _fitting(step, rows, request.room)
     if not rows:
         return Granted((), settled.expired, unsettled)
     leases = take(step, queue, rows, seconds=seconds, worker=request.worker, now=now)
@@ -121,6 +128,17 @@ def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> 
     first = islice(in_order(step, tag_ids, limit=count), count)
     rows = (step.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
     return [row for row in rows if row is not None]
+
+
+def _fitting(step: Step, rows: list[Row], room: Room) -> list[Row]:
+    """The first rows, as many as there is room for. A long payload is measured without being read."""
+    long = [row[1] for row in rows if row[8] is None]
+    if not long and len(rows) * (_MOST_BYTES_OF_SHORT + room.each_bytes) <= room.total_bytes:
+        return rows
+    lengths: dict[int, int] = dict(step.connection.execute(_LENGTHS, (json.dumps(long),)).fetchall()) if long else {}
+    tags = step.tags_of([row[2] for row in rows])
+    sizes = [size_of(lengths[row[1]] if row[8] is None else len(row[8]), tags[row[2]], row[6]) for row in rows]
+    return rows[: room.fitting(sizes)]
 
 
 def first_ready(queue: QueueRow, tag_id: int | None, find: First = FIRST) -> tuple[str, int]:

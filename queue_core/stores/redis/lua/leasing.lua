@@ -1,6 +1,6 @@
 -- The lease verb: settle, find the tasks in order, take them.
 
-local LEASE_REQUEST = '>I8i8dI2B'
+local LEASE_REQUEST = '>I8i8dI2BI4I4B'
 local WORKER_TIMES = '>I8I8'                       -- first seen, retired; 0: never
 
 local function times_of(packed)
@@ -128,9 +128,19 @@ local function count_leased(queue, tag, number)
     counts[READY] - number, counts[LEASED] + number, counts[LEASES] + number
 end
 
--- Lease these tasks (members and etas in turn), of which one set is rid already. Returns the leases as their holder
--- gets them and, shorter, as they are kept for a call that comes again: id and `leased_at`.
-local function take(queue, rows, popped, worker, lease_us)
+-- Put back those tasks, from a place in `rows` on, of which a set was rid.
+local function put_back(set, rows, from)
+  local back = {}
+  for at = from, #rows, 2 do
+    back[#back + 1], back[#back + 2] = text_of(tonumber(rows[at + 1])), rows[at]
+  end
+  call_many('ZADD', set, back)
+end
+
+-- Lease these tasks (members and etas in turn), of which one set is rid already, as long as there is room for them (nil:
+-- any). Returns the leases as their holder gets them and, shorter, as they are kept for a call that comes again: id and
+-- `leased_at`.
+local function take(queue, rows, popped, worker, lease_us, room)
   local keys, now = queue.keys, queue.now
   local fields = {}
   for index = 1, #rows, 2 do fields[index], fields[index + 1] = rows[index], AS_HELD .. rows[index] end
@@ -139,9 +149,20 @@ local function take(queue, rows, popped, worker, lease_us)
   local end_text = text_of(end_at)
   local leases, kept, leased = {}, {}, {}
   local untagged, tagged, of_tag = {}, nil, nil
+  local total = 0
   for at = 1, #rows, 2 do
     local member, body, held = rows[at], cells[at], cells[at + 1]
     local tag, name, is_long = heads_of(body)
+    local payload = ''
+    if room then
+      -- A long payload is measured before it is read: one that does not fit stays where it is.
+      total = total + #body - BODY_BYTES + room.each
+        + (is_long and call('HSTRLEN', keys.payloads, member) or 0)
+      if total > room.total and at > 2 * room.least then
+        if popped then put_back(popped, rows, at) end
+        break
+      end
+    end
     local packed, expires_at, expires_text = nil, end_at, end_text
     local id, ready_at = id_of(member), tonumber(rows[at + 1])
     local number, leased_at = 1, now
@@ -173,7 +194,7 @@ local function take(queue, rows, popped, worker, lease_us)
       end
       members[#members + 1] = member
     end
-    local payload = is_long and call('HGET', keys.payloads, member) or ''
+    if is_long then payload = call('HGET', keys.payloads, member) end
     local lease = pack(LEASE, id, leased_at, expires_at, ready_at, number, #body + #payload)
     leases[#leases + 1] = lease .. body .. payload
     kept[#kept + 1] = sub(lease, 1, 16)
@@ -189,16 +210,18 @@ local function take(queue, rows, popped, worker, lease_us)
       count_leased(queue, tag, #members)
     end
   end
-  call_many('ZADD', keys.leased, leased)
+  if #leased > 0 then call_many('ZADD', keys.leased, leased) end
   return concat(leases), concat(kept)
 end
 
 -- What a lease asks for, of the arguments from `at` to `last`: now, length (-1: the queue's own), count and kind of
--- filter; the worker; tags.
+-- filter, room for the tasks in all and for what comes with each (0 in all: there is no bound), how many are leased
+-- whatever their size; the worker; tags.
 function parse_request(args, at, last)
-  local _, lease_us, seconds, count, kind = parse(LEASE_REQUEST, args[at])
+  local _, lease_us, seconds, count, kind, total, each, least = parse(LEASE_REQUEST, args[at])
   return { lease_us = lease_us, seconds = seconds, count = count, kind = kind, worker = args[at + 1],
-    tags = { unpack(args, at + 2, last) } }
+    tags = { unpack(args, at + 2, last) },
+    room = total > 0 and count > least and { total = total, each = each, least = least } or nil }
 end
 
 -- What refuses a lease, before anything is written: too long a lease, or nil.
@@ -222,7 +245,7 @@ function grant(queue, request, seen_at)
   if queue.spec.is_paused then return flags % UNSETTLED, expired, '', '' end
   local rows, popped = candidates(queue, request, horizon)
   if #rows == 0 then return flags, expired, '', '' end
-  return flags, expired, take(queue, rows, popped, request.worker, request.lease_us)
+  return flags, expired, take(queue, rows, popped, request.worker, request.lease_us, request.room)
 end
 
 -- Arguments: the request.
