@@ -78,7 +78,11 @@ class QueueApi(Protocol):
         worker: str = "",
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
-        """Lease up to `count` tasks; with `wait_seconds`, return as soon as there is one."""
+        """Lease up to `count` tasks; with `wait_seconds`, return as soon as there is one.
+
+        All payloads are in memory at once: through a server fewer than `count` come where they would be over 8 MiB
+        together; in process it is for the caller to ask for no more than it can hold.
+        """
 
     def exchange(
         self,

@@ -202,8 +202,9 @@ class QueueService:
 
     def is_late(self, leases: Sequence[Lease]) -> bool:
         """Whether leases that were just granted began a while ago: the link to the store was cut meanwhile, or it was
-        away. Who gets them would trust them for too long: give them back, and lease again."""
-        if not leases or not self.store.is_remote:
+        away. Who gets them would trust them for too long: give them back, and lease again. Nobody trusts leases of no
+        time, and those can't be given back."""
+        if not leases or not self.store.is_remote or leases[0].expires_at <= leases[0].leased_at:
             return False
         return seconds_between(leases[0].leased_at, self.clock.now()) > LATE_SECONDS
 

@@ -26,12 +26,15 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
 from queue_core.service import Step
-from queue_core.store import Added, ClientCall, Renewed, Unit
+from queue_core.store import Added, ClientCall, Renewed, Room, Unit
 from queue_core.task import NewTask
 from queue_core.verb_values import handed_over
 from queue_core.verbs import Turn
 
 JSON = b"application/json"
+ROOM = Room(8 << 20, each_bytes=512)
+"""Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
+of this."""
 MAX_PREPARED_LEASES = 8
 """Of more than these an answer takes longer to make than the disk does, and is not to keep it waiting."""
 
@@ -199,6 +202,7 @@ class HotVerbs:
             answering.prepare,
             size_bytes=len(request.body),
             client_call=request.call,
+            room=ROOM,
         )
         self._waiting.start(call)
         return call

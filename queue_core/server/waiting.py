@@ -183,6 +183,8 @@ class WaitingLeases:
     # -- one call -------------------------------------------------------------------------------------------------
 
     def _exchange(self, call: LeaseCall, turn: Turn) -> LeaseAnswer:
+        if call.is_over and not call.deletions:
+            return LeaseAnswer(NOTHING)  # its caller hung up before its turn
         call.news = self._news.get(call.queue, 0)
         return call.exchange(turn)
 

@@ -150,9 +150,10 @@ def read_reply(connection: socket.socket) -> Reply:
     head, _, body = data.partition(b"\r\n\r\n")
     status, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    while len(body) < int(headers.get("content-length", "0")):
-        body += _some(connection)
-    return Reply(int(status.split(" ")[1]), headers, body)
+    whole = bytearray(body)
+    while len(whole) < int(headers.get("content-length", "0")):
+        whole += _some(connection)
+    return Reply(int(status.split(" ")[1]), headers, bytes(whole))
 
 
 def _some(connection: socket.socket) -> bytes:

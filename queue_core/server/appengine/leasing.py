@@ -1,7 +1,7 @@
 """QueryAndOwnTasks, ModifyTaskLease and Delete: what a worker calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
@@ -20,18 +20,13 @@ from queue_core.server.appengine.fields import (
 )
 from queue_core.server.appengine.schema import Record
 from queue_core.service import Step
-from queue_core.store import Granted, Release
-from queue_core.task import ANY, UNTAGGED, Lease, TagFilter, TaskState
+from queue_core.store import Granted, Room
+from queue_core.task import ANY, Lease, TagFilter, TaskState
 from queue_core.verbs import Turn
 
-MAX_ANSWER_BYTES = 32 << 20
-"""Of all tasks of one lease; fewer are leased when more would come together."""
-TASK_FRAME_BYTES = 64
-"""What a task adds to an answer beside its payload, name and tag, at most."""
-SURE_TO_FIT = 30
-"""So many tasks of the largest size fit in an answer."""
-TASKS_PER_VERB = 100
-"""Further tasks are leased in portions, so that those beyond the answer's bound are few."""
+ROOM = Room(32 << 20, each_bytes=64)
+"""Room for the tasks of one answer. Source: App Engine's documentation, by which fewer tasks are returned where more
+than 32 MB would come together. Besides its payload, its tag and its name, a task takes less than 64 bytes."""
 
 
 # -- QueryAndOwnTasks -------------------------------------------------------------------------------------------------
@@ -78,49 +73,14 @@ def _wish(queue: str, record: Record) -> LeaseWish:
 
 
 def grant(turn: Turn, wish: LeaseWish, *, worker: str) -> Granted:
-    """Lease what was asked for, or as much of it as fits in an answer."""
-    if wish.count <= SURE_TO_FIT:
-        return _lease(turn, wish, worker)
-    if wish.seconds == 0:  # these leases end at once: what does not fit is left as if it had been worked on
-        granted = _lease(turn, wish, worker)
-        return replace(granted, leases=granted.leases[: _fitting(granted.leases)])
-    leases: list[Lease] = []
-    asked = SURE_TO_FIT
-    while True:
-        granted = _lease(turn, replace(wish, count=asked), worker)
-        leases += granted.leases
-        fitting = _fitting(leases)
-        if fitting < len(leases):
-            too_many = [Release(lease.token, None, "uncounted") for lease in leases[fitting:]]
-            turn.release(wish.queue, too_many)
-            return Granted(tuple(leases[:fitting]))
-        if len(granted.leases) < asked and (not granted.unsettled or not granted.leases):
-            return Granted(tuple(leases), unsettled=granted.unsettled)
-        asked = min(TASKS_PER_VERB, wish.count - len(leases))
-        if not asked:
-            return Granted(tuple(leases))
-        if wish.tags.kind == "oldest":
-            tag = leases[0].tag
-            wish = replace(wish, tags=UNTAGGED if tag is None else TagFilter.of(tag))
+    """Lease what was asked for, or as much of it as fits in an answer: by one call of the store, as the tasks of a
+    lease of no time are ready again at once, and a second call would lease them a second time."""
+    return turn.lease(wish.queue, count=wish.count, seconds=wish.seconds, tags=wish.tags, worker=worker, room=ROOM)
 
 
 def lease_response(leases: Sequence[Lease]) -> bytes:
     """The answer that hands them over."""
     return encode(messages.LEASE_RESPONSE, {"task": [_leased(lease) for lease in leases]})
-
-
-def _lease(turn: Turn, wish: LeaseWish, worker: str) -> Granted:
-    return turn.lease(wish.queue, count=wish.count, seconds=wish.seconds, tags=wish.tags, worker=worker)
-
-
-def _fitting(leases: Sequence[Lease]) -> int:
-    """How many of them, from the first, go into one answer; one does always."""
-    size = 0
-    for number, lease in enumerate(leases):
-        size += len(lease.payload) + len(lease.name) + len((lease.tag or "").encode()) + TASK_FRAME_BYTES
-        if size > MAX_ANSWER_BYTES:
-            return max(1, number)
-    return len(leases)
 
 
 def _leased(lease: Lease) -> Record:

@@ -21,13 +21,14 @@ from queue_core.server.cloudtasks.task_values import (
     view_of,
 )
 from queue_core.server.core import ServerCore
-from queue_core.store import Deletion, Release
-from queue_core.task import UNTAGGED, Lease, TagFilter, Task, TaskState
+from queue_core.store import Deletion, Release, Room
+from queue_core.task import Lease, Task, TaskState
 from queue_core.verbs import Turn
 
 MAX_SETTLING_TURNS = 10_000
 """Each settles hundreds of tasks; no queue has more that are due at once."""
 MAX_LATE_LEASES = 3
+ROOM = Room(MAX_RESPONSE_BYTES, TASK_OVERHEAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +65,8 @@ class _LeaseStep:
                 "lease more tasks at a time, or wait longer between calls",
             )
         self._may = True
-        leases: list[Lease] = []
-        room = MAX_RESPONSE_BYTES
-        tags = self._tags
-        while True:
-            count = min(self._count - len(leases), room // (limits.MAX_PAYLOAD_BYTES + TASK_OVERHEAD_BYTES))
-            if count < 1:
-                return _Leased(tuple(leases), unsettled=False)
-            granted = turn.lease(self._queue, count=count, seconds=self._seconds, tags=tags)
-            leases += granted.leases
-            if len(granted.leases) < count or self._seconds == 0:  # a lease of 0 s is over: its task would come again
-                return _Leased(tuple(leases), unsettled=granted.unsettled and not leases)
-            room -= sum(len(lease.payload) + TASK_OVERHEAD_BYTES for lease in granted.leases)
-            tags = _same(tags, leases[0])
-
-
-def _same(tags: TagFilter, lease: Lease) -> TagFilter:
-    """What goes on with the tag that a lease of the oldest tag began with."""
-    if tags.kind != "oldest":
-        return tags
-    return UNTAGGED if lease.tag is None else TagFilter.of(lease.tag)
+        granted = turn.lease(self._queue, count=self._count, seconds=self._seconds, tags=self._tags, room=ROOM)
+        return _Leased(tuple(granted.leases), unsettled=granted.unsettled and not granted.leases)
 
 
 async def lease_tasks(core: ServerCore, call: Call) -> Values:

@@ -351,7 +351,7 @@ class SqliteStore:
             if self._ahead is not None:
                 self._ahead.close()
             self._file_lock.acquire()
-            # SQLite would remove the log by its name, which may be another file's by now; and on a full disk there is no
+            # SQLite would remove the log by its name, which may be another's by now; and on a full disk there is no
             # room for a new one.
             if self._is_misplaced() or self._reserve.is_spent:
                 self._driver.leave_log(self._writer)
