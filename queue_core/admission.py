@@ -109,6 +109,7 @@ def check_queue_spec(spec: QueueSpec) -> None:
         )
     _check_within(spec.name, "max_leases", spec.max_leases, limits.MAX_LEASES)
     _check_within(spec.name, "lease_calls_per_second", spec.lease_calls_per_second, limits.MAX_LEASE_CALLS_PER_SECOND)
+    check_choice("mode", spec.mode, ("pull", "push"))
     _check_emails(spec.name, "user_emails", spec.user_emails)
     _check_emails(spec.name, "writer_emails", spec.writer_emails)
     if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:

@@ -83,6 +83,10 @@ class TooManyTagsError(InvalidRequestError):
     """A lease asks for more tags at once than the limit."""
 
 
+class QueueModeError(InvalidRequestError):
+    """The queue is a push queue of App Engine's, of which only the name is known here."""
+
+
 class UnknownQueueError(QueueError):
     """No queue has that name. `discreet` says no more than that, for callers who may not know of other queues."""
 

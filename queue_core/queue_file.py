@@ -19,7 +19,7 @@ class QueueFileEntries:
 
     Args:
         queues: the pull queues, in the file's order; a task is deleted after `task_retry_limit` leases.
-        push_queues: names of the queues that are left out, as nothing here calls handlers.
+        push_queues: names of the push queues, which are known by these, as nothing here calls handlers.
         total_storage_limit_bytes: of the payloads of all queues together; None: no limit.
         resume_paused_queues: whether applying the file lets a paused queue that it lists go on.
     """

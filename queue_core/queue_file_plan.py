@@ -65,7 +65,8 @@ class Plan:
 def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec], *, storage_limit_bytes: int | None = None) -> Plan:
     """What makes `queues`, all there are, and the limit into what the file says. Nothing when they are that already.
 
-    What a file can't say, such as the length of a lease, stays as it is. A push queue of the file is no queue here.
+    What a file can't say, such as the length of a lease, stays as it is. A push queue of the file is a queue of that
+    mode here, and paused: so that its name is known, and nothing is leased from it.
     """
     known = {spec.name: spec for spec in queues}
     changes: list[Change] = []
@@ -78,11 +79,29 @@ def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec], *, storage_l
         change = _listed(listed, found, resume=entries.resume_paused_queues)
         if change is not None:
             changes.append(change)
+    for name in entries.push_queues:
+        found = known.pop(name, None)
+        if found is not None and found.moved_to:
+            moved.append(found)
+        elif (change := _pushing(name, found)) is not None:
+            changes.append(change)
     missing = [spec for spec in known.values() if spec.name != ALWAYS_THERE and not spec.is_closed]
     changes += [Change(spec.name, "pause", (_PAUSED,), pausing="pause") for spec in missing]
     wanted = entries.total_storage_limit_bytes
     storage = Edit("total_storage_limit_bytes", storage_limit_bytes, wanted) if wanted != storage_limit_bytes else None
     return Plan(tuple(changes), tuple(moved), storage)
+
+
+def _pushing(name: str, found: QueueSpec | None) -> Change | None:
+    wanted = replace(found or QueueSpec(name, on_exhausted="delete"), mode="push")
+    if found is None:
+        return Change(name, "create", (Edit("mode", None, "push"),), spec=wanted, pausing="pause")
+    edits = () if found.mode == "push" else (Edit("mode", found.mode, "push"),)
+    paused = () if found.paused else (_PAUSED,)
+    if not edits and not paused:
+        return None
+    pausing: Literal["pause"] | None = "pause" if paused else None
+    return Change(name, "update" if edits else "pause", edits + paused, spec=wanted if edits else None, pausing=pausing)
 
 
 def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Change | None:
@@ -94,8 +113,10 @@ def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Chan
         on_exhausted=listed.on_exhausted,
         user_emails=listed.user_emails,
         writer_emails=listed.writer_emails,
+        mode=listed.mode,
     )
     edits = _edits(wanted, found)
+    resume = resume or found.mode == "push"  # that was what it was paused for
     pausing: Literal["resume"] | None = "resume" if found.paused and resume else None
     resumed = (_RESUMED,) if pausing else ()
     if edits:
@@ -110,5 +131,6 @@ def _edits(after: QueueSpec, before: QueueSpec | None) -> tuple[Edit, ...]:
         ("on_exhausted", before.on_exhausted if before else None, after.on_exhausted),
         ("user_emails", before.user_emails if before else (), after.user_emails),
         ("writer_emails", before.writer_emails if before else (), after.writer_emails),
+        ("mode", before.mode if before else "pull", after.mode),
     )
     return tuple(Edit(setting, old, new) for setting, old, new in pairs if old != new)

@@ -149,9 +149,10 @@ class QueueSpec:
         lease_calls_per_second: lease calls that the front doors of App Engine and Cloud Tasks grant; None: no bound.
         user_emails: who may list, get, lease, delete and update tasks through a front door that knows its callers.
         writer_emails: who may insert tasks there. Both empty: whoever has a token.
+        mode: `push` for a queue that App Engine's queue.yaml has as a push queue: known by name, never leased from.
         moved_to: where the queue lives now, when it was moved to another store; "" while it lives here.
 
-    The store only keeps `lease_calls_per_second` and the emails; the front doors act on them.
+    The store only keeps `lease_calls_per_second`, the emails and the mode; the front doors act on them.
     """
 
     name: str
@@ -165,6 +166,7 @@ class QueueSpec:
     lease_calls_per_second: int | None = None
     user_emails: tuple[str, ...] = ()
     writer_emails: tuple[str, ...] = ()
+    mode: Literal["pull", "push"] = "pull"
     paused: bool = field(default=False, compare=False)
     moved_to: str = field(default="", compare=False)
 

@@ -113,6 +113,8 @@ def _closed(spec: QueueSpec) -> str:
     """Why no lease is granted, if none is."""
     if spec.moved_to:
         return spec.moved_to if spec.moved_to.startswith(FILLED_FROM) else f"moved to {spec.moved_to}"
+    if spec.mode == "push":
+        return "push"
     return "paused" if spec.paused else ""
 
 

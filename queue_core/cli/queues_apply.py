@@ -41,9 +41,9 @@ def apply(
     """Make the queues what FILE, an App Engine queue.yaml or queue.xml, says.
 
     FILE is definitive: queues it lists are made or set anew, and go on if they were paused (unless it says
-    resume_paused_queues: False); queues it does not list are paused, their tasks kept, except `default`. Push queues
-    are left out. Its total_storage_limit bounds the payloads of all tasks; without one the bound is lifted. A second
-    run finds nothing to do.
+    resume_paused_queues: False); queues it does not list are paused, their tasks kept, except `default`. Of push
+    queues the names are kept, and nothing is leased from them. Its total_storage_limit bounds the payloads of all
+    tasks; without one the bound is lifted. A second run finds nothing to do.
     """
     entries = load_queue_file_entries(queue_file)
     with opened(**where) as (queues, target):
@@ -102,7 +102,7 @@ def _tell(entries: QueueFileEntries, plan: Plan) -> None:
     print_table(columns("QUEUE", "CHANGE", "SETTING", "FROM", "TO"), rows, empty="nothing to do")
     if entries.push_queues:
         count = _counted(len(entries.push_queues), "push queue")
-        say(f"left out: {count}, as nothing here calls handlers: {', '.join(entries.push_queues)}")
+        say(f"known by name only: {count}, as nothing here calls handlers: {', '.join(entries.push_queues)}")
     for spec in plan.moved:
         say(f"left alone: {spec.name} was moved to {spec.moved_to}; apply the file there")
 

@@ -8,7 +8,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from binascii import b2a_base64
 from dataclasses import dataclass, fields
-from typing import Final, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from pydantic_core import from_json, to_json
 
@@ -29,7 +29,7 @@ STATE_NAMES: Final = {state: state.name.lower().replace("leased", "in_flight") f
 _STATES: Final = {name: state for state, name in STATE_NAMES.items()}
 
 
-_LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_emails"})
+_LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_emails", "mode"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,20 @@ def _spec(found: Fields, number: int) -> QueueSpec:
             _optional(found, "lease_calls_per_second", limits.MAX_LEASE_CALLS_PER_SECOND),
             _emails(found, "user_emails"),
             _emails(found, "writer_emails"),
+            _mode(found),
             paused=found.flag("paused"),
         )
         found.end()
     except BadFieldError as error:
         raise BadFieldError(f"queues[{number}].{error.field}", error.problem) from None
     return checked(f"queues[{number}]", check_queue_spec, spec)
+
+
+def _mode(found: Fields) -> Literal["pull", "push"]:
+    mode = found.text("mode", most=20) if found.has("mode") else "pull"
+    if mode not in ("pull", "push"):
+        raise BadFieldError("mode", f"must be pull or push: {mode!r}")
+    return "push" if mode == "push" else "pull"
 
 
 def _bound(found: Fields, name: str, most: int) -> int:

@@ -252,6 +252,10 @@ class QueueSettings(Wire):
     )
     user_emails: tuple[str, ...] = Field((), description="Who may use the tasks through these doors.", strict=False)
     writer_emails: tuple[str, ...] = Field((), description="Who may insert tasks there.", strict=False)
+    mode: Literal["pull", "push"] = Field(
+        "pull",
+        description="`push`: a push queue of App Engine's, known by name; its front door refuses pull calls on it.",
+    )
 
     def value(self, name: str) -> QueueSpec:
         """As a value."""

@@ -1,7 +1,7 @@
 """A queue's settings that a store only keeps, as one JSON text, so that the next of them changes no schema."""
 
 import json
-from typing import Final, TypedDict, cast
+from typing import Final, Literal, TypedDict, cast
 
 from queue_core.task import QueueSpec
 
@@ -12,15 +12,18 @@ class KeptSettings(TypedDict, total=False):
     lease_calls_per_second: int | None
     user_emails: tuple[str, ...]
     writer_emails: tuple[str, ...]
+    mode: Literal["pull", "push"]
 
 
+_DEFAULTS: Final = QueueSpec("")
 _LISTS: Final = frozenset({"user_emails", "writer_emails"})
 
 
 def kept_text(spec: QueueSpec) -> str:
     """What of a queue's settings is only kept; what is at its default is left out."""
     values = {name: getattr(spec, name) for name in KeptSettings.__annotations__}
-    return json.dumps({name: value for name, value in values.items() if value}, ensure_ascii=False)
+    changed = {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
+    return json.dumps(changed, ensure_ascii=False)
 
 
 def kept_settings(text: str) -> KeptSettings:

@@ -119,7 +119,9 @@ SERVERS = [
         taskqueue.UnknownQueueError,
         id="add: no queue",
     ),
-    pytest.param(lambda world: taskqueue.add(url="/x"), taskqueue.UnknownQueueError, id="push to the default queue"),
+    pytest.param(
+        lambda world: taskqueue.add(url="/x"), taskqueue.InvalidQueueModeError, id="push to the default queue"
+    ),
     pytest.param(_failing(StoreUnavailableError("away")), taskqueue.TransientError, id="the store is away"),
     pytest.param(_failing(StoreCorruptError("damaged")), taskqueue.InternalError, id="the store is damaged"),
     pytest.param(_just_too_large, taskqueue.TaskTooLargeError, id="a request over 1 MiB"),

@@ -57,6 +57,7 @@ def test_a_dry_run_shows_every_change_and_makes_none(towline: Commands) -> None:
         ["new", "create", "on_exhausted", "-", "delete"],
         ["new", "create", "user_emails", "-", "worker@example.com"],
         ["new", "create", "writer_emails", "-", "web@example.com"],
+        ["mail", "create", "mode", "-", "push"],
         ["old", "pause", "paused", "no", "yes"],
     ]
     assert "1 push queue, as nothing here calls handlers: mail" in told.err
@@ -97,7 +98,7 @@ def test_json_tells_the_changes_for_programs(towline: Commands) -> None:
     told = towline("queues", "apply", "queue.yaml", "--yes", "--json")
     record = cast("dict[str, object]", told.json)
     assert (record["applied"], record["push_queues"], record["total_storage_limit_bytes"]) == (True, ["mail"], None)
-    assert cast("list[object]", record["changes"])[2] == {
+    assert cast("list[object]", record["changes"])[3] == {
         "queue": "old",
         "change": "pause",
         "settings": {"paused": {"from": False, "to": True}},
@@ -152,7 +153,7 @@ def test_on_a_terminal_it_asks(towline: Commands, answer: bytes, code: int, ther
         os.close(mine)
         os.close(theirs)
     assert (ended.returncode, "new" in queues(towline)) == (code, there)
-    assert b"Change 3 queues of sqlite:" in ended.stderr
+    assert b"Change 4 queues of sqlite:" in ended.stderr
 
 
 def test_a_file_with_mistakes_changes_nothing_and_lists_them_all(towline: Commands) -> None:

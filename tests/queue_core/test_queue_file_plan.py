@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,8 +56,28 @@ def test_a_queue_may_be_set_anew_and_go_on_in_one_change() -> None:
     assert change.edits == (Edit("max_leases", 1, 7), RESUMED)
 
 
-def test_a_queue_that_became_a_push_queue_is_paused() -> None:
-    assert kinds(plan_of(QueueFileEntries(push_queues=("thumbs",)), [THUMBS])) == {"thumbs": "pause"}
+def test_a_push_queue_is_known_by_name_and_paused() -> None:
+    (change,) = plan_of(QueueFileEntries(push_queues=("mail",)), []).changes
+    assert (change.kind, change.edits, change.pausing) == ("create", (Edit("mode", None, "push"),), "pause")
+    assert change.spec == QueueSpec("mail", on_exhausted="delete", mode="push")
+
+
+def test_a_queue_that_became_a_push_queue_keeps_its_settings_and_is_paused() -> None:
+    (change,) = plan_of(QueueFileEntries(push_queues=("thumbs",)), [THUMBS]).changes
+    assert (change.kind, change.edits) == ("update", (Edit("mode", "pull", "push"), PAUSED))
+    assert (change.spec, change.pausing) == (replace(THUMBS, mode="push"), "pause")
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_push_queue_that_became_a_pull_queue_goes_on_whatever_the_file_says_of_paused_ones(resume: bool) -> None:
+    found = replace(THUMBS, mode="push", paused=True)
+    (change,) = plan_of(QueueFileEntries((THUMBS,), resume_paused_queues=resume), [found]).changes
+    assert (change.kind, change.edits) == ("update", (Edit("mode", "push", "pull"), RESUMED))
+
+
+def test_a_push_queue_that_was_moved_away_is_left_alone() -> None:
+    moved = replace(THUMBS, moved_to="redis://there")
+    assert plan_of(QueueFileEntries(push_queues=("thumbs",)), [moved]) == Plan((), (moved,))
 
 
 def test_a_queue_that_was_moved_away_is_left_alone_and_told() -> None:
@@ -80,6 +101,7 @@ FOUND = st.builds(
     max_leases=st.none() | st.integers(1, 3),
     on_exhausted=st.sampled_from(["dead", "delete"]),
     user_emails=st.sampled_from([(), ("x",), ("y",)]),
+    mode=st.sampled_from(["pull", "push"]),
     paused=st.booleans(),
     moved_to=st.sampled_from(["", "", "redis://there"]),
 )
@@ -89,13 +111,15 @@ NAME = lambda spec: spec.name  # noqa: E731
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(LISTED, unique_by=NAME).map(tuple),
+    st.sets(NAMES),
     st.booleans(),
     st.lists(FOUND, unique_by=NAME),
 )
 def test_a_second_look_after_the_changes_finds_nothing_to_do(
-    listed: tuple[QueueSpec, ...], resume: bool, found: list[QueueSpec]
+    listed: tuple[QueueSpec, ...], pushing: set[str], resume: bool, found: list[QueueSpec]
 ) -> None:
-    entries = QueueFileEntries(listed, resume_paused_queues=resume)
+    push_queues = tuple(sorted(pushing - {spec.name for spec in listed}))
+    entries = QueueFileEntries(listed, push_queues, resume_paused_queues=resume)
     plan = plan_of(entries, found)
     after = {spec.name: spec for spec in found}
     for change in plan.changes:
@@ -108,5 +132,7 @@ def test_a_second_look_after_the_changes_finds_nothing_to_do(
     assert plan_of(entries, list(after.values())) == Plan((), plan.moved)
     for spec in listed:
         assert after[spec.name].moved_to or after[spec.name].max_leases == spec.max_leases
+    for name in push_queues:
+        assert after[name].moved_to or (after[name].mode, after[name].paused) == ("push", True)
     names = {spec.name for spec in listed}
     assert all(spec.is_closed for spec in after.values() if spec.name not in names | {"default"})

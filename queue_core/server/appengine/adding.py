@@ -1,16 +1,17 @@
 """Add and BulkAdd: every request is checked first, and only if all of them are right are any added."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from queue_core import limits
 from queue_core.building import builder
 from queue_core.clock import Instant
-from queue_core.errors import InvalidEtaError, UnknownQueueError
+from queue_core.errors import InvalidEtaError, QueueModeError, UnknownQueueError
 from queue_core.server.appengine import messages, plain_adds
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, Code
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
+from queue_core.server.appengine.modes import KnownQueues, pull_queue
 from queue_core.server.appengine.plain_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.schema import Record
 from queue_core.service import Step
@@ -55,23 +56,28 @@ new_wanted = builder(Wanted)
 new_task = builder(NewTask)
 
 
-def bulk_add(payload: bytes) -> Step[bytes]:
+def bulk_add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
     """`TaskQueueService.BulkAdd`."""
-    plain = plain_adds.read(payload)
-    if plain is None:
-        return bulk_add_each(payload)
 
-    def step(turn: Turn) -> bytes:
-        tasks = plain.tasks_at(turn.now)
-        try:
-            return plain_adds.answer(tasks, turn.add(plain.queue, tasks))
-        except (UnknownQueueError, InvalidEtaError):
-            return bulk_add_each(payload)(turn)
+    def prepare(payload: bytes) -> Step[bytes]:
+        plain = plain_adds.read(payload)
+        if plain is None:
+            return bulk_add_each(payload, known)
 
-    return step
+        def step(turn: Turn) -> bytes:
+            tasks = plain.tasks_at(turn.now)
+            try:
+                known.pull_queue(turn, plain.queue)
+                return plain_adds.answer(tasks, turn.add(plain.queue, tasks))
+            except (UnknownQueueError, QueueModeError, InvalidEtaError):
+                return bulk_add_each(payload, known)(turn)
+
+        return step
+
+    return prepare
 
 
-def bulk_add_each(payload: bytes) -> Step[bytes]:
+def bulk_add_each(payload: bytes, known: KnownQueues) -> Step[bytes]:
     """The same for any request: a record for each task, and a word for each mistake."""
     requests = decode(messages.BULK_ADD_REQUEST, payload).all_octets("add_request")
     if len(requests) > MAX_TASKS_PER_ADD:
@@ -83,24 +89,28 @@ def bulk_add_each(payload: bytes) -> Step[bytes]:
         raise ApplicationError(Code.UNKNOWN_QUEUE, "the first task names no queue")
 
     def step(turn: Turn) -> bytes:
-        results = add_all(turn, wanted)
+        results = add_all(turn, wanted, known)
         return b"".join([plain_adds.result(one.code, one.chosen_name) for one in results])
 
     return step
 
 
-def add(payload: bytes) -> Step[bytes]:
+def add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
     """`TaskQueueService.Add`: the same for one task, whose error is that of the call. Only Go calls it."""
-    wanted = [wanted_of(payload)]
 
-    def step(turn: Turn) -> bytes:
-        (result,) = add_all(turn, wanted)
-        if result.code is not Code.OK:
-            raise ApplicationError(result.code, result.detail)
-        chosen = {"chosen_task_name": result.chosen_name.encode()} if result.chosen_name else {}
-        return encode(messages.ADD_RESPONSE, chosen)
+    def prepare(payload: bytes) -> Step[bytes]:
+        wanted = [wanted_of(payload)]
 
-    return step
+        def step(turn: Turn) -> bytes:
+            (result,) = add_all(turn, wanted, known)
+            if result.code is not Code.OK:
+                raise ApplicationError(result.code, result.detail)
+            chosen = {"chosen_task_name": result.chosen_name.encode()} if result.chosen_name else {}
+            return encode(messages.ADD_RESPONSE, chosen)
+
+        return step
+
+    return prepare
 
 
 def wanted_of(request: bytes) -> Wanted:
@@ -123,9 +133,9 @@ def wanted_of(request: bytes) -> Wanted:
     )
 
 
-def add_all(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
+def add_all(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> list[Result]:
     """Add them if all may be added. Raises `ApplicationError` for what concerns the call as a whole."""
-    tasks = _all_tasks(turn, wanted)
+    tasks = _all_tasks(turn, wanted, known)
     if tasks is None:
         return _refusals(turn, wanted)
     if not tasks:
@@ -140,7 +150,7 @@ def add_all(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
     ]
 
 
-def _all_tasks(turn: Turn, wanted: Sequence[Wanted]) -> list[NewTask] | None:
+def _all_tasks(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> list[NewTask] | None:
     """What is to be added; None when anything is wrong."""
     tasks: list[NewTask] = []
     now = turn.now
@@ -154,7 +164,16 @@ def _all_tasks(turn: Turn, wanted: Sequence[Wanted]) -> list[NewTask] | None:
         if one.queue != home:
             task = replace(task, queue=queue_of(one.queue))
         tasks.append(task)
-    return tasks
+    return tasks if _are_pull_queues(turn, wanted, known) else None
+
+
+def _are_pull_queues(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> bool:
+    try:
+        for queue in {one.queue for one in wanted}:
+            known.pull_queue(turn, queue_of(queue))
+    except (UnknownQueueError, QueueModeError):
+        return False
+    return True
 
 
 def _refusals(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
@@ -169,6 +188,8 @@ def _refusals(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
         raise ApplicationError(
             Code.DATASTORE_BAD_REQUEST, "there is no datastore here whose transaction a task could be part of"
         )
+    for one in wanted:
+        pull_queue(turn, queue_of(one.queue))
     raise ApplicationError(
         Code.INVALID_QUEUE_MODE, "every queue here is a pull queue: add tasks with method='PULL', without a url"
     )
@@ -192,9 +213,11 @@ def _eta_refusal(one: Wanted, now: Instant) -> ApplicationError | None:
 def _queue_refusal(turn: Turn, one: Wanted) -> ApplicationError | None:
     try:
         name = queue_of(one.queue)
-        moved_to = turn.transaction.queue(name).moved_to
+        moved_to = pull_queue(turn, name).moved_to
     except ApplicationError as error:
         return error
+    except QueueModeError:
+        return None  # that concerns the whole call
     except UnknownQueueError as error:
         return ApplicationError(Code.UNKNOWN_QUEUE, str(error))
     return ApplicationError(Code.UNKNOWN_QUEUE, f"queue {name} lives elsewhere: {moved_to}") if moved_to else None

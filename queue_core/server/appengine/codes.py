@@ -82,6 +82,7 @@ CODES: Mapping[type[errors.QueueError], Code] = MappingProxyType(
         errors.TaskTooLargeError: Code.TASK_TOO_LARGE,
         errors.TooManyTasksError: Code.TOO_MANY_TASKS,
         errors.InvalidRequestError: Code.INVALID_REQUEST,
+        errors.QueueModeError: Code.INVALID_QUEUE_MODE,
         errors.LeaseLostError: Code.TASK_LEASE_EXPIRED,
         errors.PermissionDeniedError: Code.PERMISSION_DENIED,
         errors.StoreUnavailableError: Code.TRANSIENT_ERROR,

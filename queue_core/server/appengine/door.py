@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import structlog
 
-from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import QueueError, StorageLimitError, WorkerRetiredError
 from queue_core.limits import check_worker
 from queue_core.server import events
@@ -15,6 +14,7 @@ from queue_core.server.appengine import adding, leasing, messages, queues
 from queue_core.server.appengine.codec import CodecError, decode, encode
 from queue_core.server.appengine.codes import ApplicationError, Code, RpcCode, RpcError, code_of
 from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
+from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import Record
 from queue_core.server.auth import Gate, Headers
 from queue_core.server.hot import Reply, Request
@@ -39,8 +39,6 @@ MAX_UNKNOWN_BYTES = 64 << 20
 """Of all bodies larger than that whose callers are not known yet: these clients send their secret behind the body."""
 MAX_CALL_FIELDS = 1000
 """Of the message around a call, which is read before its caller is known; clients send five."""
-KNOWN_SECONDS = 1.0
-"""How long a queue's bound on lease calls is taken for granted."""
 
 log = structlog.get_logger()
 
@@ -60,11 +58,11 @@ class AppEngineDoor:
         self._look = look
         self._rate = rate
         self._held_bytes = 0
-        self._bounds: dict[str, tuple[Instant, int | None]] = {}
+        self._known = KnownQueues()
         self._under_way: set[asyncio.Task[None]] = set()
         self._changes: Mapping[str, tuple[str, Prepare]] = {
-            "Add": ("add", adding.add),
-            "BulkAdd": ("add", adding.bulk_add),
+            "Add": ("add", adding.add(self._known)),
+            "BulkAdd": ("add", adding.bulk_add(self._known)),
             "FetchTask": ("peek", queues.fetch_task),
             "ModifyTaskLease": ("renew", leasing.modify),
             "PauseQueue": ("pause", queues.pause),
@@ -183,7 +181,8 @@ class AppEngineDoor:
                 request.reply(reply_of(outcome))
 
         def grant(turn: Turn) -> Granted:
-            if not self._rate.allows(wish.queue, self._bound(turn, wish.queue), turn.now):
+            per_second = self._known.pull_queue(turn, wish.queue).lease_calls_per_second
+            if not self._rate.allows(wish.queue, per_second, turn.now):
                 return Granted(())
             return leasing.grant(turn, wish, worker=worker)
 
@@ -204,15 +203,6 @@ class AppEngineDoor:
         self._waiting.start(call)
         return call
 
-    def _bound(self, turn: Turn, queue: str) -> int | None:
-        """Lease calls of the queue in a second. Raises `UnknownQueueError`."""
-        known = self._bounds.get(queue)
-        if known is not None and 0 <= turn.now - known[0] < KNOWN_SECONDS * MICROSECONDS:
-            return known[1]
-        bound = turn.transaction.queue(queue).lease_calls_per_second
-        self._bounds[queue] = (turn.now, bound)
-        return bound
-
     # -- what takes several turns ---------------------------------------------------------------------------------
 
     async def _delete(self, payload: bytes) -> bytes:
@@ -227,7 +217,7 @@ class AppEngineDoor:
     async def _delete_queue(self, payload: bytes) -> bytes:
         queue = queues.request_of(payload)
         answer = await self._turns.run(queues.delete(queue))
-        self._bounds.pop(queue, None)
+        self._known.forget(queue)
         self._waiting.retry_queue(queue)
         return answer
 

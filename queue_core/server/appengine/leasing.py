@@ -18,6 +18,7 @@ from queue_core.server.appengine.fields import (
     queue_or_none,
     tag_of,
 )
+from queue_core.server.appengine.modes import pull_queue
 from queue_core.server.appengine.schema import Record
 from queue_core.service import Step
 from queue_core.store import Granted, Room
@@ -53,7 +54,7 @@ def lease_wish(payload: bytes) -> LeaseWish | Step[None]:
         refusal = error
 
     def refuse(turn: Turn) -> None:
-        turn.transaction.queue(queue)
+        pull_queue(turn, queue)
         raise refusal
 
     return refuse
@@ -107,7 +108,7 @@ def modify(payload: bytes) -> Step[bytes]:
     seconds = record.real("lease_seconds")
 
     def step(turn: Turn) -> bytes:
-        spec = turn.transaction.queue(queue)
+        spec = pull_queue(turn, queue)
         if spec.paused:
             raise ApplicationError(Code.QUEUE_PAUSED, f"queue {queue} is paused")
         check_lease_seconds(seconds)

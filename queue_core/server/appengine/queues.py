@@ -208,7 +208,7 @@ def update(payload: bytes) -> Step[bytes]:
             spec = turn.transaction.queue(queue)
         except UnknownQueueError:
             spec = QueueSpec(queue, on_exhausted="delete")
-        turn.put_queue(replace(spec, max_leases=max_leases, user_emails=users, writer_emails=writers))
+        turn.put_queue(replace(spec, mode="pull", max_leases=max_leases, user_emails=users, writer_emails=writers))
         return b""
 
     return step
@@ -230,7 +230,7 @@ def _queue(spec: QueueSpec) -> Record:
         bucket_refill_per_second=0.0,
         bucket_capacity=0.0,
         paused=spec.is_closed,
-        mode=messages.PULL,
+        mode=messages.PULL if spec.mode == "pull" else messages.PUSH,
     )
     if spec.max_leases is not None:
         record["retry_parameters"] = Record(retry_limit=spec.max_leases)

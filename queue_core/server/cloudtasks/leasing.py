@@ -55,6 +55,8 @@ class _LeaseStep:
 
     def __call__(self, turn: Turn) -> _Leased:
         spec = self._call.enter(turn, self._queue, "lease")
+        if spec.mode == "push":
+            raise refused(f"queue {self._queue} is a push queue: nothing is leased from it")
         if spec.paused:
             raise refused(f"queue {self._queue} is paused: resume it to lease its tasks")
         per_second = spec.lease_calls_per_second

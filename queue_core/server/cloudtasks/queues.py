@@ -191,7 +191,7 @@ def queue_values(spec: QueueSpec, name: QueueName) -> Values:
     attempts: Values = {"unlimitedAttempts": True} if spec.max_leases is None else {"maxAttempts": spec.max_leases}
     return {
         "name": str(name),
-        "pullTarget": {},
+        ("pullTarget" if spec.mode == "pull" else "appEngineHttpTarget"): {},
         "rateLimits": {"maxConcurrentTasks": -1},
         "retryConfig": attempts,
         "state": PAUSED if spec.is_closed else RUNNING,

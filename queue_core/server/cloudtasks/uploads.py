@@ -14,7 +14,7 @@ NAME = "queue.yaml"
 
 
 async def upload_queue_yaml(core: ServerCore, call: Call) -> Values:
-    """The file is definitive: queues it does not list are paused. Push queues are left out."""
+    """The file is definitive: queues it does not list are paused. Of push queues the names are kept."""
     try:
         text = _text(call.fields.fields("httpBody"))
         entries = await core.beside(lambda: read_queue_yaml(text, name=NAME))  # the longest takes a second and more
