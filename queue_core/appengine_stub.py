@@ -5,7 +5,7 @@ releases of Python do not notice. This one asks for no flag; how it waits, and w
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Literal, Protocol
 
 import urllib3
 from google.appengine.api import apiproxy_rpc, apiproxy_stub_map
@@ -18,6 +18,22 @@ CALLS_AT_ONCE = 100
 DEFAULT_DEADLINE_SECONDS = 60.0
 EXTRA_SECONDS = 1.0
 """After the deadline, as the SDK's own stub: the server may be about to say that it was too late."""
+
+
+OTHER_SERVICES = (
+    "app_identity_service",
+    "blobstore",
+    "capability_service",
+    "datastore_v3",
+    "images",
+    "mail",
+    "memcache",
+    "modules",
+    "search",
+    "urlfetch",
+    "user",
+)
+"""Services of the SDK that an application has a host for, if it has one."""
 
 
 class Message(Protocol):
@@ -88,11 +104,19 @@ class TowlineStub:
         rpc.CheckSuccess()
 
 
-def register(url: str, ticket: str, *, worker: str) -> None:
-    """Take the SDK's calls from now on: those of the task queue whatever else is registered, and all others too."""
+def has_other_host() -> bool:
+    """Whether anything but this module is registered for a service beside the task queue."""
+    stubs = (apiproxy_stub_map.apiproxy.GetStub(service) for service in OTHER_SERVICES)
+    return any(stub is not None and not isinstance(stub, TowlineStub) for stub in stubs)
+
+
+def register(url: str, ticket: str, *, worker: str, services: Literal["taskqueue", "all"]) -> None:
+    """Take the SDK's calls from now on: those of the task queue whatever else is registered, and with `all` those of
+    every service that has no stub of its own."""
     stubs = apiproxy_stub_map.apiproxy
     known = stubs.GetStub("taskqueue")
     stub = known if isinstance(known, TowlineStub) else TowlineStub()
     stub.set_server(url, ticket, worker=worker)
     stubs.ReplaceStub("taskqueue", stub)
-    stubs.SetDefaultStub(stub)
+    if services == "all":
+        stubs.SetDefaultStub(stub)

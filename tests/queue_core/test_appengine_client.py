@@ -1,16 +1,19 @@
 """App Engine's own client for Python against a server: how it is connected, and that its calls do what they say."""
 
 import datetime as dt
+import os
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
 from queue_core import appengine
-from queue_core.errors import AppImportError, InvalidSettingError
+from queue_core.appengine_stub import TowlineStub
+from queue_core.errors import AppImportError, InvalidRequestError, InvalidSettingError
 from queue_core.service import QueueService
-from tests.support.appengine_sdk import taskqueue
+from tests.support.appengine_sdk import apiproxy_stub_map, default_api_stub, memcache, memcache_stub, taskqueue
 from tests.support.appengine_world import SECRET, Task, World, connected, forget_settings
 from tests.support.servers import QUEUE
 
@@ -105,13 +108,12 @@ def test_a_url_that_the_client_cannot_use_is_refused_by_name(url: str) -> None:
 
 
 def test_the_environment_is_set_for_the_sdks_own_stub() -> None:
-    environment = {"HTTP_HOST": "app.example"}
+    environment: dict[str, str] = {}
     appengine.set_environment(environment, "http://[::1]:7878", SECRET)
     assert environment == {
         "API_HOST": "::1",
         "API_PORT": "7878",
         "HTTP_X_APPENGINE_API_TICKET": SECRET,
-        "HTTP_HOST": "app.example",
     }
 
 
@@ -135,3 +137,95 @@ def test_without_the_sdk_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.delattr("google.appengine.api.apiproxy_rpc")
     with pytest.raises(AppImportError, match="pip install appengine-python-standard"):
         appengine.connect("http://127.0.0.1:1")
+
+
+# -- which services ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[apiproxy_stub_map.APIProxyStubMap]:
+    """The SDK's map of services, with nothing in it until the test's end, in an environment that says nothing."""
+    forget_settings(monkeypatch)
+    for name in ("GAE_ENV", "TOWLINE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    fresh = apiproxy_stub_map.APIProxyStubMap()
+    monkeypatch.setattr(apiproxy_stub_map, "apiproxy", fresh)
+    yield fresh
+
+
+def uses_towline(proxy: apiproxy_stub_map.APIProxyStubMap, service: str) -> bool:
+    return isinstance(proxy.GetStub(service), TowlineStub)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_in_an_application_with_an_api_host_memcache_stays_where_it_was(
+    proxy: apiproxy_stub_map.APIProxyStubMap, again: bool
+) -> None:
+    proxy.SetDefaultStub(memcache_stub.MemcacheServiceStub())
+    before = dict(os.environ)
+    with connected() as world:
+        if again:
+            appengine.connect(world.server.url)
+        assert memcache.set("key", "value") is True
+        assert memcache.get("key") == "value"
+        world.leased()
+    assert dict(os.environ) == before | {"HTTP_HOST": os.environ["HTTP_HOST"]}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("API_HOST", "appengine.googleapis.internal"), ("GAE_ENV", "standard")]
+)
+def test_an_environment_that_names_an_api_host_keeps_it(
+    proxy: apiproxy_stub_map.APIProxyStubMap, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    appengine.connect("http://127.0.0.1:1")
+    assert uses_towline(proxy, "taskqueue")
+    assert proxy.GetStub("memcache") is None
+    assert (os.environ[variable], "API_PORT" in os.environ) == (value, False)
+    default_api_stub.Register(default_api_stub.DefaultApiStub())  # as `wrap_wsgi_app` does, after
+    assert uses_towline(proxy, "taskqueue")
+    assert not uses_towline(proxy, "datastore_v3")
+
+
+def test_a_service_that_was_registered_by_its_name_is_a_host_too(proxy: apiproxy_stub_map.APIProxyStubMap) -> None:
+    proxy.RegisterStub("memcache", memcache_stub.MemcacheServiceStub())
+    appengine.connect("http://127.0.0.1:1")
+    assert not uses_towline(proxy, "memcache")
+    assert "API_HOST" not in os.environ
+
+
+def test_where_there_is_no_host_every_service_is_taken_and_again_by_the_next_connection(
+    proxy: apiproxy_stub_map.APIProxyStubMap,
+) -> None:
+    for port in ("1", "2"):
+        appengine.connect(f"http://127.0.0.1:{port}")
+        assert uses_towline(proxy, "taskqueue")
+        assert uses_towline(proxy, "memcache")
+        assert os.environ["API_PORT"] == port
+
+
+def test_the_server_itself_as_the_environments_api_host_is_no_other_host(
+    proxy: apiproxy_stub_map.APIProxyStubMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_HOST", "127.0.0.1")
+    monkeypatch.setenv("API_PORT", "1")
+    appengine.connect("http://127.0.0.1:1")
+    assert uses_towline(proxy, "memcache")
+
+
+@pytest.mark.parametrize(("services", "taken"), [("all", True), ("taskqueue", False)])
+def test_the_services_can_be_named(
+    proxy: apiproxy_stub_map.APIProxyStubMap, services: Literal["all", "taskqueue"], taken: bool
+) -> None:
+    if taken:
+        proxy.SetDefaultStub(memcache_stub.MemcacheServiceStub())
+    appengine.connect("http://127.0.0.1:1", services=services)
+    assert uses_towline(proxy, "taskqueue")
+    assert uses_towline(proxy, "memcache") is taken
+    assert ("API_HOST" in os.environ) is taken
+
+
+def test_services_out_of_two_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="services"):
+        appengine.connect("http://127.0.0.1:1", services="memcache")  # type: ignore[arg-type]
