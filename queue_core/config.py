@@ -243,14 +243,32 @@ def _with(data: object, path: tuple[str, ...], value: str) -> dict[str, object]:
     return mapping
 
 
+_QUEUE_YAML_KEYS: Final = frozenset({"queue", "resume_paused_queues", "application"})
+_OF_APP_ENGINE: Final = (
+    "this looks like App Engine's {}, not like a settings file: `towline queues apply FILE` makes the queues of a "
+    "server or a store what it says, `towline init --from FILE` writes a settings file with them"
+)
+
+
 def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[QueueFile | None, list[Mistake]]:
     """The models of a document, or what is wrong with it. Keys in `also` belong to somebody else."""
     if data is None:
         data = {}
+    if isinstance(data, str) and data.startswith("<"):
+        return None, [Mistake((), _OF_APP_ENGINE.format("queue.xml"))]
     if not isinstance(data, Mapping):
         return None, [Mistake((), "must be a mapping of settings, such as `store: sqlite:///towline.db`")]
     known = [*QueueFile.model_fields, *also]
-    mistakes = [Mistake((key,), f"unknown setting{did_you_mean(key, known)}") for key in data if key not in known]
+    foreign: Collection[str] = ()
+    mistakes: list[Mistake] = []
+    if isinstance(data.get("queue", ""), list | None):
+        foreign = _QUEUE_YAML_KEYS
+        mistakes.append(Mistake(("queue",), _OF_APP_ENGINE.format("queue.yaml")))
+    mistakes += [
+        Mistake((key,), f"unknown setting{did_you_mean(key, known)}")
+        for key in data
+        if key not in known and key not in foreign
+    ]
     mine = {key: value for key, value in data.items() if key in QueueFile.model_fields}
     queues = mine.get("queues")
     if isinstance(queues, Mapping):  # `thumbs:` alone is a queue with default settings

@@ -14,6 +14,8 @@ MAX_TEXT_BYTES: Final = 256 << 10
 MAX_VALUES: Final = 20_000
 """Values in one document, an alias counted for all it stands for."""
 MAX_DEPTH: Final = 40
+MAX_DIGITS: Final = 300
+"""A longer number is beyond what a float can be, or can't be shown in an error."""
 
 Path = tuple[str | int, ...]
 """The keys and list positions that lead to a value."""
@@ -21,6 +23,7 @@ Path = tuple[str | int, ...]
 _TOO_MANY: Final = f"keys and values are more than {MAX_VALUES} here: is this the right file?"
 _TAG: Final = "tag:yaml.org,2002:"
 _PLAIN_TAGS: Final = frozenset({f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str")})
+_NUMBERS: Final = frozenset({f"{_TAG}int", f"{_TAG}float"})
 # YAML 1.2.2, section 10.3.2 (core schema): 12:30, yes and 010 are not what YAML 1.1 took them for.
 _CORE_SCALARS: Final = (
     ("null", re.compile(r"~|null|Null|NULL|"), "~nN"),
@@ -223,6 +226,10 @@ class _Reading:
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> object:
         if node.tag not in _PLAIN_TAGS:
             self._not_allowed(node, path)
+            return None
+        if len(node.value) > MAX_DIGITS and node.tag in _NUMBERS:
+            shown = f"{node.value[:20]}..."
+            self._mistake(node, path, f"{shown!r} has {len(node.value)} digits: a number may have {MAX_DIGITS}")
             return None
         try:
             return _SCALARS[node.tag.removeprefix(_TAG)](node.value)

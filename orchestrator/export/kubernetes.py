@@ -121,7 +121,7 @@ def deployment(request: Request, pool: PoolSpec, *, image: str, token: Secret | 
     container: Object = {
         "name": "worker",
         "image": image,
-        "command": arguments_of(pool),
+        "command": [_literal(argument) for argument in arguments_of(pool)],
         "env": [{"name": name, "value": _literal(text)} for name, text in sorted(environment.items())],
         "resources": _resources(pool),
         "securityContext": _locked_down(is_read_only=bool(settings and settings.read_only)),
@@ -226,5 +226,5 @@ def _secret_volume(name: str, secrets: Sequence[Secret]) -> Object:
 
 
 def _literal(text: str) -> str:
-    """Kubernetes puts other variables in place of $(NAME)."""
-    return text.replace("$(", "$$(")
+    """Kubernetes puts other variables in place of $(NAME), and $ in place of $$: in values and in arguments."""
+    return text.replace("$", "$$")

@@ -1,5 +1,6 @@
 """Pools on Kubernetes: what is written is valid there, no value breaks out of it, and what can't be is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,12 @@ def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
 
 
 def unquoted(text: str) -> str:
-    """As Kubernetes reads a value: $$( is $( and stands for itself."""
-    return text.replace("$$(", "$(")
+    """As Kubernetes reads a value or an argument: $$ stands for $, and $(NAME) for a variable, of which none is meant.
+
+    Source: `expansion.Expand` of Kubernetes.
+    """
+    assert "$(" not in text.replace("$$", "")
+    return text.replace("$$", "$")
 
 
 def test_every_object_is_one_that_kubernetes_and_keda_take() -> None:
@@ -89,9 +94,25 @@ def test_a_worker_is_told_what_a_supervisor_would_tell_it() -> None:
     )
     assert not environment.keys() & {"TOWLINE_WORKER", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_TOKEN"}
     render = one(objects, "Deployment", "towline-render")["spec"]["template"]["spec"]
-    assert render["containers"][0]["command"] == ["/usr/bin/env", "--do=$HOME %i 'x'", "two\nlines"]
+    assert [unquoted(argument) for argument in render["containers"][0]["command"]] == [
+        "/usr/bin/env",
+        "--do=$HOME %i 'x'",
+        "two\nlines",
+    ]
     assert render["containers"][0]["resources"]["limits"] == {"memory": "536870912", "cpu": "500m"}
     assert render["securityContext"]["runAsUser"] == 1000
+
+
+@pytest.mark.parametrize("text", ["$", "$$", "$$$", "a$", "$(HOME)", "$$(HOME)", "$$$(HOME)", "price: $$5", "${HOME}"])
+def test_every_dollar_reaches_the_worker_as_it_was_written(text: str) -> None:
+    pool = {"queue": "q", "command": ["run", text], "slo": "30s", "runtime": "external"}
+    tokens = [{"role": "admin", "token_env": "TOWLINE_ADMIN"}]
+    settings = json.dumps({"server": {"tokens": tokens}, "queues": {"q": {}}, "pools": {"p": pool}})
+    objects = manifests(keda(a_request(settings, images={"p": "image"}, env={"PRICE": text})))
+    (container,) = one(objects, "Deployment", "towline-p")["spec"]["template"]["spec"]["containers"]
+    environment = {v["name"]: unquoted(v["value"]) for v in container["env"]}
+    assert environment["PRICE"] == text
+    assert [unquoted(argument) for argument in container["command"]] == ["run", text]
 
 
 def test_selectors_find_the_pods_they_are_for_and_no_others() -> None:

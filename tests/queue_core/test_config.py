@@ -70,6 +70,14 @@ def test_nothing_at_all_is_a_file_of_defaults() -> None:
     assert parsed(None) == QueueFile()
 
 
+QUEUE_YAML = {
+    "queue": [{"name": "a", "mode": "pull"}],
+    "total_storage_limit": "1MiB",
+    "resume_paused_queues": False,
+    "application": "app",
+}
+
+
 @pytest.mark.parametrize(
     ("data", "path", "told"),
     [
@@ -152,6 +160,11 @@ def test_nothing_at_all_is_a_file_of_defaults() -> None:
             id="no such role",
         ),
         pytest.param([1], "", "must be a mapping", id="a list"),
+        pytest.param(QUEUE_YAML, "queue", "`towline queues apply FILE`", id="a queue.yaml, to be applied"),
+        pytest.param(QUEUE_YAML, "queue", "`towline init --from FILE`", id="a queue.yaml, to go on from"),
+        pytest.param({"queue": None}, "queue", "queue.yaml", id="a queue.yaml without queues"),
+        pytest.param({"queue": {"a": {}}}, "queue", "did you mean 'queues'", id="queues, misspelt"),
+        pytest.param("<queue-entries> <queue/> </queue-entries>", "", "`towline queues apply FILE`", id="a queue.xml"),
     ],
 )
 def test_a_mistake_says_what_the_value_the_limit_and_the_fix(data: object, path: str, told: str) -> None:
