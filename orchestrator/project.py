@@ -1,6 +1,6 @@
 """The whole settings file: the queue's half, the pools, and what must hold between them; every mistake at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,11 +20,13 @@ from queue_core.config import (
 )
 from queue_core.listen_settings import is_private
 from queue_core.mistakes import Mistake, did_you_mean
+from queue_core.stores.urls import has_password, scheme_of
 from queue_core.units import format_seconds
 from queue_core.yaml_text import Document, read_document, shown_path
 
 DEFAULT_FILE: Final = "towline.yaml"
 _FLEET_KEYS: Final = ("pools", "supervisor")
+_LIBPQ_SCHEMES: Final = frozenset({"postgresql", "postgres"})
 
 
 class _Whole(QueueFile):
@@ -53,6 +55,37 @@ class Project:
     def store(self) -> str:
         """The store's URL with an absolute path."""
         return absolute_store(self.queue_file.store.url, self.directory)
+
+    def secret_variables(self, environment: Mapping[str, str], *, url: str) -> frozenset[str]:
+        """Return the names of environment variables that hold secrets of the server and its store.
+
+        Args:
+            environment: the supervisor's own; `TOWLINE_STORE` is a secret there only with a password in it.
+            url: what workers lease from. Of a PostgreSQL store that they open themselves they need `PGPASSWORD`.
+        """
+        named = {
+            text
+            for part in (self.queue_file, self.supervisor)
+            for text in _named_variables(part.model_dump(mode="json"))
+        }
+        if scheme_of(url) not in _LIBPQ_SCHEMES:
+            named.add("PGPASSWORD")
+        if has_password(environment.get("TOWLINE_STORE", "")):
+            named.add("TOWLINE_STORE")
+        return frozenset(named)
+
+
+def _named_variables(settings: object) -> Iterator[str]:
+    """The variables that settings take a value from: those of every key `..._env`."""
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if isinstance(value, str) and str(key).endswith("_env"):
+                yield value
+            else:
+                yield from _named_variables(value)
+    elif isinstance(settings, list):
+        for item in settings:
+            yield from _named_variables(item)
 
 
 def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override] = ()) -> Project:

@@ -1,5 +1,6 @@
 """`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
 
+import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -189,7 +190,7 @@ def _supervise(
         heard = _heard(url, token, stack)
         elsewhere = heard.all if heard.several else None
         source = PullQueueSource(queues, waiting=waiting, heard=heard, elsewhere=elsewhere)
-        runtime = _runtime(project, files, source=source)
+        runtime = _runtime(project, files, source=source, url=url)
         stack.callback(runtime.close)
         supervisor = Supervisor(
             project.supervisor,
@@ -212,9 +213,10 @@ def _supervise(
             raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
 
 
-def _runtime(project: Project, files: StateDir, *, source: WorkSource) -> SeveralRuntimes:
+def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> SeveralRuntimes:
     """Processes, and whatever else the pools ask for now or after a reload."""
-    processes = ProcessRuntime(files.path, lock=files.lock_path)
+    withheld = project.secret_variables(os.environ, url=url)
+    processes = ProcessRuntime(files.path, lock=files.lock_path, withheld=withheld)
 
     def docker(engine: str | None, _pool: PoolSpec | None) -> Runtime:
         from orchestrator.runtimes.docker.runtime import DockerRuntime

@@ -14,6 +14,8 @@ Section = Sequence[tuple[str, str]]
 QUEUE_UNIT: Final = "towline-queue.service"
 SUPERVISOR_UNIT: Final = "towline-supervisor.service"
 ENVIRONMENT_FILE: Final = "/etc/towline/environment"
+WORKER_ENVIRONMENT_FILE: Final = "/etc/towline/worker-environment"
+"""A file of their own: a worker is not to find the tokens and passwords of server and store."""
 GRACE_MARGIN_SECONDS: Final = 10
 _CONTROL: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -112,7 +114,7 @@ def _worker(request: Request, pool: PoolSpec) -> str:
         (
             ("Type", "exec"),
             ("ExecStart", _command(*program)),
-            *_common(request, folder=pool.cwd),
+            *_common(request, folder=pool.cwd, variables=WORKER_ENVIRONMENT_FILE),
             *_environment(environment),
             # It also ends when it is to be replaced by a fresh one.
             ("Restart", "always"),
@@ -124,10 +126,10 @@ def _worker(request: Request, pool: PoolSpec) -> str:
     )
 
 
-def _common(request: Request, *, folder: str | None = None) -> Section:
+def _common(request: Request, *, folder: str | None = None, variables: str = ENVIRONMENT_FILE) -> Section:
     return (
         ("WorkingDirectory", _path(folder or str(request.project.directory))),
-        ("EnvironmentFile", f"-{ENVIRONMENT_FILE}"),
+        ("EnvironmentFile", f"-{variables}"),
         ("Environment", "PYTHONUNBUFFERED=1"),
     )
 
@@ -178,6 +180,8 @@ def _how(name: str, names: Sequence[str]) -> list[str]:
             "Workers that nobody scales: as many as are enabled, each by a number.",
             f"  systemctl enable --now {stem}1 {stem}2",
             "How many there should be: `towline pools`. They name themselves after their pool.",
+            f"Their own token, as TOWLINE_TOKEN=..., and variables of the handlers: in {WORKER_ENVIRONMENT_FILE}, mode",
+            f"0600. They read nothing of {ENVIRONMENT_FILE}, where those of server and store are.",
             "",
         ]
     if name == QUEUE_UNIT:

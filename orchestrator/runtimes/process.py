@@ -11,7 +11,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,8 +30,19 @@ APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
 UPKEEP_SECONDS: Final = 10.0
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
 """At this signal a worker of ours writes where its threads are (see `queue_core.worker.process`)."""
-# They speak to the supervisor's own parent: a worker that answered would be taken for the supervisor.
-_NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"})
+# The first five speak to the supervisor's own parent: a worker that answered would be taken for the supervisor. The
+# others are the supervisor's credential: a worker has its own, by its request.
+_NOT_INHERITED: Final = frozenset(
+    {
+        "NOTIFY_SOCKET",
+        "WATCHDOG_PID",
+        "WATCHDOG_USEC",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "TOWLINE_TOKEN",
+        "TOWLINE_TOKEN_FILE",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +62,13 @@ class ProcessRuntime:
     whatever it leaves behind in its process group is ended when it is reaped.
     """
 
-    def __init__(self, state_dir: Path, *, lock: Path | None = None) -> None:
+    def __init__(self, state_dir: Path, *, lock: Path | None = None, withheld: Collection[str] = ()) -> None:
         """Args:
         state_dir: names the supervisor; workers of another one's are never touched.
         lock: the file that a living supervisor holds locked: with it, a warden ends orphans in the end.
+        withheld: variables of our environment that no worker inherits, such as those that hold secrets.
         """
+        self._withheld = _NOT_INHERITED.union(withheld)
         self._state_dir = state_dir.resolve()
         self.logs = WorkerLogs(self._state_dir / "workers")
         self._processes: dict[str, _Process] = {}
@@ -70,9 +83,9 @@ class ProcessRuntime:
         self._bystanders = Bystanders(self._state_dir, lock=lock)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """See `Runtime.spawn`. The environment is our own, the pool's `env`, then the request's."""
+        """See `Runtime.spawn`. The environment is our own without what is withheld, the pool's `env`, the request's."""
         pool = request.pool
-        environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
         environment.update(pool.env)
         environment.update(request.environment)
         if not self._processes:

@@ -4,10 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from orchestrator.project import parse
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 
@@ -33,12 +36,12 @@ SECRETS = {"PRODUCER": "producer-secret-0123456789", "WORKER": "worker-secret-01
 
 
 @contextmanager
-def towline_up(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def towline_up(folder: Path, *, environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / "up.log").open("wb") as log:
         up = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", "up", "--json", "--log", "events.jsonl"],
             cwd=folder,
-            env=program_environment() | SECRETS,
+            env=program_environment() | SECRETS | dict(environment or {}),
             stdout=log,
             stderr=log,
         )
@@ -69,6 +72,59 @@ def test_a_fleet_behind_tokens_works_and_stops_in_order(tmp_path: Path) -> None:
         line["event"] for line in told
     }
     assert not any(secret in (tmp_path / "up.log").read_text() for secret in SECRETS.values())
+
+
+def test_a_worker_finds_its_own_token_and_no_other_secret_of_its_supervisor(tmp_path: Path) -> None:
+    (tmp_path / "towline.yaml").write_text(SETTINGS)
+    (tmp_path / "tasks.py").write_text(
+        "import json, os, pathlib\n"
+        + TASKS.replace("print(", 'pathlib.Path("found.json").write_text(json.dumps(dict(os.environ))); print(')
+    )
+    others = {
+        "PGPASSWORD": "password-0123456789",
+        "TOWLINE_TOKEN_FILE": "/run/secrets/admin",
+        "HANDLERS_OWN": "kept",
+    }
+    with towline_up(tmp_path, environment=others):
+        producer = {"TOWLINE_TOKEN": SECRETS["PRODUCER"]}
+        assert run_program("add", "thumbs", "cat", folder=tmp_path, environment=producer).code == 0
+        eventually(lambda: "task.deleted" in (tmp_path / "events.jsonl").read_text(), seconds=30)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["TOWLINE_TOKEN"] == SECRETS["WORKER"]
+    assert found["HANDLERS_OWN"] == "kept"
+    assert found.keys().isdisjoint({"PRODUCER", "WORKER", "PGPASSWORD", "TOWLINE_TOKEN_FILE"})
+    assert SECRETS["PRODUCER"] not in found.values()
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "url", "withheld"),
+    [
+        pytest.param("{}", {}, "http://127.0.0.1:7878", {"PGPASSWORD"}, id="libpq's, whatever the settings say"),
+        pytest.param("{}", {}, "postgresql://me@db/work", set(), id="a store that workers open by that password"),
+        pytest.param(
+            "store: {url: redis://db, password_env: STORE}\nserver: {tokens: [{role: admin, token_env: ADMIN}]}",
+            {},
+            "http://127.0.0.1:7878",
+            {"ADMIN", "PGPASSWORD", "STORE"},
+            id="every name that the settings give",
+        ),
+        pytest.param(
+            "{}",
+            {"TOWLINE_STORE": "redis://:pass-word@db"},
+            "http://127.0.0.1:7878",
+            {"PGPASSWORD", "TOWLINE_STORE"},
+            id="a store's URL with a password in it",
+        ),
+        pytest.param(
+            "{}", {"TOWLINE_STORE": "sqlite:///a.db"}, "http://127.0.0.1:7878", {"PGPASSWORD"}, id="one without"
+        ),
+    ],
+)
+def test_variables_that_hold_secrets_are_known_from_the_settings(
+    text: str, environment: dict[str, str], url: str, withheld: set[str]
+) -> None:
+    project = parse(text, name="towline.yaml", directory=Path("/srv"))
+    assert project.secret_variables(environment, url=url) == withheld
 
 
 def test_tokens_that_leave_the_workers_outside_are_refused(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def test_a_reload_is_the_command_that_tells_what_came_of_it(towline: Commands) -
         assert shlex.split(reload_of((ROOT / "deploy" / "systemd" / name).read_text())) == [program, words[0]]
 
 
+def test_a_worker_reads_no_file_in_which_the_secrets_of_server_and_store_are() -> None:
+    files = systemd(a_request()).files
+    read = {
+        name: [line.partition("=")[2] for line in text.splitlines() if line.startswith("EnvironmentFile=")]
+        for name, text in files.items()
+    }
+    assert read["towline-queue.service"] == read["towline-supervisor.service"] == ["-/etc/towline/environment"]
+    assert read["towline-worker-resize@.service"] == ["-/etc/towline/worker-environment"]
+    assert "/etc/towline/worker-environment" in files["towline-worker-resize@.service"].split("[Unit]")[0]
+
+
 def test_no_value_breaks_out_of_its_line_in_a_unit() -> None:
     text = systemd(a_request()).files["towline-worker-resize@.service"]
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]
