@@ -56,6 +56,34 @@ def test_limits_are_what_the_engine_calls_them_and_leave_no_swap() -> None:
     assert (host["Memory"], host["MemorySwap"], host["NanoCpus"]) == (2**29, 2**29, 500_000_000)
 
 
+def test_it_has_none_of_roots_capabilities_gains_none_and_has_a_bound_on_processes() -> None:
+    host = mapping(made()["HostConfig"])
+    assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert host["PidsLimit"] == 4096
+    assert "CapAdd" not in host
+
+
+@pytest.mark.parametrize(
+    ("url", "socket_uid", "settings", "kept"),
+    [
+        pytest.param("unix:///srv/q.sock", 1000, {}, ["DAC_OVERRIDE"], id="another user's socket"),
+        pytest.param("unix:///srv/q.sock", 0, {}, None, id="root's socket"),
+        pytest.param("unix:///srv/q.sock", 1000, {"user": "1000"}, None, id="as the socket's user"),
+        pytest.param("unix:///srv/q.sock", 1000, {"url": "http://queue:7878"}, None, id="not by the socket"),
+        pytest.param("http://queue:7878", 1000, {}, None, id="no socket"),
+    ],
+)
+def test_only_a_root_that_needs_the_socket_of_another_user_may_pass_over_modes(
+    url: str, socket_uid: int, settings: dict[str, object], kept: list[str] | None
+) -> None:
+    around = Surroundings("5f2c:/srv/.towline", "host1", socket_uid=socket_uid)
+    spec = a_pool(runtime={"docker": {"image": "thumbs:1", **settings}})
+    assert spec.containers is not None
+    request = SpawnRequest("resize-1", spec, Launch(url, "", "", 60.0).environment("resize-1", spec))
+    host = mapping(creation(request, spec.containers, around=around, spawned_at=0.0)["HostConfig"])
+    assert host.get("CapAdd") == kept
+
+
 def test_the_engine_never_starts_it_again_nor_removes_it() -> None:
     host = mapping(made()["HostConfig"])
     assert (host["RestartPolicy"], host["AutoRemove"]) == ({"Name": "no", "MaximumRetryCount": 0}, False)

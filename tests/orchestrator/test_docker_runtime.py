@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.runtimes.docker.state import mapping
 from tests.bench.containers import measured
 from tests.support.docker_bench import STAY, DockerBench, docker_bench, id_of
 from tests.support.docker_engine import DockerEngine
@@ -162,6 +163,15 @@ def test_a_container_knows_whether_its_supervisor_lives_whoever_it_runs_as(bench
     handle = bench.spawn("id -u; cat $TOWLINE_SUPERVISOR_LOCK && echo readable", settings={"user": "4711:4711"})
     bench.exits()
     assert bench.output(handle) == "4711\nreadable\n"
+
+
+def test_a_root_has_no_capability_gains_none_and_can_not_fill_the_host_with_processes(bench: DockerBench) -> None:
+    handle = bench.up("cat /proc/self/status; echo up; exec sleep 600")
+    told = bench.output(handle).split()
+    none = "0" * 16
+    assert [told[told.index(name) + 1] for name in ("CapEff:", "CapBnd:", "NoNewPrivs:")] == [none, none, "1"]
+    host = mapping(inspected(bench, id_of(handle))["HostConfig"])
+    assert host["PidsLimit"] == 4096
 
 
 def test_a_root_that_is_read_only_has_a_tmp_to_write_in(bench: DockerBench) -> None:

@@ -46,13 +46,18 @@ def variables(body: ServiceBody) -> dict[str, str]:
 def test_a_pool_without_more_is_an_image_that_swarm_never_starts_again() -> None:
     body = a_body(grace="30s")
     assert body.task_template["RestartPolicy"] == {"Condition": "none"}
-    assert body.task_template["Resources"] == {"Limits": {}}
+    assert body.task_template["Resources"] == {"Limits": {"Pids": 4096}}
     assert body.task_template["Placement"] == {"Constraints": []}
     assert "Networks" not in body.task_template
     assert container(body)["Image"] == "thumbs:1"
     assert container(body)["Command"] == ["python3", "-m", "queue_core.worker"]
     assert container(body)["StopGracePeriod"] == 32 * 10**9
     assert container(body)["StopSignal"] == "SIGTERM"
+
+
+def test_a_worker_has_none_of_roots_capabilities_and_gains_none() -> None:
+    assert container(a_body())["CapabilityDrop"] == ["ALL"]
+    assert container(a_body())["Privileges"] == {"NoNewPrivileges": True}
 
 
 def test_a_service_is_found_again_by_its_labels() -> None:
@@ -127,7 +132,8 @@ def test_every_setting_of_a_container_reaches_swarm() -> None:
         },
     )
     made = container(body)
-    assert body.task_template["Resources"] == {"Limits": {"MemoryBytes": 64 * 2**20, "NanoCPUs": 500_000_000}}
+    limits = {"MemoryBytes": 64 * 2**20, "NanoCPUs": 500_000_000, "Pids": 4096}
+    assert body.task_template["Resources"] == {"Limits": limits}
     assert body.task_template["Networks"] == [{"Target": "backend"}]
     assert body.task_template["Placement"] == {"Constraints": ["node.labels.disk==ssd"]}
     assert made["Mounts"] == [

@@ -1,6 +1,7 @@
 """What an engine is asked to make for one worker: the body of a `containers/create`, from settings. Pure."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,6 +20,10 @@ URL_SECRET: Final = "towline-url"  # noqa: S105
 APP_MODULE: Final = "queue_core.worker"
 HOST_NAME: Final = "host.docker.internal"
 STOP_MARGIN_SECONDS: Final = 2
+MAX_PIDS: Final = 4096
+"""Processes and threads of one worker, at most: well above what handlers need, and an end to a fork bomb."""
+NO_NEW_PRIVILEGES: Final = "no-new-privileges:true"
+ROOT_UID: Final = 0
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104  compared with, not bound
 # What a container finds elsewhere, or must not have: a token can be read by whoever may ask the engine, and a state
@@ -32,7 +37,8 @@ class Surroundings:
 
     `state` names the supervisor's state directory among all of all hosts, `host` its host. `lock` is the file that a
     living supervisor holds locked, `token` one with the worker's token, `url` one with the queue's URL where that has a
-    password in it; None where there is none, or the engine's host has it not.
+    password in it; None where there is none, or the engine's host has it not. `socket_uid` is the user that the queue's
+    socket belongs to.
     """
 
     state: str
@@ -40,6 +46,7 @@ class Surroundings:
     lock: str | None = None
     token: str | None = None
     url: str | None = None
+    socket_uid: int = ROOT_UID
 
 
 @value
@@ -86,7 +93,13 @@ def creation(
         "StopSignal": settings.stop_signal,
         "StopTimeout": math.ceil(pool.grace) + STOP_MARGIN_SECONDS,
         "Healthcheck": {"Test": ["NONE"]},  # an image's own asks a server, by a process every few seconds
-        "HostConfig": host_config(settings, mounts, needs_host_name=urlsplit(url).hostname == HOST_NAME),
+        "HostConfig": host_config(
+            settings,
+            mounts,
+            needs_host_name=urlsplit(url).hostname == HOST_NAME,
+            # A socket of another user's is closed to a root that may not pass over modes.
+            capabilities=["DAC_OVERRIDE"] if _is_anothers_socket(url, settings, around) else [],
+        ),
     }
     if pool.cwd is not None:
         body["WorkingDir"] = pool.cwd
@@ -136,11 +149,26 @@ def labels_of(
     }
 
 
+def _is_anothers_socket(url: str, settings: ContainerSettings, around: Surroundings) -> bool:
+    is_mounted = settings.url is None and url.startswith("unix://")
+    return is_mounted and settings.user is None and around.socket_uid != ROOT_UID
+
+
 def host_config(
-    settings: ContainerSettings, mounts: list[Mount], *, needs_host_name: bool = False
+    settings: ContainerSettings,
+    mounts: list[Mount],
+    *,
+    needs_host_name: bool = False,
+    capabilities: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Limits, network and mounts; never started again by the engine."""
+    """Return the limits, network and mounts of a container that the engine never starts again.
+
+    It has no capability of root's but `capabilities`, and gains none by a program that is set to another user.
+    """
     config: dict[str, object] = {
+        "CapDrop": ["ALL"],
+        "SecurityOpt": [NO_NEW_PRIVILEGES],
+        "PidsLimit": MAX_PIDS,
         "Init": settings.init,
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         "AutoRemove": False,
@@ -155,6 +183,8 @@ def host_config(
         config["NanoCpus"] = round(settings.cpus * 1e9)
     if settings.network is not None:
         config["NetworkMode"] = settings.network
+    if capabilities:
+        config["CapAdd"] = list(capabilities)
     if needs_host_name:
         config["ExtraHosts"] = [f"{HOST_NAME}:host-gateway"]
     return config

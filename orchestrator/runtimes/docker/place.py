@@ -51,6 +51,14 @@ def shown_lock(lock: Path) -> Path:
     return lock
 
 
+def owner_of_socket(url: str) -> int:
+    """Return the number of the user that the socket of a `unix://` URL belongs to; ours where it can't be told."""
+    try:
+        return Path(url.removeprefix("unix://")).stat().st_uid if url.startswith("unix://") else os.geteuid()
+    except OSError:
+        return os.geteuid()
+
+
 def secret_file(state_dir: Path, secret: str) -> Path:
     """A file with what only containers may read: the folder around it is closed to the users of the host."""
     folder = state_dir / "tokens"

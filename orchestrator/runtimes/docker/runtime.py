@@ -305,6 +305,7 @@ class DockerRuntime:
             lock=str(place.shown_lock(self._lock_path)),
             token=str(place.secret_file(self._state_dir, token)) if token else None,
             url=str(place.secret_file(self._state_dir, url)) if urlsplit(url).password else None,
+            socket_uid=place.owner_of_socket(url),
         )
 
     def _name_of(self, worker: str) -> str:

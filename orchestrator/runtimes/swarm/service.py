@@ -12,7 +12,15 @@ from typing import Final
 
 from orchestrator.containers import SwarmSettings, Volume
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.docker.create import SECRETS_TARGET, TOKEN_SECRET, Mount, command_of, mount_of, reached
+from orchestrator.runtimes.docker.create import (
+    MAX_PIDS,
+    SECRETS_TARGET,
+    TOKEN_SECRET,
+    Mount,
+    command_of,
+    mount_of,
+    reached,
+)
 from orchestrator.runtimes.swarm.tasks import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 
 DIGEST_LABEL: Final = "towline.service"
@@ -70,6 +78,8 @@ def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) 
         "Labels": {**settings.labels, **own},  # without our state's: an engine's own containers are another runtime's
         "Init": settings.init,
         "ReadOnly": settings.read_only,
+        "CapabilityDrop": ["ALL"],
+        "Privileges": {"NoNewPrivileges": True},  # an engine before 25 passes over it
         "StopSignal": settings.stop_signal,
         "StopGracePeriod": int((pool.grace + GRACE_MARGIN_SECONDS) * _NANOSECONDS),
         "Mounts": _mounts(mounts, settings),
@@ -119,7 +129,7 @@ def _secrets(request: SpawnRequest, settings: SwarmSettings) -> tuple[Secret, ..
 
 
 def _resources(settings: SwarmSettings) -> Json:
-    limits: dict[str, int] = {}
+    limits = {"Pids": MAX_PIDS}
     if settings.memory is not None:
         limits["MemoryBytes"] = settings.memory
     if settings.cpus is not None:
