@@ -214,6 +214,8 @@ def parse_pools(data: object) -> dict[str, PoolSpec]:
 
     Raises `ConfigError` with every mistake; paths begin with "pools".
     """
+    if data is None:
+        raise ConfigError([Mistake(("pools",), "no pool is named below it: name one, or write {} for none")])
     if not isinstance(data, Mapping):
         raise ConfigError([Mistake(("pools",), "must be a mapping of pool names to their settings")])
     pools: dict[str, PoolSpec] = {}

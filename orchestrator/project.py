@@ -17,6 +17,7 @@ from queue_core.config import (
     document_error,
     overlay,
     parse_queue_file,
+    refuse_empty,
 )
 from queue_core.listen_settings import is_private
 from queue_core.mistakes import Mistake, did_you_mean
@@ -94,13 +95,14 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
     Raises `DocumentError` with a line per mistake: `towline.yaml:12:9: pools.resize.slo: ...`.
     """
     document = read_document(text, name=name, repeats="kept")
+    refuse_empty(document)
     data = overlay(document.data, overrides)
     queue_file, mistakes = parse_queue_file(data, also=_FLEET_KEYS)
     mapping = data if isinstance(data, Mapping) else {}
     pools: dict[str, PoolSpec] = {}
     supervisor = SupervisorSettings()
     try:
-        pools = parse_pools(_or_empty(mapping.get("pools")))
+        pools = parse_pools(mapping.get("pools", {}))
     except ConfigError as error:
         mistakes += error.mistakes
     try:

@@ -1,7 +1,7 @@
 """When the settings are to be read again: somebody asked, or the file is another one than before."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,10 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import ReloadRefusedError
 
 LOOK_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 2.0
+"""How long a changed file must be the same before it is read: until then somebody may be writing it."""
+REMOVAL_QUIET_SECONDS: Final = 5.0
+"""The same where pools are missing in it: half of a file may be a valid one, and their workers would be drained."""
 
 Pools = Mapping[str, PoolSpec]
 _Mark = tuple[int, int, int] | None
@@ -18,10 +22,19 @@ _Mark = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings that can be used. `waiting` names what changed in them but is heeded by the next start only."""
+    """Settings that can be used.
+
+    Args:
+        waiting: names what changed in them but is heeded by the next start only.
+        queues: names the queues that were made for them.
+        finish: does what is left to do before they are in force, and returns them as they are then. Raises
+            `ReloadRefusedError`.
+    """
 
     pools: Pools
     waiting: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    finish: Callable[[], "Loaded"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +47,19 @@ class Refused:
 class Reloads:
     """Requests for a reload; `ask` may come from another thread or from a signal's handler."""
 
-    def __init__(self, *, load: Callable[[], Pools | Loaded] | None, watched: Path | None) -> None:
+    def __init__(
+        self, *, load: Callable[[], Pools | Loaded] | None, watched: Path | None, pools: Collection[str] = ()
+    ) -> None:
         """Args:
         load: reads the pools anew; raises `ReloadRefusedError` for a file that can't be used.
         watched: the file whose change is a request.
+        pools: the names of those in force.
         """
         self._load = load
         self._watched = watched
-        self._mark = self._look()
-        self._look_at = Monotonic(float("-inf"))
+        self._pools = frozenset(pools)
+        self._heeded = self._seen = self._look()
+        self._still_since = self._now = self._look_at = Monotonic(float("-inf"))
         # A deque, and no lock: a handler may run while this very thread is inside `outcome`.
         self._asked: deque[Pools | None] = deque()
 
@@ -51,29 +68,46 @@ class Reloads:
         self._asked.append(pools)
 
     def is_due(self, *, now: Monotonic) -> bool:
-        """Whether somebody asked, or the file is another one."""
+        """Whether somebody asked, or the file is another one and nobody seems to be writing it."""
         has_changed = self._has_changed(now=now)
         return bool(self._asked) or (has_changed and self._load is not None)
 
-    def outcome(self) -> Loaded | Refused:
-        """What to go on with; the file is read now."""
+    def outcome(self) -> Loaded | Refused | None:
+        """Return what to go on with; the file is read now. None: a look later is better, as pools are missing in it.
+
+        Who asks is heeded at once.
+        """
         wanted = [self._asked.popleft() for _ in range(len(self._asked))]
         if wanted and wanted[-1] is not None:
-            return Loaded(wanted[-1])
+            return self._heed(Loaded(wanted[-1]))
         if self._load is None:
             return Refused(("these settings did not come from a file: there is nothing to read again",))
+        mark = self._look()
         try:
-            found = self._load()
+            read = self._load()
+            found = read if isinstance(read, Loaded) else Loaded(read)
+            is_early = self._now - self._still_since < REMOVAL_QUIET_SECONDS
+            if not wanted and is_early and not self._pools <= found.pools.keys():
+                return None
+            found = found.finish() if found.finish is not None else found
         except ReloadRefusedError as error:
+            self._heeded = mark
             return Refused(tuple(error.lines))
-        return found if isinstance(found, Loaded) else Loaded(found)
+        self._heeded = mark
+        return self._heed(found)
+
+    def _heed(self, found: Loaded) -> Loaded:
+        self._pools = frozenset(found.pools)
+        return found
 
     def _has_changed(self, *, now: Monotonic) -> bool:
         if self._watched is None or now < self._look_at:
             return False
-        self._look_at = Monotonic(now + LOOK_SECONDS)
-        before, self._mark = self._mark, self._look()
-        return self._mark is not None and self._mark != before
+        self._now, self._look_at = now, Monotonic(now + LOOK_SECONDS)
+        found = self._look()
+        if found != self._seen:
+            self._seen, self._still_since = found, now
+        return found not in (None, self._heeded) and now - self._still_since >= QUIET_SECONDS
 
     def _look(self) -> _Mark:
         if self._watched is None:

@@ -45,15 +45,17 @@ class ReloadDesk:
         now = self._clock.monotonic()
         if not self._reloads.is_due(now=now):
             return
-        self._notices.reloading(now=now)
         found = self._reloads.outcome()
+        if found is None:
+            return
+        self._notices.reloading(now=now)
         if isinstance(found, Refused):
             log.error(events.SUPERVISOR_RELOAD_REFUSED, mistakes=list(found.mistakes))
             self._answer({"mistakes": list(found.mistakes)})
             self._notices.ready(f"settings refused, as before; {self._status()}")
             return
         changes = [change.to_json() for change in self._apply(found.pools)]
-        answer = {"changes": changes, "next_start": list(found.waiting)}
+        answer = {"changes": changes, "queues": list(found.queues), "next_start": list(found.waiting)}
         log.info(events.SUPERVISOR_RELOADED, pools=sorted(found.pools), **answer)
         self._answer(answer)
         self._notices.ready(self._status())

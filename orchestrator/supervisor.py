@@ -90,7 +90,7 @@ class Supervisor:
             may_act=self._leads,
         )
         self._lead = Lead(source, holder=holder_of(files.path))
-        self._reloads = Reloads(load=load, watched=watched)
+        self._reloads = Reloads(load=load, watched=watched, pools=pools)
         self._reload_desk = ReloadDesk(
             self._reloads,
             files=files,

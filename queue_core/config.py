@@ -29,7 +29,7 @@ from queue_core.mistakes import Mistake, did_you_mean, mistakes_of
 from queue_core.stores.settings import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
 from queue_core.task import QueueSpec
 from queue_core.units import Bytes, Seconds, format_seconds, parse_seconds
-from queue_core.yaml_text import Document, DocumentError
+from queue_core.yaml_text import Document, DocumentError, Place
 
 _QUEUE_NAME: Final = re.compile(r"[a-zA-Z0-9-]{1,100}")
 _CONTRADICTION: Final = "contradiction"
@@ -224,6 +224,13 @@ def environment_overrides(environ: Mapping[str, str]) -> list[Override]:
     """The settings that `TOWLINE_...` variables give."""
     names = {path: f"TOWLINE_{name}" for path, name in OVERRIDABLE.items()}
     return [Override(path, environ[name], name) for path, name in names.items() if environ.get(name)]
+
+
+def refuse_empty(document: Document) -> None:
+    """Raise `DocumentError` for a document without settings, such as a file that a program is about to write."""
+    if document.data is None:
+        found = "nothing is set here (comments set nothing): give queues and pools, or {} for all defaults"
+        raise DocumentError((document.line_at(Place(1, 1), found),))
 
 
 def overlay(data: object, overrides: Sequence[Override]) -> object:

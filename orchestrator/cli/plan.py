@@ -42,14 +42,18 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     for trouble in circumstances.troubles():
         say(trouble)
     found: list[tuple[Decision, Plan]] = []
-    with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
+    with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
+        there = {spec.name for spec in queues.queues()}
+        missing = [name for name in project.queue_file.queues if name not in there]
         source, fleets = PullQueueSource(queues), _fleets(project.pools, files, clock)
-        asked = [(pool, fleets[pool.name].workers.keys()) for pool in project.pools.values()]
+        asked = [(pool, fleets[pool.name].workers.keys()) for pool in project.pools.values() if pool.queue in there]
         ahead = source.samples(asked, now=clock.monotonic())
         for pool in project.pools.values():
             fleet, sample = fleets[pool.name], ahead.get(pool.name)
             try:
-                if sample is None:
+                if pool.queue in missing:  # it is made at the next reload, and has no tasks until then
+                    sample = QueueSample(clock.monotonic(), ready=0, delayed=0, in_flight=0, dead=0)
+                elif sample is None:
                     sample = source.sample(pool, workers=fleet.workers.keys(), now=clock.monotonic())
                 elif isinstance(sample, SourceUnavailableError):
                     raise sample
@@ -57,8 +61,12 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
             found.append(_one(pool, fleet, sample, learned.get(pool.name), clock, circumstances))
     if as_json:
-        print_json([decision.record() | _actions(todo) for decision, todo in found])
+        made = {pool.name: pool.queue for pool in project.pools.values() if pool.queue in missing}
+        told = [decision.record() | _actions(todo) for decision, todo in found]
+        print_json([one | {"make_queue": made.get(str(one["pool"]))} for one in told])
         return exits.OK
+    for name in missing:
+        echo(f"queue {name}: would be made")
     for decision, todo in found:
         _print(decision, todo)
     return exits.OK

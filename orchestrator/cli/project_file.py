@@ -1,7 +1,8 @@
 """Reads the whole settings file for commands: the text, the environment, the flags; failures as people meet them."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -9,9 +10,12 @@ from orchestrator.errors import ReloadRefusedError
 from orchestrator.project import DEFAULT_FILE, Project, effective, parse
 from orchestrator.reload import Loaded
 from orchestrator.state import StateDir
+from queue_core.api import QueuesApi
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import bad_file, read_text
 from queue_core.config import Override, environment_overrides
+from queue_core.errors import QueueError
+from queue_core.task import QueueSpec
 from queue_core.yaml_text import DocumentError
 
 FLEET_VARIABLES: Final = {
@@ -31,11 +35,15 @@ def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Proj
         raise bad_file(error, path) from None
 
 
-def pools_loader(file: Path | None, *, flags: tuple[Override, ...], started_with: Project) -> Callable[[], Loaded]:
+def pools_loader(
+    file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: QueuesApi
+) -> Callable[[], Loaded]:
     """Reads the pools anew, for a reload; the file was right before, so now every mistake is only told.
 
-    `started_with` is what holds until the next start for all that is no pool.
+    `started_with` is what holds until the next start for all that is no pool; but queues that are new in the file are
+    made in `queues`.
     """
+    in_force = started_with
 
     def load() -> Loaded:
         try:
@@ -44,9 +52,38 @@ def pools_loader(file: Path | None, *, flags: tuple[Override, ...], started_with
             raise ReloadRefusedError(error.lines) from None
         except OSError as error:
             raise ReloadRefusedError([str(error)]) from None
-        return Loaded(project.pools, _changed_beside(started_with, project))
+        return Loaded(project.pools, finish=lambda: finish(project))
+
+    def finish(project: Project) -> Loaded:
+        nonlocal in_force
+        new = [spec for spec in project.queue_file.specs() if spec.name not in in_force.queue_file.queues]
+        made = _made(queues, new)
+        in_force = _with_queues(in_force, project, made)
+        return Loaded(project.pools, _changed_beside(in_force, project), made)
 
     return load
+
+
+def _made(queues: QueuesApi, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
+    """Make queues that are not there yet, and return their names. Raises `ReloadRefusedError`."""
+    made: list[str] = []
+    known: set[str] | None = None
+    for spec in specs:
+        try:
+            known = {one.name for one in queues.queues()} if known is None else known
+            if spec.name not in known:
+                queues.put_queue(spec)
+                made.append(spec.name)
+        except QueueError as error:
+            raise ReloadRefusedError([f"queues.{spec.name}: can't be made: {error}"]) from None
+    return tuple(made)
+
+
+def _with_queues(in_force: Project, read: Project, names: Collection[str]) -> Project:
+    """What is in force after these queues of the file were made."""
+    before = in_force.queue_file
+    made = {name: read.queue_file.queues[name] for name in names}
+    return replace(in_force, queue_file=before.model_copy(update={"queues": {**before.queues, **made}}))
 
 
 def _changed_beside(before: Project, after: Project) -> tuple[str, ...]:

@@ -31,9 +31,9 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     """Let the supervisor read its settings file again, and tell what changed.
 
     The same as SIGHUP, or as a change of the file, which it notices by itself. A pool that did not change is not
-    touched; where workers have to be other ones they are replaced a few at a time, new before old. Settings that belong
-    to no pool wait for the next start. Exit code 78: the file can't be used, every mistake is told, and all goes on as
-    before; 69: no supervisor is alive; 75: it did not answer in time.
+    touched; where workers have to be other ones they are replaced a few at a time, new before old. Queues that are new
+    in the file are made. Other settings that belong to no pool wait for the next start. Exit code 78: the file can't be
+    used, every mistake is told, and all goes on as before; 69: no supervisor is alive; 75: it did not answer in time.
     """
     files = state_of(load_project(file))
     with _one_at_a_time(files):
@@ -48,9 +48,12 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
         )
     changes = [change for change in _list(answer, "changes") if isinstance(change, dict)]
     waiting = [str(setting) for setting in _list(answer, "next_start")]
+    made = [str(queue) for queue in _list(answer, "queues")]
     if as_json:
-        print_json({"reloaded": True, "changes": changes, "next_start": waiting})
+        print_json({"reloaded": True, "changes": changes, "queues": made, "next_start": waiting})
         return exits.OK
+    for queue in made:
+        click.echo(f"queue {queue}: made")
     for change in changes:
         click.echo(_told(change))
     if waiting:

@@ -201,7 +201,7 @@ def _supervise(
             url=url,
             shown_url=masked(url),
             token=worker_token,
-            load=pools_loader(file, flags=flags, started_with=project),
+            load=pools_loader(file, flags=flags, started_with=project, queues=queues),
             watched=file or Path(DEFAULT_FILE),
             pulse=pulse,
         )

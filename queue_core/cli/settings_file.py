@@ -14,6 +14,7 @@ from queue_core.config import (
     environment_overrides,
     overlay,
     parse_queue_file,
+    refuse_empty,
 )
 from queue_core.stores.urls import with_password
 from queue_core.yaml_text import MAX_TEXT_BYTES, Document, DocumentError, read_document
@@ -48,6 +49,7 @@ def load_queue_file(path: Path, *, flags: tuple[Override, ...] = ()) -> tuple[Qu
     overrides = [*environment_overrides(os.environ), *flags]
     try:
         document = read_document(read_text(path), name=str(path), repeats="kept")
+        refuse_empty(document)
         settings, mistakes = parse_queue_file(overlay(document.data, overrides), also=OTHER_HALF)
         if settings is None or mistakes or document.repeats:
             raise document_error(document, mistakes, overrides)

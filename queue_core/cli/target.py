@@ -56,15 +56,18 @@ class Where(TypedDict):
 
 
 @contextmanager
-def opened(**where: Unpack[Where]) -> Iterator[tuple[QueuesApi, Target]]:
-    """All queues of what the options mean; closed at the end, and errors told with the place they come from."""
+def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tuple[QueuesApi, Target]]:
+    """All queues of what the options mean; closed at the end, and errors told with the place they come from.
+
+    makes_queues: in a store that this process opens, the queues of the settings file are made.
+    """
     from queue_core.connect import open_queues
 
     target = find_target(**where)
     try:
         queues = open_queues(target.url, token=target.token, durability=target.durability)
         try:
-            _ensure(queues, target.specs)
+            _ensure(queues, target.specs if makes_queues else ())
             yield queues, target
         finally:
             queues.close()

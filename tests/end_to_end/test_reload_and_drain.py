@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from queue_core.task import NewTask
 from tests.soak.crew import Crew
 from tests.support.commands import Commands
 from tests.support.eventually import eventually
@@ -34,6 +35,11 @@ def towline(crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def in_force(crew: Crew) -> Json:
     pools = cast("dict[str, Json]", crew.shown("pools") or {})
     return cast("Json", pools.get("crew", {}).get("settings") or {})
+
+
+def sampled(crew: Crew) -> Json:
+    pools = cast("dict[str, Json]", crew.shown("pools") or {})
+    return cast("Json", pools.get("crew", {}).get("sample") or {})
 
 
 def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: Crew, towline: Commands) -> None:
@@ -69,6 +75,45 @@ def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: Crew, to
         {"pool": "crew", "kind": "changed", "settings": ["env"], "replaces": True}
     ]
     assert towline("reload").out == "no pool changed\n"
+
+
+def test_a_file_that_is_emptied_for_a_while_drains_nobody(crew: Crew, towline: Commands) -> None:
+    crew.start()
+    (first,) = eventually(crew.workers, seconds=30)
+    whole = crew.settings.read_text()
+    crew.settings.write_text("# to be written\n")
+    (refused,) = eventually(lambda: crew.logged("supervisor.reload_refused"), seconds=30)
+    assert "nothing is set here" in str(refused["mistakes"])
+    assert towline("reload").code == 78
+    crew.settings.write_text(whole)
+    assert towline("reload").out == "no pool changed\n"
+    assert list(crew.workers()) == [first]
+    assert not crew.logged("worker.draining")
+
+
+def test_queues_that_are_new_in_the_file_are_made_by_a_reload_and_shown_by_plan(crew: Crew, towline: Commands) -> None:
+    crew.start()
+    queues = crew.queues()
+    try:
+        text = crew.settings.read_text()
+        crew.settings.write_text(
+            text.replace("  jobs: {", "  spare: {}\n  renamed: {").replace("queue: jobs", "queue: renamed")
+        )
+        planned = towline("plan")
+        assert (planned.code, planned.err) == (0, "")
+        assert "queue renamed: would be made\n" in planned.out
+        (plan,) = cast("list[Json]", towline("plan", "--json").json)
+        assert (plan["make_queue"], plan["target"]) == ("renamed", 1)
+
+        told = cast("dict[str, list[str]]", towline("reload", "--json").json)
+        assert told["queues"] in (["spare", "renamed"], [])  # it may have noticed the file by itself
+        assert sorted(spec.name for spec in queues.queues()) == ["jobs", "renamed", "spare"]
+        assert next(spec for spec in queues.queues() if spec.name == "renamed").max_leases == 20
+        assert not [setting for setting in told["next_start"] if not setting.startswith("queues.jobs")]
+        queues.queue("renamed").add([NewTask(b"a task")])
+        eventually(lambda: sampled(crew).get("ready") == 1, seconds=30)
+    finally:
+        queues.close()
 
 
 def test_a_supervisor_that_hangs_does_not_answer_in_time(crew: Crew, towline: Commands) -> None:

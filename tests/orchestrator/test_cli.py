@@ -148,6 +148,29 @@ def test_the_example_in_deploy_is_right(towline: Commands) -> None:
     assert (told.code, told.err) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        pytest.param("", "towline.yaml:1:1: nothing is set here", id="empty"),
+        pytest.param("# store: sqlite:///a.db\n\n", "towline.yaml:1:1: nothing is set here", id="comments alone"),
+        pytest.param("---\n", "towline.yaml:1:1: nothing is set here", id="a document of nothing"),
+        pytest.param("queues: {thumbs: {}}\npools:\n", "towline.yaml:2:1: pools: no pool is named", id="cut off"),
+    ],
+)
+def test_a_file_that_sets_nothing_is_a_mistake_wherever_it_is_read(towline: Commands, text: str, place: str) -> None:
+    (towline.folder / "towline.yaml").write_text(text)
+    told = towline("check")
+    assert (told.code, told.out) == (78, "")
+    assert place in told.err
+    if "pools" not in text:  # the queue's half is all that these read
+        assert place in towline("queues").err
+
+
+def test_a_file_that_says_so_sets_nothing(towline: Commands) -> None:
+    (towline.folder / "towline.yaml").write_text("{}")
+    assert towline("check").code == 0
+
+
 def test_check_imports_an_app_only_when_asked_to(towline: Commands) -> None:
     (towline.folder / "towline.yaml").write_text(SETTINGS.replace("tasks:app", "absent:app"))
     assert towline("check").code == 0

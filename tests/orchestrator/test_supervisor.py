@@ -142,7 +142,7 @@ def test_a_drained_host_has_no_workers_until_it_is_not_any_more(stage: Superviso
         eventually(lambda: stage.acts[4:] == ["spawn", "spawn"])
 
 
-def test_a_file_is_read_again_when_it_is_another_one(tmp_path: Path) -> None:
+def test_a_file_is_read_again_when_it_is_another_one_and_has_been_so_for_a_while(tmp_path: Path) -> None:
     path = tmp_path / "towline.yaml"
     path.write_text("one")
     reads: list[str] = []
@@ -153,16 +153,49 @@ def test_a_file_is_read_again_when_it_is_another_one(tmp_path: Path) -> None:
 
     reloads = Reloads(load=load, watched=path)
     assert not reloads.is_due(now=NOW)
-    path.write_text("another")
+    path.write_text("")  # as by `generate > towline.yaml`
     assert not reloads.is_due(now=Monotonic(NOW + 0.5))  # looked at once a second
-    assert reloads.is_due(now=Monotonic(NOW + 1))
+    assert not reloads.is_due(now=Monotonic(NOW + 1))
+    path.write_text("another")
+    assert not reloads.is_due(now=Monotonic(NOW + 2.5))
+    assert not reloads.is_due(now=Monotonic(NOW + 4.4))
+    assert reloads.is_due(now=Monotonic(NOW + 5.5))
     assert reloads.outcome() == Loaded({})
+    assert not reloads.is_due(now=Monotonic(NOW + 7))
     path.unlink()  # as an editor does, for a moment
-    assert not reloads.is_due(now=Monotonic(NOW + 2))
+    assert not reloads.is_due(now=Monotonic(NOW + 10))
     path.write_text("third")
-    assert reloads.is_due(now=Monotonic(NOW + 3))
+    assert not reloads.is_due(now=Monotonic(NOW + 12))
+    assert reloads.is_due(now=Monotonic(NOW + 14))
     assert reloads.outcome() == Loaded({})
     assert reads == ["another", "third"]
+
+
+def test_a_file_in_which_pools_are_missing_is_heeded_later_unless_somebody_asks(tmp_path: Path) -> None:
+    path = tmp_path / "towline.yaml"
+    path.write_text("resize encode")
+    reloads = Reloads(
+        load=lambda: {name: a_pool(name) for name in path.read_text().split()}, watched=path, pools=["resize", "encode"]
+    )
+    path.write_text("resize")  # half of it is written
+    assert not reloads.is_due(now=NOW)
+    assert reloads.is_due(now=Monotonic(NOW + 2))
+    assert reloads.outcome() is None
+    path.write_text("resize encode extra")
+    assert not reloads.is_due(now=Monotonic(NOW + 3))
+    assert reloads.is_due(now=Monotonic(NOW + 5))
+    assert reloads.outcome() == Loaded({name: a_pool(name) for name in ("resize", "encode", "extra")})
+    path.write_text("encode")
+    assert not reloads.is_due(now=Monotonic(NOW + 6))
+    assert reloads.is_due(now=Monotonic(NOW + 10))
+    assert reloads.outcome() is None
+    assert reloads.is_due(now=Monotonic(NOW + 11))
+    assert reloads.outcome() == Loaded({"encode": a_pool("encode")})
+    path.write_text("extra")
+    reloads.ask()
+    assert reloads.is_due(now=Monotonic(NOW + 12))
+    assert reloads.outcome() == Loaded({"extra": a_pool("extra")})
+    assert not reloads.is_due(now=Monotonic(NOW + 20))
 
 
 def test_an_arrival_is_told_once_per_pool_that_waits() -> None:
