@@ -19,7 +19,9 @@ from queue_core.cli.output import print_json, say
 POLL_SECONDS: Final = 0.2
 
 
-@command("drain", examples=("towline drain", "towline drain --wait 10m && sudo reboot", "towline undrain"))
+@command(
+    "drain", when_cut="tell", examples=("towline drain", "towline drain --wait 10m && sudo reboot", "towline undrain")
+)
 @click.option("--wait", "seconds", type=DURATION, help="Wait until no worker is left, at most so long.")
 @click.option("--undo", is_flag=True, help="The same as `towline undrain`.")
 @file_option
@@ -38,7 +40,7 @@ def drain(seconds: float | None, undo: bool, file: Path | None, as_json: bool) -
     return _order(HostOrder(round(SystemClock().wall_seconds(), 3)), file=file, as_json=as_json, seconds=seconds)
 
 
-@command("undrain", examples=("towline undrain",))
+@command("undrain", when_cut="tell", examples=("towline undrain",))
 @file_option
 @json_option
 def undrain(file: Path | None, as_json: bool) -> int:  # noqa: FBT001

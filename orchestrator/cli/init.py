@@ -64,6 +64,7 @@ def resize(task: HeldTask) -> None:
 
 @command(
     "init",
+    when_cut="tell",
     examples=("towline init", "towline init --dir demo", "towline init --no-example", "towline init --from queue.yaml"),
 )
 @click.option(

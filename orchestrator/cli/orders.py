@@ -28,6 +28,7 @@ MAX_SECONDS: Final = 30 * 86_400.0
 
 @command(
     "scale",
+    when_cut="tell",
     examples=("towline scale resize 5 --for 30m", "towline scale resize 0 --for 2h", "towline scale resize --reset"),
 )
 @click.argument("pool")
@@ -58,6 +59,7 @@ def scale(pool: str, workers: int | None, seconds: float, reset: bool, file: Pat
 
 @command(
     "pause",
+    when_cut="tell",
     examples=("towline pause thumbs", "towline pause --pool resize", "towline pause --pool resize --changes up"),
 )
 @click.argument("queue", required=False)
@@ -77,7 +79,7 @@ def pause(queue: str | None, pool: str | None, changes: Paused | None, as_json: 
     )
 
 
-@command("resume", examples=("towline resume thumbs", "towline resume --pool resize"))
+@command("resume", when_cut="tell", examples=("towline resume thumbs", "towline resume --pool resize"))
 @click.argument("queue", required=False)
 @click.option("--pool", help="Instead of a queue: let this pool change its size again.")
 @target_options

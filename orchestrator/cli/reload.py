@@ -23,7 +23,11 @@ from queue_core.cli.output import print_json, say
 POLL_SECONDS: Final = 0.05
 
 
-@command("reload", examples=("towline reload", "towline reload --wait 1m --json", "systemctl reload towline"))
+@command(
+    "reload",
+    when_cut="tell",
+    examples=("towline reload", "towline reload --wait 1m --json", "systemctl reload towline"),
+)
 @click.option("--wait", "seconds", type=DURATION, default="15s", show_default=True, help="For its answer, at most.")
 @file_option
 @json_option

@@ -10,11 +10,13 @@ import click
 
 from queue_core.api import QueueApi
 from queue_core.cli import exits
-from queue_core.cli.failure import CommandError
+from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.group import command
+from queue_core.cli.kept_output import was_cut
 from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import print_json, say
 from queue_core.cli.target import Where, opened_queue
+from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
 from queue_core.store import Added
 from queue_core.task import NewTask
@@ -25,6 +27,7 @@ MAX_BATCH_BYTES: Final = 8 << 20
 
 @command(
     "add",
+    when_cut="count",
     examples=(
         "towline add thumbs 'cat.jpg' --tag resize",
         "towline add thumbs a.jpg b.jpg c.jpg --delay 10m",
@@ -70,17 +73,26 @@ def add(
     if not counts["added"] and any(counts.values()):
         say("nothing added: every name was taken already")
         return exits.NEGATIVE
-    if lines and not as_json:
+    if (lines and not as_json) or was_cut():
         say(f"{counts['added']} added")
     return exits.OK
 
 
 def _add_all(queue: QueueApi, tasks: Iterator[NewTask], *, as_json: bool) -> dict[str, int]:
     counts = {"added": 0, "exists": 0, "tombstoned": 0}
-    for batch in _batches(tasks):
-        for added in queue.add(batch):
-            counts[added.status] += 1
-            _print(added, as_json=as_json)
+    try:
+        for batch in _batches(tasks):
+            for added in queue.add(batch):
+                counts[added.status] += 1
+                _print(added, as_json=as_json)
+    except (QueueError, CommandError, OSError) as error:
+        failure = failure_of(error)
+        handled = sum(counts.values())
+        if failure is None or not handled:
+            raise
+        # Whoever does it all again has some of it twice.
+        fix = f"the first {handled:,} tasks are added: mend it, and go on after those"
+        raise CommandError(failure.lines, code=failure.code, where=failure.where, fix=fix) from error
     return counts
 
 

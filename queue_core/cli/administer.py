@@ -86,6 +86,7 @@ def peek(
 
 @command(
     "purge",
+    when_cut="tell",
     examples=(
         "towline purge thumbs",
         "towline purge thumbs --tag resize --yes",
@@ -120,6 +121,7 @@ def purge(
 
 @command(
     "redrive",
+    when_cut="tell",
     examples=("towline redrive thumbs", "towline redrive thumbs --named cat-1", "towline redrive thumbs --tag resize"),
 )
 @click.argument("queue")
@@ -142,7 +144,7 @@ def redrive(
     return exits.OK if count else exits.NEGATIVE
 
 
-@command("pause", examples=("towline pause thumbs",))
+@command("pause", when_cut="tell", examples=("towline pause thumbs",))
 @click.argument("queue")
 @target_options
 def pause(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
@@ -153,7 +155,7 @@ def pause(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FB
     return exits.OK
 
 
-@command("resume", examples=("towline resume thumbs",))
+@command("resume", when_cut="tell", examples=("towline resume thumbs",))
 @click.argument("queue")
 @target_options
 def resume(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001

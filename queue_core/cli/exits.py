@@ -10,6 +10,7 @@ NO_INPUT: Final = 66
 UNAVAILABLE: Final = 69
 INTERNAL: Final = 70
 CANT_CREATE: Final = 73
+OUTPUT_CUT: Final = 74
 TRY_AGAIN: Final = 75
 NO_PERMISSION: Final = 77
 BAD_CONFIG: Final = 78
@@ -24,6 +25,7 @@ MEANINGS: Final = (
     (UNAVAILABLE, "the server or the store does not answer, is full, or is not a queue"),
     (INTERNAL, "a mistake in Towline: please report it"),
     (CANT_CREATE, "a file or a socket can't be made, or is there already"),
+    (OUTPUT_CUT, "stdout was cut; a change in hand was finished, and what was done is told on stderr"),
     (TRY_AGAIN, "not now: a lease is lost, or another holds the lead"),
     (NO_PERMISSION, "not allowed: a token's role, or a file's mode"),
     (BAD_CONFIG, "the settings are wrong; every mistake is listed"),

@@ -76,6 +76,7 @@ def _tell_exported(exported: Exported, path: Path, *, as_json: bool) -> None:
 
 @command(
     "import",
+    when_cut="tell",
     examples=(
         "towline import backup.jsonl.gz",
         "towline import backup.jsonl.gz --dry-run",

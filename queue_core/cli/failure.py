@@ -12,7 +12,7 @@ import click
 
 from queue_core import errors
 from queue_core.cli import exits
-from queue_core.cli.group import ReaderGoneError
+from queue_core.cli.kept_output import OutputCutError, kept_output
 from queue_core.terminal_text import clean, clean_json, clean_lines
 
 
@@ -77,8 +77,8 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
     """Run a command line to its exit code; whatever goes wrong is told on stderr, never as a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        outcome = command.main(args=given, prog_name="towline", standalone_mode=False)
-        sys.stdout.flush()
+        with kept_output("stop"):  # of help and the like; a command has its own
+            outcome = command.main(args=given, prog_name="towline", standalone_mode=False)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
@@ -86,15 +86,24 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
         return exits.USAGE
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
-    except (BrokenPipeError, ReaderGoneError):
-        _forget_output()
-        return exits.OK
+    except OutputCutError as cut:
+        return _cut(cut, given)
     except click.ClickException as error:
         tell(CommandError(error.format_message(), code=exits.USAGE), given)
         return exits.USAGE
     except Exception as error:  # noqa: BLE001  the top: whatever it is, it is told here
         return _unexpected(error, given)
     return outcome if isinstance(outcome, int) else exits.OK
+
+
+def _cut(cut: OutputCutError, arguments: Sequence[str]) -> int:
+    """The exit code of a command whose stdout was cut; nobody who read enough of what is only shown is bothered."""
+    if cut.is_reader_gone and not cut.is_told:
+        return exits.OK
+    if not cut.is_told or "--json" in arguments:
+        told = f"stdout was cut: {cut.reason}"
+        tell(CommandError(told, code=exits.OUTPUT_CUT, where="stdout"), arguments)
+    return exits.OUTPUT_CUT
 
 
 def tell(failure: CommandError, arguments: Sequence[str]) -> None:
@@ -137,10 +146,3 @@ def _tell_usage(error: click.UsageError, arguments: Sequence[str]) -> None:
 
 def _colour() -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
-
-
-def _forget_output() -> None:
-    """Whoever read us has gone: keep the interpreter from complaining about it at exit."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, sys.stdout.fileno())
-    os.close(sink)

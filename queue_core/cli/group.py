@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from queue_core.cli.exits import MEANINGS
+from queue_core.cli.kept_output import WhenCut, kept_output
 
 MAX_SUMMARY: Final = 90
 
@@ -22,10 +23,6 @@ class Entry:
     section: str
     summary: str
     attribute: str = ""
-
-
-class ReaderGoneError(Exception):
-    """Whoever read stdout has closed it: no reason to go on, and nothing to complain about."""
 
 
 class LazyGroup(click.Group):
@@ -48,13 +45,6 @@ class LazyGroup(click.Group):
         """Import the command."""
         entry = self._entries.get(cmd_name)
         return None if entry is None else _imported(entry, cmd_name)
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command; click would make a closed pipe an exit code 1."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise ReaderGoneError from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names that begin so, without importing a single command: Tab must be quick."""
@@ -90,9 +80,15 @@ class LazyGroup(click.Group):
 
 
 class Command(click.Command):
-    """A command whose help ends with examples, as they are typed."""
+    """A command whose help ends with examples, as they are typed. `when_cut` is what it does without its stdout."""
 
     examples: Sequence[str] = ()
+    when_cut: WhenCut = "stop"
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command to its end. Raises `OutputCutError`."""
+        with kept_output(self.when_cut):
+            return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The examples and the exit codes that are special to it."""
@@ -132,15 +128,16 @@ class CommandWithMore(Command, click.Group):
             formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
 
 
-def command(name: str, *, examples: Sequence[str], **settings: object) -> "_Maker":
-    """A decorator that makes a function a `Command`."""
-    return _Maker(name, examples, settings)
+def command(name: str, *, examples: Sequence[str], when_cut: WhenCut = "stop", **settings: object) -> "_Maker":
+    """A decorator that makes a function a `Command`. One that changes something does not stop when stdout is cut."""
+    return _Maker(name, examples, when_cut, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
     name: str
     examples: Sequence[str]
+    when_cut: WhenCut
     settings: Mapping[str, object]
 
     def __call__(self, function: object) -> Command:
@@ -148,6 +145,7 @@ class _Maker:
         if not isinstance(made, Command):
             raise TypeError(f"{self.name} is no command")
         made.examples = self.examples
+        made.when_cut = self.when_cut
         return made
 
 

@@ -16,6 +16,7 @@ from queue_core.moving.migrating import Moved, QueueMove, queues_to_move, queues
 
 @command(
     "migrate",
+    when_cut="tell",
     examples=(
         "towline migrate --from sqlite:////srv/towline.db --to postgresql:///work",
         "towline migrate --from sqlite:///old.db --to sqlite:///new.db --queue thumbs",

@@ -21,6 +21,7 @@ from queue_core.units import format_bytes
 
 @command(
     "apply",
+    when_cut="tell",
     examples=(
         "towline queues apply queue.yaml",
         "towline queues apply queue.yaml --dry-run",

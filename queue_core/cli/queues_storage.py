@@ -17,6 +17,7 @@ from queue_core.units import format_bytes
 
 @command(
     "storage",
+    when_cut="tell",
     examples=("towline queues storage", "towline queues storage --limit 10GiB", "towline queues storage --no-limit"),
 )
 @click.option("--limit", "limit_bytes", type=SIZE, metavar="SIZE", help="Refuse adds beyond it: 500MiB, or bytes.")

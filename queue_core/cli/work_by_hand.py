@@ -29,6 +29,7 @@ HANDS: Final = "cli"
 
 @command(
     "lease",
+    when_cut="tell",
     examples=(
         "towline lease thumbs",
         "towline lease thumbs --count 10 --tag resize --for 5m --json",
@@ -72,6 +73,7 @@ def lease(
 
 @command(
     "renew",
+    when_cut="tell",
     examples=("towline renew thumbs 12.1700000000000000 --for 10m",),
 )
 @click.argument("queue")
@@ -81,17 +83,18 @@ def lease(
 def renew(queue: str, tokens: tuple[str, ...], seconds: float | None, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
     """Move the ends of leases, named by their TOKENS, to a while from now."""
     with opened_queue(queue, **where) as opened:
-        renewed = [one for some in chunks(tokens) for one in opened.renew(some, seconds=seconds)]
-    for one in renewed:
-        if as_json:
-            print_json({"token": one.token, "name": one.name, "expires_at": one.expires_at})
-        else:
-            click.echo(f"{one.name}  ends {shown_instant(one.expires_at)}")
+        for some in chunks(tokens):
+            for one in opened.renew(some, seconds=seconds):
+                if as_json:
+                    print_json({"token": one.token, "name": one.name, "expires_at": one.expires_at})
+                else:
+                    click.echo(f"{one.name}  ends {shown_instant(one.expires_at)}")
     return exits.OK
 
 
 @command(
     "release",
+    when_cut="tell",
     examples=(
         "towline release thumbs 12.1700000000000000",
         "towline release thumbs 12.1700000000000000 --delay 5m",
@@ -127,6 +130,7 @@ def release(
 
 @command(
     "delete",
+    when_cut="tell",
     examples=(
         "towline delete thumbs 12.1700000000000000",
         "towline delete thumbs --named cat-1 --named cat-2",
@@ -143,19 +147,19 @@ def delete(queue: str, tokens: tuple[str, ...], named: tuple[str, ...], as_json:
     """
     if bool(tokens) == bool(named):
         raise click.UsageError("give tokens, or --named, one of the two")
-    outcomes: list[tuple[str, str]] = []
+    deleted = 0
     with opened_queue(queue, **where) as opened:
-        for some in chunks(tokens):
-            opened.delete(some)
-            outcomes += [(token, "deleted") for token in some]
-        for names in chunks(named):
-            outcomes += zip(names, opened.delete_by_name(names), strict=True)
-    for what, outcome in outcomes:
-        if as_json:
-            print_json({"token" if tokens else "name": what, "status": outcome})
-        else:
-            click.echo(f"{what}  {outcome}")
-    return exits.OK if any(outcome == "deleted" for _, outcome in outcomes) else exits.NEGATIVE
+        for some in chunks(tokens or named):  # each is told before the next, which may fail
+            if tokens:
+                opened.delete(some)
+            outcomes = ["deleted"] * len(some) if tokens else opened.delete_by_name(some)
+            for what, outcome in zip(some, outcomes, strict=True):
+                deleted += outcome == "deleted"
+                if as_json:
+                    print_json({"token" if tokens else "name": what, "status": outcome})
+                else:
+                    click.echo(f"{what}  {outcome}")
+    return exits.OK if deleted else exits.NEGATIVE
 
 
 def chunks(values: Sequence[str]) -> list[list[str]]:

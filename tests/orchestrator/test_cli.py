@@ -1,7 +1,6 @@
 """The command line as a whole: help, guesses, settings, and what the fleet's commands show."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.state import StateDir
 from queue_core.cli.exits import MEANINGS
 from queue_core.cli.group import Command
-from tests.support.commands import ROOT, Commands, program_environment, run_program
+from tests.support.commands import ROOT, Commands, run_program
 
 THE_COMMANDS = (
     *(
@@ -298,23 +297,3 @@ def test_tab_completes_commands(tmp_path: Path) -> None:
     program = {"_TOWLINE_COMPLETE": "bash_complete", "COMP_WORDS": "towline que", "COMP_CWORD": "1"}
     told = run_program(folder=tmp_path, environment=program)
     assert told.out == "plain,queues\n"
-
-
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "towline.yaml").write_text(SETTINGS)
-    (tmp_path / "many.txt").write_text("\n".join(map(str, range(5_000))))
-    ours, theirs = os.pipe()
-    os.close(ours)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "orchestrator", "add", "thumbs", "--lines", "--from", "many.txt"],
-            cwd=tmp_path,
-            env=program_environment(),
-            stdout=theirs,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-        )
-    finally:
-        os.close(theirs)
-    assert (done.returncode, done.stderr) == (0, b"")
