@@ -53,7 +53,6 @@ class Servers:
         """In the child of a fork: ask each server anew over a connection of its own."""
         self._lock = Lock()
         for server in self._all:
-            server.run, server.repeats = None, "run"
             server.transport.renew_after_fork()
 
     def close(self) -> None:

@@ -209,7 +209,7 @@ class _Round:
                 self.clients.append(self._call())
             eventually(lambda: self._count_lines() > 0, seconds=START_SECONDS)
             until = Deadline(time.monotonic() + min(self.how.round_seconds, deadline.left_seconds))
-            self._disturb(until, partial(self._break, partial(releasing.submit, release), place))
+            self._disturb(until, partial(self._break, lambda worker: releasing.submit(release, worker), place))
             releasing.shutdown(cancel_futures=True)
             self._end_everybody()
         for proxy in self.proxies:
