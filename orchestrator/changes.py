@@ -47,6 +47,8 @@ def changes_between(before: Mapping[str, PoolSpec], after: Mapping[str, PoolSpec
 
 def _settings(old: PoolSpec, new: PoolSpec) -> tuple[str, ...]:
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    # By a link to the settings that leads elsewhere.
+    before["app_folder"], after["app_folder"] = old.app_folder, new.app_folder
     return tuple(line for key in before for line in _compared(key, before[key], after.get(key), top=key))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from orchestrator.budget import WorkerHours
@@ -137,6 +137,7 @@ class PoolSpec(Model):
         default="hold", description="Without a recent look at the queue: hold, or so many workers at least."
     )
     dry_run: bool = Field(default=False, strict=True, description="Decide and record, but start and stop nobody.")
+    _app_folder: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _agrees(self) -> "PoolSpec":
@@ -158,6 +159,17 @@ class PoolSpec(Model):
     def containers(self) -> ContainerSettings | None:
         """What its workers' containers are made of; None where a worker is no container."""
         return self.runtime.containers
+
+    @property
+    def app_folder(self) -> str | None:
+        """Where the handlers' module is looked for after `cwd`: the settings file's folder, where `cwd` has a link."""
+        return self._app_folder
+
+    def beside(self, app_folder: str | None) -> "PoolSpec":
+        """The same pool with another `app_folder`."""
+        copied = self.model_copy()
+        copied._app_folder = app_folder  # noqa: SLF001  of our own kind
+        return copied
 
     @property
     def surge_workers(self) -> int:
@@ -185,6 +197,8 @@ class PoolSpec(Model):
     @cached_property
     def _digest(self) -> str:
         settings = self.model_dump(mode="json", include=set(_NEEDS_REPLACEMENT))
+        if self._app_folder is not None:
+            settings["app_folder"] = self._app_folder
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def __copy__(self) -> "PoolSpec":

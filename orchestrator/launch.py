@@ -41,6 +41,8 @@ class Launch:
             "TOWLINE_ORPHAN_GRACE_SECONDS": f"{self.orphan_grace_seconds:g}",
             "TOWLINE_STATE_DIR": self.state_dir,
         }
+        if pool.app_folder is not None:
+            environment["TOWLINE_APP_FOLDER"] = pool.app_folder
         if self.token is not None:
             environment["TOWLINE_TOKEN"] = self.token
         return environment

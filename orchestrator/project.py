@@ -89,8 +89,14 @@ def _named_variables(settings: object) -> Iterator[str]:
             yield from _named_variables(item)
 
 
-def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override] = ()) -> Project:
+def parse(
+    text: str, *, name: str, directory: Path, target: Path | None = None, overrides: Sequence[Override] = ()
+) -> Project:
     """The project that `text` describes.
+
+    Args:
+        directory: what relative paths start from.
+        target: the folder of the file itself, where `directory` has a link to it: handlers may lie there as well.
 
     Raises `DocumentError` with a line per mistake: `towline.yaml:12:9: pools.resize.slo: ...`.
     """
@@ -117,7 +123,7 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
         raise document_error(document, mistakes, overrides)
     return Project(
         queue_file,
-        {name: _in_folder(pool, directory) for name, pool in pools.items()},
+        {name: _in_folder(pool, directory, target) for name, pool in pools.items()},
         supervisor,
         directory,
         origins=_origins(document, overrides),
@@ -125,13 +131,16 @@ def parse(text: str, *, name: str, directory: Path, overrides: Sequence[Override
     )
 
 
-def _in_folder(pool: PoolSpec, directory: Path) -> PoolSpec:
+def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec:
     """Workers start where the file is, wherever the supervisor was started: `tasks:app` lies beside the file.
+
+    Where that is a link to the file, `tasks:app` is looked for beside the link, then beside the file.
 
     A container starts where its image says; what it is given of the host lies beside the file.
     """
     if pool.containers is None:
-        return pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
+        placed = pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
+        return placed.beside(str(target)) if target is not None and pool.app is not None else placed
     return pool.model_copy(update={"runtime": pool.runtime.beside(directory)})
 
 

@@ -29,8 +29,16 @@ def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Proj
     """The project of `file`, by default of ./towline.yaml. Raises `CommandError` with every mistake."""
     path = file or Path(DEFAULT_FILE)
     text = read_text(path)
+    folder = path.parent.absolute()
+    target = path.resolve().parent if path.is_symlink() else folder
     try:
-        return parse(text, name=str(path), directory=path.parent.absolute(), overrides=[*_overrides(), *flags])
+        return parse(
+            text,
+            name=str(path),
+            directory=folder,
+            target=target if target != folder.resolve() else None,
+            overrides=[*_overrides(), *flags],
+        )
     except DocumentError as error:
         raise bad_file(error, path) from None
 

@@ -104,7 +104,8 @@ def _imported(project: Project) -> list[str]:
         if pool.app is None:
             continue
         try:
-            app = load_app(pool.app, directory=Path(pool.cwd or project.directory))
+            also = Path(pool.app_folder) if pool.app_folder else None
+            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), also=also)
             app.offer(pool.queue, tags_of(pool))
         except QueueError as error:
             problems.append(f"pools.{pool.name}.app: {error}")

@@ -3,18 +3,20 @@
 import importlib
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from queue_core.errors import AppImportError
 from queue_core.worker.app import App
 
 
-def load_app(target: str, *, directory: Path | None = None) -> App:
+def load_app(target: str, *, directory: Path | None = None, also: Path | None = None) -> App:
     """The `App` that `target` names as `module:attribute`.
 
     Args:
         directory: is put first on the module path; by default where the worker was started, as a program that is
             run with `python tasks.py` would have it.
+        also: comes next on the module path: where the settings file is that `directory` has a link to.
 
     Raises `AppImportError`: no such module, an error inside it, no such attribute, or something that is no `App`.
     """
@@ -26,7 +28,12 @@ def load_app(target: str, *, directory: Path | None = None) -> App:
     root = str((directory or Path.cwd()).resolve())
     if root not in sys.path:
         sys.path.insert(0, root)
-    module = _import(module_name, root)
+    roots = [root]
+    if also is not None and str(also.resolve()) != root:
+        roots.append(str(also.resolve()))
+        if roots[1] not in sys.path:
+            sys.path.insert(sys.path.index(root) + 1, roots[1])
+    module = _import(module_name, roots)
     found: object = module
     for name in attribute.split("."):
         if not hasattr(found, name):
@@ -43,13 +50,14 @@ def load_app(target: str, *, directory: Path | None = None) -> App:
     return found
 
 
-def _import(module_name: str, root: str) -> object:
+def _import(module_name: str, roots: Sequence[str]) -> object:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            places = ", then in ".join(roots)
             raise AppImportError(
-                module=module_name, reason="no such module", hint=f"it is looked for in {root} and on PYTHONPATH"
+                module=module_name, reason="no such module", hint=f"it is looked for in {places} and on PYTHONPATH"
             ) from None
         raise AppImportError(
             module=module_name, reason=_told(error), hint="install what it imports into the worker's environment"

@@ -49,7 +49,7 @@ def run_worker(settings: WorkerSettings) -> int:
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
     queues: QueuesApi | None = None
     try:
-        app = load_app(settings.app)
+        app = load_app(settings.app, also=settings.app_folder)
         queues, open_waiting = _open(settings)
         runner = Runner(app, settings, open_queue=queues.queue, open_waiting=open_waiting)
     except QueueError as error:

@@ -27,7 +27,7 @@ class WorkerSettings:
     """One worker process.
 
     Args:
-        app: where its handlers are, as `module:attribute`.
+        app: where its handlers are, as `module:attribute`; `app_folder` is looked in after the working directory.
         worker: its identity, fresh at each start.
         url: the server or the store; `token` is the bearer token for a server that asks for one, `durability` that of
             a store.
@@ -41,6 +41,7 @@ class WorkerSettings:
     """
 
     app: str
+    app_folder: Path | None = None
     worker: str = field(default_factory=_fresh_identity)
     pool: str = ""
     url: str = field(default=DEFAULT_URL, repr=False)
@@ -70,8 +71,10 @@ class WorkerSettings:
         """
         read = _Reader(environment)
         lock = read.text("TOWLINE_SUPERVISOR_LOCK")
+        folder = read.text("TOWLINE_APP_FOLDER")
         settings = cls(
             app=read.text("TOWLINE_APP"),
+            app_folder=Path(folder) if folder else None,
             worker=read.text("TOWLINE_WORKER") or _named(read, identity()),
             pool=read.text("TOWLINE_POOL"),
             url=read.text("TOWLINE_URL") or read.secret("TOWLINE_URL_FILE") or DEFAULT_URL,

@@ -9,8 +9,11 @@ from typing import cast
 import click
 import pytest
 
+from orchestrator.changes import changes_between
 from orchestrator.cli import command
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemClock
+from orchestrator.launch import Launch
 from orchestrator.state import StateDir
 from queue_core.cli.exits import MEANINGS
 from queue_core.cli.group import Command
@@ -176,6 +179,34 @@ def test_check_imports_an_app_only_when_asked_to(towline: Commands) -> None:
     told = towline("check", "--import")
     assert told.code == 78
     assert "pools.resize.app: can't import absent" in told.err
+
+
+def test_handlers_lie_beside_a_link_to_the_settings_or_beside_the_file_itself(towline: Commands) -> None:
+    link, real = towline.folder / "etc" / "towline.yaml", towline.folder / "towline.yaml"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    assert towline("check", "-f", str(link), "--import").code == 0
+    pool = load_project(link).pools["resize"]
+    assert (pool.cwd, pool.app_folder) == (str(link.parent), str(real.parent))
+    assert Launch("memory:", "", "", 1.0).environment("w", pool)["TOWLINE_APP_FOLDER"] == str(real.parent)
+    assert load_project(real).pools["resize"].app_folder is None
+    (towline.folder / "tasks.py").unlink()
+    refused = towline("check", "-f", str(link), "--import")
+    assert refused.code == 78
+    assert f"looked for in {link.parent}, then in {real.parent} and on PYTHONPATH" in refused.err
+
+
+def test_workers_are_replaced_when_a_link_to_the_settings_leads_elsewhere(towline: Commands) -> None:
+    link = towline.folder / "current.yaml"
+    pools = []
+    for release in ("one", "two"):
+        (towline.folder / release).mkdir()
+        (towline.folder / release / "towline.yaml").write_text(SETTINGS)
+        link.unlink(missing_ok=True)
+        link.symlink_to(towline.folder / release / "towline.yaml")
+        pools.append(load_project(link).pools)
+    (change,) = changes_between(*pools)
+    assert (change.replaces, [setting.split(":")[0] for setting in change.settings]) == (True, ["app_folder"])
 
 
 def test_check_says_what_is_allowed_but_may_not_be_meant(towline: Commands) -> None:

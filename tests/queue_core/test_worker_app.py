@@ -125,6 +125,18 @@ def test_an_app_is_loaded_from_where_the_worker_was_started(modules: Path) -> No
     assert isinstance(load_app("app_to_load:Holder.app", directory=modules), App)
 
 
+def test_an_app_is_looked_for_beside_a_link_to_the_settings_then_beside_the_file_itself(modules: Path) -> None:
+    link, target = modules / "etc", modules / "srv"
+    for folder, text in ((link, "one"), (target, "other")):
+        folder.mkdir()
+        (folder / "app_there.py").write_text(f"from queue_core.worker.app import App\n{text} = App()\n")
+    (target / "app_here.py").write_text("from queue_core.worker.app import App\napp = App()\n")
+    assert isinstance(load_app("app_here:app", directory=link, also=target), App)
+    assert isinstance(load_app("app_there:one", directory=link, also=target), App)
+    with pytest.raises(AppImportError, match=f"looked for in {link}, then in {target} and on PYTHONPATH"):
+        load_app("app_nowhere:app", directory=link, also=target)
+
+
 @pytest.mark.parametrize(
     ("target", "text", "told"),
     [
