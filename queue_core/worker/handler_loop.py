@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import sys
+import threading
 import traceback
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -58,6 +61,8 @@ class HandlerLoop:
     def start(self) -> None:
         """Begin to run."""
         self._thread.start()
+        loop, thread = weakref.ref(self._loop), self._thread
+        os.register_at_fork(after_in_child=lambda: _stop_in_child(loop(), thread))
 
     def call(self, call: Call, then: Then) -> None:
         """Run the handler; `then` is called in the loop's thread with what came of it, and must not block."""
@@ -128,6 +133,7 @@ class HandlerLoop:
         for _ in range(MAX_ESCAPES):
             try:
                 self._loop.run_forever()
+                self._shift.forks.end_child(handler=", ".join(self.running()))
             except (SystemExit, KeyboardInterrupt) as error:
                 self._fail(error)
             except BaseException as error:  # noqa: BLE001  the top of a thread: it can't run on, and must not die unseen
@@ -140,6 +146,7 @@ class HandlerLoop:
 
     def _fail(self, error: BaseException) -> None:
         call = _call_of(error)
+        self._shift.forks.end_child(handler=call.handler.shown_name if call else "", error=error)
         tasks = [task for known in ([call] if call else tuple(self._calls)) for task in known.tasks]
         self._lose(
             call,
@@ -216,9 +223,13 @@ class HandlerLoop:
             returned = call.handler.function(call.argument())
             if isinstance(returned, Coroutine):
                 returned = await returned
+            self._shift.forks.end_child(handler=call.handler.shown_name)
             outcome = call.returned(returned)
         except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the loop lives on
+            if self._shift.forks.is_child() and isinstance(error, SystemExit):
+                self._shift.forks.end_child(handler=call.handler.shown_name, error=error)
             outcome = call.raised(error, now=self._shift.clock.monotonic(), log=self._shift.log)
+            self._shift.forks.end_child(handler=call.handler.shown_name, error=error)
         self._calls.pop(call, None)
         then(call, outcome)
 
@@ -229,6 +240,16 @@ class HandlerLoop:
         if running:
             await asyncio.wait(running)
         self._loop.stop()
+
+
+def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> None:
+    """In a child that a handler forked: run none of the other handlers, and wait for nothing in the worker's name."""
+    if loop is None or threading.get_ident() != thread.ident:
+        return
+    ready = getattr(loop, "_ready", None)  # what else is due in this turn
+    if ready is not None:
+        ready.clear()
+    loop.stop()
 
 
 def _call_of(error: BaseException) -> Call | None:

@@ -1,16 +1,14 @@
 """run_worker(): a whole worker process, from its settings to its exit code."""
 
 import faulthandler
-import os
 import signal
-import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
+from threading import Thread
 from typing import Final
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from queue_core.api import QueueApi, QueuesApi
 from queue_core.client import HttpQueues
@@ -21,11 +19,15 @@ from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.worker import events
+from queue_core.worker.leaving import leave_now, leave_within
 from queue_core.worker.loading import load_app
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.shift import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_UNREACHABLE
+from queue_core.worker.signals import heard
 
+SHORTEST_LEAVE_SECONDS: Final = 1.0
+"""Threads and processes that a handler left have so long at least, when the worker has nothing else to wait for."""
 TIMEOUT_SECONDS: Final = 10.0
 """How long a server may take to answer, beside the time it was asked to wait: a lease may end meanwhile."""
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
@@ -39,10 +41,12 @@ _STDERR: Final = 2
 def run_worker(settings: WorkerSettings) -> int:
     """Import the app, work until the end of the shift, and return the exit code; every error is logged.
 
-    0: finished, drained, retired or recycled. 70: an internal error, or a handler that never returns. 75: the queue was
-    out of reach for too long. 78: the app or the settings can't be used.
+    0: finished, drained, retired or recycled. 70: an internal error, or a handler that never returns, or that ended or
+    blocked the loop of async handlers. 75: the queue was out of reach for too long. 77: a handler changed the user or
+    group of the process. 78: the app or the settings can't be used.
 
-    Ends the process by itself, with that code, when a handler still runs that could not be waited for. Must be called
+    Ends the process by itself, with that code, when a handler still runs that could not be waited for, or when what a
+    handler left (a thread, a pool, a child process) holds up its end for longer than the grace. Must be called
     from the main thread, for its signals: SIGTERM and SIGINT drain, a second one of a kind releases at once.
     """
     log = structlog.get_logger().bind(worker=settings.worker)
@@ -59,16 +63,14 @@ def run_worker(settings: WorkerSettings) -> int:
             queues.close()
         return EXIT_UNREACHABLE if isinstance(error, StoreUnavailableError) else EXIT_MISCONFIGURED
     try:
-        with _signals(runner):
-            code = runner.run()
+        code = _run(runner, log)
     except Exception:  # noqa: BLE001  the top of the process
         log.error(events.WORKER_FAILED, thread="main", traceback=traceback.format_exc())  # noqa: TRY400
         code = EXIT_INTERNAL
     if runner.is_abandoned:
         # A thread can't be ended, and its tasks may be running elsewhere by now.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        leave_now(code, log=log)
+    leave_within(max(SHORTEST_LEAVE_SECONDS, runner.grace_left_seconds()), code=code, log=log)
     queues.close()
     return code
 
@@ -89,26 +91,39 @@ def _at_server(settings: WorkerSettings) -> HttpQueues:
     return HttpQueues(settings.url, token=settings.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
 
 
-@contextmanager
-def _signals(runner: Runner) -> Iterator[None]:
-    """SIGTERM and SIGINT ask the runner to drain; the second of a kind, to let go at once.
+def _run(runner: Runner, log: FilteringBoundLogger) -> int:
+    """Run the worker; a single slot for plain handlers in this thread, the main one, and the rest beside it.
 
-    Of a kind: Ctrl-C reaches a whole group of processes, and their supervisor's SIGTERM right after it is no
-    impatience.
+    Many libraries work in the main thread only: `signal.alarm`, those that set signal handlers, some with event loops.
     """
-    seen: set[int] = set()
+    serve = runner.lend_slot()
+    with heard(runner, beside="no" if serve is None else "yes") as restore:
+        if serve is None:
+            return runner.run()
+        codes: list[int] = []
+        watch = Thread(target=lambda: codes.append(_watched(runner, log)), name="towline-watch")
+        watch.start()
+        is_told = False
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if number in seen:
-            runner.release_now(f"{name} again")
-        else:
-            seen.add(number)
-            runner.drain(name)
+        def after_call() -> None:
+            nonlocal is_told
+            taken = restore()
+            if taken and not is_told:
+                is_told = True
+                log.warning(events.SIGNALS_RESTORED, signals=taken, reason="a handler had set its own; said once")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        serve(after_call)
+        watch.join()
+        return codes[0]
+
+
+def _watched(runner: Runner, log: FilteringBoundLogger) -> int:
+    """`Runner.run` beside the main thread: when that is held up by a handler, the process ends from here."""
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        code = runner.run()
+    except BaseException:  # noqa: BLE001  the top of a thread: without it nobody would end the worker
+        log.error(events.WORKER_FAILED, thread="watch", traceback=traceback.format_exc())  # noqa: TRY400
+        leave_now(EXIT_INTERNAL, log=log)
+    if runner.is_abandoned:
+        leave_now(code, log=log)
+    return code

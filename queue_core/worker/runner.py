@@ -74,11 +74,24 @@ class Runner:
         self._orphan_watch = OrphanWatch(lock) if lock is not None else None
         self._watch_seconds = watch_seconds
         self._is_abandoned = False
+        self._leaves_at = 0.0
 
     @property
     def is_abandoned(self) -> bool:
         """Whether handlers still run that the drain could not wait for: their process must not live on."""
         return self._is_abandoned
+
+    def grace_left_seconds(self) -> float:
+        """What is left of the grace once `run` has returned; negative when it is over."""
+        return self._leaves_at - self._shift.clock.monotonic()
+
+    def lend_slot(self) -> Callable[[Callable[[], None]], None] | None:
+        """Have the only slot for plain handlers run where the value is called, while `run` is called in another thread.
+
+        The value's argument is called after each handler. None: there are several slots, or async handlers only. To be
+        called before `run`.
+        """
+        return self._slots.lend() if isinstance(self._slots, ThreadSlots) else None
 
     def drain(self, reason: str) -> None:
         """Lease no more, let running handlers finish within the grace, give back the rest, and have `run` return."""
@@ -141,6 +154,7 @@ class Runner:
             absent_seconds = self._orphan_watch.absent_seconds(now=shift.clock.monotonic())
             if absent_seconds > settings.orphan_grace_seconds:
                 shift.end(Ending(events.WORKER_ORPHANED, f"no supervisor for {absent_seconds:.1f} s"))
+        shift.look_at_user()
         unreached_seconds = shift.unreached_seconds()
         if unreached_seconds > settings.unreachable_seconds:
             reason = f"no answer from the queue for {unreached_seconds:.1f} s"
@@ -149,7 +163,8 @@ class Runner:
     def _drain(self, ending: Ending) -> None:
         shift = self._shift
         now = shift.clock.monotonic()
-        self._wait_for_slots(until=now + (shift.settings.grace_seconds if ending.urgency == "drain" else 0.0))
+        self._leaves_at = now + (shift.settings.grace_seconds if ending.urgency == "drain" else 0.0)
+        self._wait_for_slots(until=self._leaves_at)
         shift.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
@@ -170,6 +185,7 @@ class Runner:
         while self._slots.running() and (left := until - self._shift.clock.monotonic()) > 0:
             asked = self._shift.next_ending(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
             if asked is not None and asked.urgency == "release":
+                self._leaves_at = self._shift.clock.monotonic()
                 return
 
     def _release(self, rest: list[Lease]) -> None:

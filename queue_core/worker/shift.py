@@ -1,5 +1,6 @@
 """Shift: what all threads of one worker share: whether it is ending and why, what it has done, what it can reach."""
 
+import os
 import traceback
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -10,12 +11,15 @@ from structlog.typing import FilteringBoundLogger
 
 from queue_core.clock import Clock
 from queue_core.worker import events
+from queue_core.worker.forks import Forks
 from queue_core.worker.recycle import recycle_reason
 from queue_core.worker.settings import WorkerSettings
 
 EXIT_OK: Final = 0
 EXIT_INTERNAL: Final = 70
 EXIT_UNREACHABLE: Final = 75
+EXIT_CHANGED: Final = 77
+"""A handler changed the user or group that the process runs as."""
 EXIT_MISCONFIGURED: Final = 78
 
 FIRST_RETRY_SECONDS: Final = 0.1
@@ -40,6 +44,7 @@ class Shift:
         self.queue = queue
         self.clock = clock
         self.log = log
+        self.forks = Forks(log)
         self.started_at = clock.monotonic()
         self.ending = Event()
         """Set: lease no more, finish what runs."""
@@ -49,6 +54,7 @@ class Shift:
         self._lock = Lock()
         self._tasks_done = 0
         self._unreached_since: float | None = None
+        self._user = _user()
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -79,6 +85,19 @@ class Shift:
             return self._inbox.get(timeout=max(0.0, timeout_seconds))
         except Empty:
             return None
+
+    def look_at_user(self) -> None:
+        """End the shift when the user or group of the process is another than at its start: its files, its store and
+        its supervisor may be out of reach by now."""
+        user = _user()
+        if user == self._user:
+            return
+        before, self._user = self._user, user
+        reason = (
+            f"a handler changed the user and group that the worker runs as from {before[0][1]}:{before[1][1]} to "
+            f"{user[0][1]}:{user[1][1]}; do that in a process of its own, or start the worker as that user"
+        )
+        self.end(Ending(events.WORKER_CHANGED, reason, EXIT_CHANGED))
 
     # -- recycling ------------------------------------------------------------------------------------------------
 
@@ -129,6 +148,11 @@ class Shift:
         """For how long no thread has had an answer."""
         since = self._unreached_since
         return 0.0 if since is None else self.clock.monotonic() - since
+
+
+def _user() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Users and groups of this process: real, effective, saved."""
+    return os.getresuid(), os.getresgid()
 
 
 def retry_seconds(attempt: int, *, jitter: float) -> float:

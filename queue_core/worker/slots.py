@@ -1,8 +1,8 @@
 """ThreadSlots: each slot is a thread that leases, handles and deletes over a line of its own. For plain handlers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging import DEBUG
-from threading import Thread
+from threading import Event, Thread
 from typing import Protocol
 
 from queue_core.task import UNTAGGED, Lease, TagFilter
@@ -58,6 +58,7 @@ class Workbench:
     def end(self, call: Call) -> None:
         """Its handler has come to an end."""
         self.renewals.drop(call)
+        self.shift.look_at_user()
         if self._tells_all:
             self.shift.log.debug(events.HANDLER_FINISHED, **call.told(now=self.shift.clock.monotonic()))
 
@@ -74,12 +75,32 @@ class ThreadSlots:
     def __init__(self, bench: Workbench, *, count: int, loop: HandlerLoop | None) -> None:
         self._bench = bench
         self._loop = loop
+        self._count = count
+        self._begun = Event()
+        self._after_call: Callable[[], None] = _nothing
         self._links: list[Link] = []
         self._ended: list[None] = []
         self._threads = [Thread(target=self._run, name=f"towline-slot-{slot}", daemon=True) for slot in range(count)]
 
+    def lend(self) -> Callable[[Callable[[], None]], None] | None:
+        """Have the only slot run where the value is called, once `start` was called elsewhere; None if there are more.
+
+        The value's argument is called after each handler.
+        """
+        if self._count != 1:
+            return None
+        self._threads.clear()
+
+        def serve(after_call: Callable[[], None]) -> None:
+            self._after_call = after_call
+            self._begun.wait()
+            self._run()
+
+        return serve
+
     def start(self) -> None:
         """See `Slots.start`."""
+        self._begun.set()
         for thread in self._threads:
             thread.start()
 
@@ -90,7 +111,7 @@ class ThreadSlots:
 
     def running(self) -> int:
         """See `Slots.running`."""
-        return len(self._threads) - len(self._ended)
+        return self._count - len(self._ended)
 
     def _run(self) -> None:
         shift = self._bench.shift
@@ -116,6 +137,7 @@ class ThreadSlots:
     def _work(self, link: Link, leases: Sequence[Lease]) -> None:
         call = self._bench.begin(leases, link)
         outcome = self._outcome(call)
+        self._after_call()
         self._bench.end(call)
         if isinstance(outcome, Failed):
             link.fail(outcome)
@@ -126,7 +148,18 @@ class ThreadSlots:
     def _outcome(self, call: Call) -> Outcome:
         if call.handler.is_async and self._loop is not None:
             return self._loop.result(call)
+        shift, name = self._bench.shift, call.handler.shown_name
         try:
-            return call.returned(call.run())
+            value = call.run()
+            shift.forks.end_child(handler=name)
+            return call.returned(value)
         except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the slot lives on
-            return call.raised(error, now=self._bench.shift.clock.monotonic(), log=self._bench.shift.log)
+            if shift.forks.is_child() and isinstance(error, SystemExit):
+                shift.forks.end_child(handler=name, error=error)
+            outcome = call.raised(error, now=shift.clock.monotonic(), log=shift.log)
+            shift.forks.end_child(handler=name, error=error)
+            return outcome
+
+
+def _nothing() -> None:
+    """No more than the slot itself is to be looked after."""
