@@ -8,7 +8,7 @@ it writes anything.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NewType, Protocol, TypeAlias
+from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -254,6 +254,21 @@ class Transaction(Protocol):
         Raises `StoreUnavailableError`, taking the transaction with it, when another transaction kept `number` or a
         later one meanwhile.
         """
+
+
+@runtime_checkable
+class Erasable(Protocol):
+    """A store that its operator may empty while it is open, and that goes on as a new one."""
+
+    @property
+    def url(self) -> str:
+        """See `Store.url`."""
+
+    def is_erased(self) -> bool:
+        """Whether it is another than the one that was opened, or marked last. Raises `StoreError`."""
+
+    def mark(self) -> None:
+        """Take it for the one that was opened, from now on. Raises `StoreError`."""
 
 
 class Signals(Protocol):

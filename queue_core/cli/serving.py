@@ -103,7 +103,13 @@ def serve_options(settings: QueueFile, directory: Path, *, listen: str | None = 
     if listen.startswith("unix:") and not listen.startswith("unix:/"):
         listen = f"unix:{directory / listen.removeprefix('unix:')}"
     options = options_of(listen, tokens=_tokens(server, directory))
-    return replace(options, lifecycle=settings.lifecycle, grpc=_grpc(server.grpc, directory))
+    return replace(
+        options,
+        lifecycle=settings.lifecycle,
+        grpc=_grpc(server.grpc, directory),
+        queues=tuple(settings.specs()),
+        storage_limit_bytes=settings.total_storage_limit,
+    )
 
 
 def listen_failure(error: ListenError) -> CommandError:

@@ -13,6 +13,7 @@ from queue_core.http_api.values import Json
 from queue_core.notes import Notes
 from queue_core.server.appengine.door import AppEngineDoor
 from queue_core.server.auth import Gate
+from queue_core.server.erasures import Erasures
 from queue_core.server.event_ring import EventRing
 from queue_core.server.hands import Hands
 from queue_core.server.hot import HotVerbs
@@ -57,7 +58,10 @@ class ServerCore:
             else LoopTurns(self.service, after_turn=self._after_turn, returning=self.returning)
         )
         self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
-        self.readiness = Readiness(self.turns, self.service.store, self.service.clock, run=self.run)
+        self.erasures = Erasures(self.service, options)
+        self.readiness = Readiness(
+            self.turns, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
+        )
         self.gate = Gate(options)
         self.hot = HotVerbs(self.gate, self.turns, self.waiting)
         self.lease_counts = LeaseCounts()
@@ -101,6 +105,10 @@ class ServerCore:
         except TimeoutError:
             raise StoreUnavailableError(f"the store has not answered for {LOOK_SECONDS:g} s; try again") from None
 
+    async def _check_erasures(self) -> None:
+        if self.erasures.is_possible:
+            await self.beside(self.erasures.check)
+
     def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "Watch":
         """Begin to listen for ready tasks."""
         return Watch(self.waiting, wanted)
@@ -115,6 +123,7 @@ class ServerCore:
     def start(self) -> None:
         """Begin to take notes; called in the loop before the first request."""
         self._lease_notes.start()
+        self.erasures.start()
 
     def stop(self) -> None:
         """Answer all who wait, so that a graceful stop is a quick one."""
@@ -124,6 +133,7 @@ class ServerCore:
 
     def close(self) -> None:
         """End the threads."""
+        self.erasures.close()
         self.waiting.close()
         self._looks.close()
         self.turns.close()

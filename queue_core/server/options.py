@@ -9,6 +9,7 @@ from pathlib import Path
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
 from queue_core.limits import MAX_EMAIL_CHARACTERS
+from queue_core.task import QueueSpec
 
 DEFAULT_PORT = 7878
 MAX_BODY_BYTES = 64 << 20
@@ -76,6 +77,7 @@ class ServeOptions:
         lifecycle: how finely they are kept.
         stop_seconds: how long a stop lets requests finish.
         grpc: a second listener, for Cloud Tasks over gRPC; None: there is none.
+        queues, storage_limit_bytes: of the settings, to be made again in a store that was emptied.
     """
 
     host: str = "127.0.0.1"
@@ -89,6 +91,8 @@ class ServeOptions:
     lifecycle: Lifecycle = "task"
     stop_seconds: float = 0.7
     grpc: GrpcOptions | None = None
+    queues: tuple[QueueSpec, ...] = ()
+    storage_limit_bytes: int | None = None
 
     @property
     def is_local(self) -> bool:

@@ -1,6 +1,7 @@
 """Whether the store takes changes, and adds too: asked by a change, once for all who ask within a second."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from queue_core.clock import Clock
 from queue_core.errors import StoreError, StoreUnavailableError
@@ -18,11 +19,17 @@ PROBE = "readyz"
 class Readiness:
     """Lives in the server's loop."""
 
-    def __init__(self, turns: Turns, store: Store, clock: Clock, *, run: str) -> None:
+    def __init__(
+        self, turns: Turns, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Args:
+        check: raises the `StoreError` that keeps the server from being ready, beside that of a change.
+        """
         self._turns = turns
         self._store = store
         self._clock = clock
         self._run = run
+        self._check = check
         self._asking: asyncio.Task[StoreError | None] | None = None
         self._asked_at = 0.0
         self._wrote_at: float | None = None
@@ -42,6 +49,7 @@ class Readiness:
         try:
             self._store.check_room()
             async with asyncio.timeout(PROBE_SECONDS):
+                await self._check()
                 await self._turns.run(self._probe)
         except StoreError as error:
             return error

@@ -111,6 +111,10 @@ class Spreads:
         self._calls.link.ask(SPREAD, "HDEL", SPREAD, queue)
         self._forget(queue)
 
+    def forget(self) -> None:
+        """The store was emptied."""
+        self._known.clear()
+
     def turn(self) -> int:
         """Another number each time; what it leaves over the number of shards is the one whose turn it is."""
         return next(self._turns)

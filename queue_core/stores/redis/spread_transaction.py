@@ -49,6 +49,10 @@ class SpreadTransaction(SpreadAdministering):
         super().__init__(calls, RedisTransaction(calls), spreads or Spreads(calls, wanted))
         self._wanted = wanted
 
+    def forget(self) -> None:
+        """The store was emptied: nothing that was known of its queues holds."""
+        self._spreads.forget()
+
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:

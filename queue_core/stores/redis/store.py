@@ -4,6 +4,7 @@ With `appendfsync always` Redis answers when the write is on disk, so there is n
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from secrets import token_hex
 from typing import Literal
 
 from queue_core import forking
@@ -12,7 +13,7 @@ from queue_core.errors import InvalidRequestError, StoreVersionError
 from queue_core.store import Check, Meanwhile, Ticket, Unit
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.check import check
-from queue_core.stores.redis.keys import LAYOUT, key_of
+from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
 from queue_core.stores.redis.library import VERSION, library
 from queue_core.stores.redis.link import Link
 from queue_core.stores.redis.signals import RedisSignals
@@ -31,13 +32,15 @@ class RedisStore:
         self._link = Link(url, library(), durability=durability)
         try:
             self._check_version()
+            self._identity = self._named()
             self._signals = RedisSignals(self._link, key_of)
         except BaseException:
             self._link.close()
             raise
         in_cluster = self._link.target.kind == "cluster"
         self._calls = Calls(self._link, self._signals, in_cluster=in_cluster)
-        self._transaction = nullcontext(SpreadTransaction(self._calls, dict(self._link.target.spread)))
+        self._verbs = SpreadTransaction(self._calls, dict(self._link.target.spread))
+        self._transaction = nullcontext(self._verbs)
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
@@ -109,6 +112,24 @@ class RedisStore:
         """See `Store.close`."""
         self._signals.close()
         self._link.close()
+
+    def is_erased(self) -> bool:
+        """See `Erasable.is_erased`. In a cluster: of the node that has the identity's slot."""
+        is_erased = self._link.ask(IDENTITY, "GET", IDENTITY) != self._identity
+        if is_erased:
+            self._verbs.forget()
+        return is_erased
+
+    def mark(self) -> None:
+        """See `Erasable.mark`."""
+        self._check_version()
+        self._identity = self._named()
+
+    def _named(self) -> bytes:
+        """The store's identity; it gets one where it has none."""
+        self._link.ask(IDENTITY, "SET", IDENTITY, token_hex(12), "NX")
+        identity = self._link.ask(IDENTITY, "GET", IDENTITY)
+        return identity if isinstance(identity, bytes) else b""
 
     def _check_version(self) -> None:
         """From now on an older program is refused; one that has the store open already goes on."""
