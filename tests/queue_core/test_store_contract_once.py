@@ -219,3 +219,23 @@ def test_calls_of_several_clients_in_one_transaction_are_each_known_again(store:
     again = [replace(call, is_repeat=True) for call in calls]
     assert run(store, lambda turn: [turn.add(QUEUE, tasks, call=call) for call in again]) == first
     assert stats(store).added_total == 3
+
+
+def test_leases_of_several_clients_in_one_transaction_are_told_apart(store: Store) -> None:
+    add(store, ClientCall("p", 1), *[NewTask(b"%d" % number) for number in range(6)])
+    held = [lease(store, count=1)[0] for _ in range(2)]
+    calls = [ClientCall("a", 1), ClientCall("b", 1), ClientCall("c", 1)]
+
+    def steps(turn: Turn, calls: list[ClientCall]) -> list[tuple[list[str], list[str]]]:
+        told = []
+        for number, call in enumerate(calls):
+            deletions = [Deletion(each.token) for each in held[number : number + 1]]
+            granted, lost = turn.exchange(QUEUE, deletions, count=1 + number % 2, seconds=60, call=call)
+            told.append(([each.token for each in granted.leases], list(lost)))
+        return told
+
+    first = run(store, lambda turn: steps(turn, calls))
+    again = [replace(call, is_repeat=True) for call in calls]
+    assert run(store, lambda turn: steps(turn, again)) == first
+    assert [run(store, lambda turn, call=call: steps(turn, [call]), unit="verb") for call in again[:1]] == [first[:1]]  # type: ignore[misc]
+    assert stats(store).deleted_total == 2

@@ -43,6 +43,8 @@ class AnswerLostError(Exception):
         self._link = link
         self.xid = xid
         self.ids = ids or []
+        self.leased = None if ids is None else set(ids)
+        """Of a lease beside others in its transaction: the tasks that were its own. None: all of the transaction."""
 
     def retold(self, query: str, *values: object) -> list[Row]:
         """What the answer was, by a query that is given the values and the transaction's number.

@@ -16,6 +16,7 @@ from queue_core.task import QueueSpec
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 
 _MARKED = Statement("towline_marked", "SELECT call, xid::text, ids FROM towline.marks WHERE wire = $1", (pack.int8,))
+_MARK = Statement("towline_mark", "SELECT towline.mark($1, $2, $3)", (pack.int8, pack.int8, pack.int8s))
 _NUMBER = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
@@ -30,7 +31,9 @@ class Step:
         "call",
         "finished",
         "is_littered",
+        "is_marked",
         "is_numbered",
+        "marks_later",
         "now",
         "ripe",
         "tagged",
@@ -48,6 +51,9 @@ class Step:
         self._link = link
         self.call: ClientCall | None = None
         """The client's call that is under way."""
+        self.marks_later = False
+        """Whether that leaves its mark when its verb is done, unless it is committed by itself."""
+        self.is_marked = False
         self._caller = caller
         self._marking = marking
         self._begin: Sequence[Call] | None = begin or None
@@ -77,10 +83,15 @@ class Step:
         call = self.call
         if call is not None and call.is_repeat:
             self._look_for(call)
-        mark = None if call is None else mark_of(call)
-        if self._marking is None or self.is_open or self.is_committed:
-            return self.rows(statement, *values, *(mark or UNMARKED))
-        return self._marking.rows(statement, values, mark)
+        if self._marking is not None and not self.is_open and not self.is_committed:
+            self.is_marked = call is not None
+            return self._marking.rows(statement, values, None if call is None else mark_of(call))
+        self.is_marked = call is not None and not self.marks_later
+        return self.rows(statement, *values, *(mark_of(call) if call is not None and self.is_marked else UNMARKED))
+
+    def mark(self, call: ClientCall, task_ids: Sequence[int]) -> None:
+        """Leave a client's mark beside those of others in this transaction, with the tasks that it leased."""
+        self.rows(_MARK, *mark_of(call), task_ids)
 
     def _look_for(self, call: ClientCall) -> None:
         """Raise `AnswerLostError` if a client's call took effect before, `OutcomeUnknownError` after a later one."""
@@ -90,6 +101,7 @@ class Step:
             return
         last, xid, ids = found[0]
         call.answer_in((last, b""))
+        self.is_marked = True
         assert self._link is not None, "a client's calls are made in transactions of ours"
         raise AnswerLostError(self._link, int(xid), ids, is_repeat=True)
 

@@ -23,7 +23,7 @@ from queue_core.store import (
 from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, storage, working
 from queue_core.stores.postgres.administering import NameOutcome
 from queue_core.stores.postgres.step import Step
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState, parse_token
 
 T = TypeVar("T")
 
@@ -207,7 +207,7 @@ class CallTransaction(PostgresTransaction):
         return self._marked(lambda: adding.add(self._step, queue, tasks, now=now))
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        return self._marked(lambda: working.lease(self._step, queue, request, now=now))
+        return self._granting(lambda: ((), working.lease(self._step, queue, request, now=now)))[1]
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         return self._marked(lambda: working.delete(self._step, queue, deletions, now=now))
@@ -215,7 +215,21 @@ class CallTransaction(PostgresTransaction):
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return self._marked(lambda: working.exchange(self._step, queue, deletions, request, now=now))
+        return self._granting(lambda: working.exchange(self._step, queue, deletions, request, now=now))
+
+    def _granting(
+        self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]
+    ) -> tuple[Sequence[Deleted | None], Granted]:
+        """Other calls may be in the same transaction, so that its number does not tell whose its leases are."""
+        step = self._step
+        step.marks_later, step.is_marked = True, False
+        try:
+            outcomes, granted = self._marked(verb)
+        finally:
+            step.marks_later = False
+        if not step.is_marked and (granted.leases or any(outcome is not None for outcome in outcomes)):
+            step.mark(self._call, [parse_token(lease.token)[0] for lease in granted.leases])
+        return outcomes, granted
 
     def _marked(self, verb: Callable[[], T]) -> T:
         self._step.call = self._call

@@ -40,6 +40,10 @@ _EXCHANGE = Statement(
     ),
 )
 _RETELL = "SELECT * FROM towline.retell(%s, %s, %s::text::xid8)"
+_DELETED = (
+    "SELECT s.numbers, s.texts FROM towline.samples AS s JOIN towline.queues AS q ON q.id = s.queue"
+    " WHERE q.name = %s AND s.xid = %s::text::xid8 AND s.outcome = 'deleted'"
+)
 _RENEW = Statement(
     "towline_renew",
     f"SELECT {told.COLUMNS} FROM towline.renew($1, $2, $3, $4, $5)",  # noqa: S608
@@ -208,7 +212,13 @@ def _told_again(step: Step, lost: AnswerLostError, queue: str, *, now: Instant) 
         step.note_number(lost.xid)
         return lost.retold(_RETELL, queue, now)
     *leases, last = lost.retold(_RETELL, queue, 0)
-    return [*(row for row in leases if row[1] > now), last]
+    own = lost.leased
+    deleted = lost.retold(_DELETED, queue)  # of all calls in that transaction: its own are found by their tokens
+    numbers, texts = ([one for row in deleted for one in row[at]] for at in (0, 1))
+    return [
+        *(row for row in leases if row[1] > now and (own is None or row[0] in own)),
+        (*last[:-3], numbers or None, texts or None, None),
+    ]
 
 
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
