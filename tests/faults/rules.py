@@ -58,7 +58,7 @@ def stale_tokens_change_nothing(life: Life, contents: Contents) -> Iterator[str]
         if sum(operation.ends_lease for operation in done) > 1:
             yield f"{life.uid}: {grant.lease.token} was ended more than once"
         for operation in done:
-            why = _stale_because(operation, grant, life, contents.clock_error)
+            why = _stale_because(operation, grant, life, contents)
             if why:
                 yield f"{life.uid}: {operation.verb} succeeded with {grant.lease.token}, which {why}"
         released = any(operation.verb == "release" for operation in done)
@@ -227,13 +227,20 @@ def _dead_by(grant: Grant) -> int:
     return until
 
 
-def _stale_because(operation: Operation, grant: Grant, life: Life, clock_error: int) -> str:
+def _stale_because(operation: Operation, grant: Grant, life: Life, contents: Contents) -> str:
+    """A lease whose instant was read before its call was held up may have followed much later: its answer counts."""
     invoked = operation.call.invoked
-    if invoked.at - clock_error >= _dead_by(grant):
+    if invoked.at - contents.clock_error >= _dead_by(grant):
         return f"had expired at {_dead_by(grant)}"
-    if any(grant.leased_at < other.leased_at < invoked.at - clock_error for other in life.grants):
+    following = [other for other in life.grants if other.leased_at > grant.leased_at]
+    if any(other.granted_by(contents) < invoked.at - contents.clock_error for other in following):
         return "another lease had followed"
-    ended = [other.call for other in grant.operations if other.ends_lease and other.effect == "done"]
+    # One without an answer may have taken effect at any time, however long its caller has stopped waiting.
+    ended = [
+        other.call
+        for other in grant.operations
+        if other.ends_lease and other.effect == "done" and other.call.outcome == "ok"
+    ]
     ended += [call for call in grant.given_back if call.outcome == "ok"]
     if any(call.answered is not None and call.answered.ns < invoked.ns for call in ended):
         return "had been given up"

@@ -25,11 +25,22 @@ class Story:
     problems: tuple[str, ...] = ()
     stats: QueueStats | None = None
     adds_repeat: bool = False
+    clock_error: int = 0
     seconds: float = 0.0
 
-    def call(self, asked: Asked, answer: Answer = NO_ANSWER, outcome: Outcome = "ok", *, lasts: float = 0.1) -> "Story":
+    def call(
+        self,
+        asked: Asked,
+        answer: Answer = NO_ANSWER,
+        outcome: Outcome = "ok",
+        *,
+        lasts: float = 0.1,
+        gave_up: float | None = None,
+    ) -> "Story":
+        """`gave_up`: after so many seconds a call of unknown outcome raised; None: it was killed."""
         self.seconds += 1
-        answered = None if outcome == "unknown" else at(self.seconds + lasts)
+        lasts = lasts if gave_up is None else gave_up
+        answered = at(self.seconds + lasts) if outcome != "unknown" or gave_up is not None else None
         self.calls.append(Call(asked, at(self.seconds), outcome, answered, answer))
         return self
 
@@ -88,6 +99,7 @@ class Story:
             self.problems,
             {} if self.stats is None else {QUEUE: self.stats},
             {QUEUE: self.max_leases},
+            clock_error=self.clock_error,
             adds_repeat=self.adds_repeat,
         )
         return [violation.invariant for violation in check(self.calls, contents)]

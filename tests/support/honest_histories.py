@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from queue_core.stats import QueueStats
-from tests.faults.history import Asked
-from tests.faults.story import QUEUE, Story, a_lease, a_stored, an_add
+from tests.faults.history import Answer, Asked, AskedEnd, Call
+from tests.faults.story import QUEUE, SECOND, Story, a_lease, a_stored, an_add, at
 
 FIRST = a_lease(since=2.05)
 SECOND_LEASE = a_lease(since=4.05, number=2)
@@ -112,6 +112,23 @@ def honest() -> Iterator[tuple[str, Story]]:
         .lease(a_lease("b", since=4.05))
         .end("delete", "b.4050000"),
     )
+    late = Story().add().lease(FIRST)
+    late.call(Asked("delete", QUEUE, ends=(AskedEnd(FIRST.token, (an_add("b"),)),)), outcome="unknown", gave_up=0.2)
+    late.end("renew", FIRST.token, new_end=90)
+    yield "a deletion that arrived after its caller had given up, and renewed meanwhile", late.keeps(a_stored("b"))
+    held_up = Story(clock_error=50_000).add().lease(FIRST)
+    held_up.seconds = 2.5
+    held_up.end("release", FIRST.token).calls.append(
+        Call(
+            Asked("lease", QUEUE, count=9, seconds=60.0),
+            at(3.2),
+            "ok",
+            at(3.8),
+            Answer(leases=(replace(SECOND_LEASE, token="a.2050001", leased_at=round(3.2 * SECOND)),)),
+        )
+    )
+    held_up.end("delete", "a.2050001")
+    yield "released, then leased by a call that had read the clock before", held_up
     yield (
         "its own first try is what a repeated add meets",
         Story(adds_repeat=True).add(status="exists").lease(FIRST).end("delete", FIRST.token),
