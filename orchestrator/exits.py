@@ -13,7 +13,18 @@ EXIT_QUEUE_LOST: Final = 75
 EXIT_MISCONFIGURED: Final = 78
 """A worker cannot run with what it was given: no such app, or settings it refuses (EX_CONFIG of sysexits.h)."""
 
+EXIT_BROKEN: Final = 70
+"""A worker can't go on: an error of its own, or a handler that holds it up (EX_SOFTWARE of sysexits.h)."""
+EXIT_CHANGED: Final = 77
+"""A handler changed the user or group of the worker's process (EX_NOPERM of sysexits.h)."""
+
 _SHELL_SIGNAL_BASE: Final = 128
+_IN_WORDS: Final = {
+    EXIT_BROKEN: ": a handler never returned, or it ended or blocked the loop, or the worker itself failed; "
+    "its last lines say which",
+    EXIT_CHANGED: ": a handler changed the user or group that the process runs as",
+}
+"""What our own workers mean by these. Any other program may mean something else by them."""
 _MIB: Final = 2**20
 
 
@@ -77,7 +88,9 @@ def cause_of(ended: Ended, *, asked: bool, overdue: bool, hung: str = "") -> tup
 
 def at_work(cause: Cause, detail: str) -> str:
     """The same in words for a worker that held tasks: then an end that looks well is none."""
-    return f"exit code {EXIT_FINISHED}, in the middle of its work" if cause is Cause.FINISHED else detail
+    if cause is not Cause.FINISHED:
+        return detail
+    return f"exit code {EXIT_FINISHED}, in the middle of its work: a handler ended the process, or made a daemon of it"
 
 
 def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
@@ -99,7 +112,7 @@ def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
         return Cause.MISCONFIGURED, f"exit code {ended.code}: its app or its settings cannot be used"
     if ended.code == EXIT_QUEUE_LOST:
         return Cause.QUEUE_LOST, f"exit code {ended.code}: its queue or supervisor was away for too long"
-    return Cause.CRASHED, f"exit code {ended.code}"
+    return Cause.CRASHED, f"exit code {ended.code}{_IN_WORDS.get(ended.code, '')}"
 
 
 def _of_memory(ended: Ended) -> str:

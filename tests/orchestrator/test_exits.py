@@ -37,6 +37,19 @@ MIB = 2**20
             "exit code 1 (removed by somebody else)",
             id="what else is known",
         ),
+        pytest.param(
+            AnExit("w1", code=70),
+            Cause.CRASHED,
+            "exit code 70: a handler never returned, or it ended or blocked the loop, or the worker itself failed; "
+            "its last lines say which",
+            id="a worker that can't go on",
+        ),
+        pytest.param(
+            AnExit("w1", code=77),
+            Cause.CRASHED,
+            "exit code 77: a handler changed the user or group that the process runs as",
+            id="a worker that became somebody else",
+        ),
         pytest.param(AnExit("w1", code=1, memory_peak_bytes=9 * MIB), Cause.CRASHED, "exit code 1", id="a peak alone"),
     ],
 )
@@ -45,7 +58,9 @@ def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
 
 
 def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() -> None:
-    assert at_work(Cause.FINISHED, "finished by itself") == "exit code 0, in the middle of its work"
+    assert at_work(Cause.FINISHED, "finished by itself") == (
+        "exit code 0, in the middle of its work: a handler ended the process, or made a daemon of it"
+    )
     assert at_work(Cause.CRASHED, "exit code 1") == "exit code 1"
 
 
