@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SpawnError
@@ -24,7 +27,9 @@ from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.bystanders import Bystanders
 from orchestrator.runtimes.procfs import WorkerProcess
-from orchestrator.runtimes.worker_logs import WorkerLogs
+from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
+
+log = structlog.get_logger()
 
 APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
 UPKEEP_SECONDS: Final = 10.0
@@ -77,6 +82,7 @@ class ProcessRuntime:
         self._selector.register(self._wake_fd, selectors.EVENT_READ, "")
         self._killed: set[str] = set()
         self._examined: set[str] = set()
+        self._rotated: set[str] = set()
         self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
@@ -161,9 +167,10 @@ class ProcessRuntime:
         return condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """See `Runtime.reap`. Logs and warden are looked after on the way, now and then."""
+        """See `Runtime.reap`. Logs are rotated on the way, and the warden is looked after now and then."""
         ended = [key.data for key, _ in self._selector.select(0) if key.data]
         exits = [self._collect(self._processes[worker], now=now) for worker in ended]
+        self._rotate_logs()
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
             self.logs.trim(self._processes)
@@ -258,6 +265,7 @@ class ProcessRuntime:
         self._selector.unregister(process.pidfd)
         os.close(process.pidfd)
         del self._processes[worker]
+        self._rotated.discard(worker)
         code, number = _code_and_signal(ended)
         is_out_of_memory = self._was_out_of_memory(worker, number)
         return Exit(
@@ -279,6 +287,20 @@ class ProcessRuntime:
             return ()
         self._examined.discard(worker)
         return self.logs.stack(worker)
+
+    def _rotate_logs(self) -> None:
+        """Bound what workers write; said once of each worker."""
+        rotated = self.logs.rotate(self._processes)
+        for worker in set(rotated) - self._rotated:
+            log.warning(
+                events.WORKER_OUTPUT_ROTATED,
+                pool=self._processes[worker].handle.pool,
+                worker=worker,
+                kept_bytes=2 * MAX_LOG_BYTES,
+                file=str(self.logs.path(worker)),
+                reason="it writes much: the last 16 MiB are kept, older output is dropped; said once of this worker",
+            )
+        self._rotated.update(rotated)
 
     def _was_out_of_memory(self, worker: str, number: int | None) -> bool:
         if worker in self._killed:

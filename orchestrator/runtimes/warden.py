@@ -3,12 +3,15 @@
 A process of its own, run from `process.py`; it sleeps on the supervisor's lock and imports as little as it can.
 """
 
+import contextlib
 import fcntl
 import os
 import signal
 import time
+from pathlib import Path
 
 from orchestrator.runtimes import procfs
+from orchestrator.runtimes.worker_logs import WorkerLogs
 
 POLL_SECONDS = 1.0
 # Workers notice the loss, drain and exit by themselves first; this is how much longer they get.
@@ -52,6 +55,7 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
     """True when no worker is left; False when a supervisor came back for them."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
+    logs = WorkerLogs(Path(state_dir) / "workers")
     asked: set[int] = set()
     while True:
         processes = procfs.worker_processes(state_dir)
@@ -65,6 +69,8 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
                 continue
             asked.add(process.pid)
             procfs.signal_exactly(process, number)
+        with contextlib.suppress(OSError):
+            logs.rotate_all()
         time.sleep(POLL_SECONDS)
         lost_seconds += POLL_SECONDS
 

@@ -1,16 +1,20 @@
-"""What workers write, in one file each: bounded while they live, kept for a while when they are dead.
+"""What workers write, in two files each: bounded while they live, kept for a while when they are dead.
 
-Files, not pipes: a worker that outlives its supervisor must not be ended by a broken pipe.
+Files, not pipes: a worker that outlives its supervisor must not be ended by a broken pipe. Nobody can swap the file
+that a worker writes to, so that a log which grew too large is copied to a second file and emptied, as logrotate's
+`copytruncate` does. The supervisor looks at sizes each turn, and the warden where there is no supervisor.
 """
 
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-MAX_LOG_BYTES: Final = 4 * 1024 * 1024
-KEPT_LOG_BYTES: Final = 256 * 1024
+MAX_LOG_BYTES: Final = 8 * 1024 * 1024
+"""A log that is larger is rotated; with the one before it, 16 MiB of a worker's output are kept."""
+KEPT_ON_FULL_DISK_BYTES: Final = 64 * 1024
+"""Where there is no room for the second file: so much of the end stays."""
 MAX_DEAD_LOGS: Final = 50
 MAX_LAST_LINES: Final = 20
 MAX_LINE_CHARS: Final = 500
@@ -20,6 +24,12 @@ _TAIL_BYTES: Final = 16 * 1024
 _STACK_BYTES: Final = 64 * 1024
 _STACK_LINES: Final = ("Thread 0x", "Current thread 0x", '  File "', "  ...")
 _SUFFIX: Final = ".log"
+_BEFORE: Final = ".log.1"
+_PART: Final = ".log.part"
+_ROTATED: Final = "(towline: rotated; what came before is in "
+_LATE_READS: Final = 8
+_LATE_BYTES: Final = 64 * 1024
+_COPIED_BYTES: Final = MAX_LOG_BYTES - _LATE_READS * _LATE_BYTES
 
 
 class WorkerLogs:
@@ -33,10 +43,14 @@ class WorkerLogs:
         """Where a worker's output goes."""
         return self._folder / f"{worker}{_SUFFIX}"
 
+    def path_before(self, worker: str) -> Path:
+        """Where that is kept which came before a rotation."""
+        return self._folder / f"{worker}{_BEFORE}"
+
     def open(self, worker: str) -> int:
         """A file descriptor for a new worker's output; the caller closes it.
 
-        It appends, so that `trim` may shorten the file while the worker goes on writing. Where no file can be made the
+        It appends, so that the file may be emptied while the worker goes on writing. Where no file can be made the
         output is dropped: a worker without a log is better than none.
         """
         try:
@@ -46,50 +60,104 @@ class WorkerLogs:
 
     def last_lines(self, worker: str) -> tuple[str, ...]:
         """The last lines a worker wrote: up to 20, each cut to 500 characters; none when there is no log."""
-        return tuple(self._tail(worker, _TAIL_BYTES)[-MAX_LAST_LINES:])
+        return tuple(self._tail(worker, _TAIL_BYTES, at_least=MAX_LAST_LINES)[-MAX_LAST_LINES:])
 
     def stack(self, worker: str) -> tuple[str, ...]:
         """The last stack of all its threads that a worker wrote (see `faulthandler`), at most 200 lines."""
         stack: list[str] = []
-        for line in reversed(self._tail(worker, _STACK_BYTES)):
+        for line in reversed(self._tail(worker, _STACK_BYTES, at_least=MAX_STACK_LINES)):
             if line.startswith(_STACK_LINES):
                 stack.append(line)
             elif stack:
                 break
         return tuple(reversed(stack[:MAX_STACK_LINES]))
 
-    def _tail(self, worker: str, size: int) -> list[str]:
-        try:
-            with self.path(worker).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-                text = file.read(size).decode(errors="replace")
-        except OSError:
-            return []
-        return [line[:MAX_LINE_CHARS] for line in text.splitlines() if line.strip()]
+    def rotate(self, workers: Iterable[str]) -> list[str]:
+        """Rotate the logs of those workers that grew beyond 8 MiB; the names of these. One look at a size for each.
+
+        What a worker writes between the last byte of the copy and the cut is lost; of a flood, more.
+        """
+        return [worker for worker in workers if self._rotate(worker)]
 
     def trim(self, live: Collection[str]) -> None:
-        """Cut logs that grew beyond 4 MiB to their last 256 KiB, and forget all but the 50 newest of the dead.
-
-        What a worker writes between the copy and the cut is lost.
-        """
-        dead: list[tuple[float, Path]] = []
+        """Rotate all that is too large, and forget all but the 50 newest logs of the dead."""
+        dead: list[tuple[float, str]] = []
+        names: list[str] = []
         for entry in os.scandir(self._folder):
             if not entry.name.endswith(_SUFFIX):
                 continue
-            status = entry.stat()
-            if status.st_size > MAX_LOG_BYTES:
-                with contextlib.suppress(OSError):  # a full disk, most likely: next time
-                    _cut(Path(entry.path))
-            if entry.name.removesuffix(_SUFFIX) not in live:
-                dead.append((status.st_mtime, Path(entry.path)))
-        for _, path in sorted(dead)[:-MAX_DEAD_LOGS]:
-            path.unlink(missing_ok=True)
+            worker = entry.name.removesuffix(_SUFFIX)
+            names.append(worker)
+            if worker not in live:
+                with contextlib.suppress(OSError):
+                    dead.append((entry.stat().st_mtime, worker))
+        self.rotate(names)
+        for _, worker in sorted(dead)[:-MAX_DEAD_LOGS]:
+            self.path(worker).unlink(missing_ok=True)
+            self.path_before(worker).unlink(missing_ok=True)
+
+    def rotate_all(self) -> None:
+        """The same as `rotate` for every log there is."""
+        self.rotate(
+            [entry.name.removesuffix(_SUFFIX) for entry in os.scandir(self._folder) if entry.name.endswith(_SUFFIX)]
+        )
+
+    def _rotate(self, worker: str) -> bool:
+        path = self.path(worker)
+        try:
+            status = os.stat(path)  # noqa: PTH116 - it is asked for each worker in each turn
+            if status.st_size <= MAX_LOG_BYTES:
+                return False
+            try:
+                self._copy(worker)
+                kept = b""
+            except OSError:  # a full disk, most likely, and this log may have filled it
+                kept = self._give_way(worker)
+            os.truncate(path, 0)
+            with path.open("ab") as file:
+                file.write(kept or f"{_ROTATED}{self.path_before(worker).name})\n".encode())
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # the time of its last line, see ADR 12
+        except OSError:
+            return False
+        return True
+
+    def _copy(self, worker: str) -> None:
+        """Keep the end of the log in the second file, from the first whole line on."""
+        part = self._folder / f"{worker}{_PART}"
+        with self.path(worker).open("rb") as source, part.open("wb") as target:
+            os.fchmod(target.fileno(), 0o600)
+            size = source.seek(0, os.SEEK_END)
+            source.seek(max(0, size - _COPIED_BYTES))
+            kept = source.read(_COPIED_BYTES)
+            target.write(kept[kept.find(b"\n") + 1 :])
+            for _ in range(_LATE_READS):  # what was written meanwhile; of a flood only a part, as it has no end
+                late = source.read(_LATE_BYTES)
+                target.write(late)
+                if not late:
+                    break
+        part.replace(self.path_before(worker))
+
+    def _give_way(self, worker: str) -> bytes:
+        (self._folder / f"{worker}{_PART}").unlink(missing_ok=True)
+        self.path_before(worker).unlink(missing_ok=True)
+        with self.path(worker).open("rb") as file:
+            file.seek(-KEPT_ON_FULL_DISK_BYTES, os.SEEK_END)
+            kept = file.read(KEPT_ON_FULL_DISK_BYTES)
+        return kept[kept.find(b"\n") + 1 :]
+
+    def _tail(self, worker: str, size: int, *, at_least: int) -> list[str]:
+        """The end of its output, each line cut to 500 characters; from before a rotation too if it is shorter."""
+        lines = _lines_at_the_end(self.path(worker), size)
+        if len(lines) < at_least:
+            lines = _lines_at_the_end(self.path_before(worker), size) + lines
+        return [line[:MAX_LINE_CHARS] for line in lines]
 
 
-def _cut(path: Path) -> None:
-    with path.open("rb") as file:
-        file.seek(-KEPT_LOG_BYTES, os.SEEK_END)
-        kept = file.read(KEPT_LOG_BYTES)
-    os.truncate(path, 0)
-    with path.open("ab") as file:
-        file.write(kept[kept.find(b"\n") + 1 :])
+def _lines_at_the_end(path: Path, size: int) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            text = file.read(size).decode(errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip() and not line.startswith(_ROTATED)]

@@ -3,22 +3,26 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from orchestrator import events
 from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
-from orchestrator.runtimes import procfs, warden, worker_logs
+from orchestrator.runtimes import procfs, warden
 from orchestrator.runtimes.process import STACK_SIGNAL, ProcessRuntime
 from orchestrator.runtimes.procfs import WorkerProcess
-from orchestrator.runtimes.worker_logs import WorkerLogs
+from orchestrator.runtimes.worker_logs import KEPT_ON_FULL_DISK_BYTES, MAX_LOG_BYTES, WorkerLogs
 from queue_core.worker import process as worker_process
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
+from tests.support.runtime_bench import exits_of
 
 CLOCK = SystemClock()
 
@@ -151,19 +155,73 @@ def test_only_the_last_lines_are_kept_for_a_death_and_each_is_cut(tmp_path: Path
     assert logs.last_lines("unknown") == ()
 
 
-def test_a_log_that_grew_too_large_is_cut_to_its_end_while_its_worker_writes_on(tmp_path: Path) -> None:
+def test_a_log_that_grew_too_large_is_rotated_while_its_worker_writes_on(tmp_path: Path) -> None:
     logs = WorkerLogs(tmp_path)
     output = logs.open("w1")
+    line = b"line of a worker\n"
     try:
-        os.write(output, b"line of a worker\n" * (worker_logs.MAX_LOG_BYTES // 17 + 1))
-        logs.trim({"w1"})
+        os.write(output, line * (MAX_LOG_BYTES // len(line)))
+        assert logs.rotate(["w1", "unknown"]) == []
+        for _ in range(4):
+            os.write(output, line * (2 * MAX_LOG_BYTES // len(line)))
+            os.utime(output, ns=(5, 7))
+            assert logs.rotate(["w1"]) == ["w1"]
+        assert logs.path("w1").stat().st_mtime_ns == 7  # ADR 12 reads how far a container's output was heard
         os.write(output, b"after\n")
     finally:
         os.close(output)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2 * MAX_LOG_BYTES
+    before = logs.path_before("w1").read_bytes()
+    assert len(before) > 0.9 * MAX_LOG_BYTES
+    assert before.replace(line, b"") == b""
+    assert logs.last_lines("w1") == ("line of a worker",) * 19 + ("after",)
+
+
+def test_a_worker_that_writes_much_keeps_two_files_of_its_output_and_that_is_said_once(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    flood = f"head -c {3 * MAX_LOG_BYTES} /dev/zero | tr '\\0' '\\n'"
+    worker = shell(f"for round in 1 2 3; do {flood}; sleep 0.2; done; echo end; sleep 600")
+    with capture_logs() as logs:
+        runtime.spawn(request_for(worker, tmp_path), now=CLOCK.monotonic())
+        output = runtime.logs.path("w1")
+
+        def is_small() -> bool:
+            runtime.reap(now=CLOCK.monotonic())
+            return runtime.logs.last_lines("w1") == ("end",) and output.stat().st_size <= MAX_LOG_BYTES
+
+        eventually(is_small, seconds=30)
+    assert output.stat().st_size + runtime.logs.path_before("w1").stat().st_size <= 2 * MAX_LOG_BYTES
+    (told,) = [entry for entry in logs if entry["event"] == events.WORKER_OUTPUT_ROTATED]
+    assert (told["worker"], told["file"]) == ("w1", str(output))
+
+
+def test_a_warden_rotates_logs_where_there_is_no_supervisor(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    runtime.spawn(request_for(shell("sleep 600"), tmp_path), now=CLOCK.monotonic())
+    os.truncate(runtime.logs.path("w1"), 3 * MAX_LOG_BYTES)
+    on_duty = threading.Thread(target=warden.watch, args=(str(tmp_path), str(tmp_path / "supervisor.lock")))
+    on_duty.start()
+    try:
+        eventually(lambda: runtime.logs.path("w1").stat().st_size < MAX_LOG_BYTES)
+    finally:
+        runtime.kill("w1")
+        exits_of(runtime, 1)
+        on_duty.join(timeout=10)
+    assert not on_duty.is_alive()
+
+
+def test_a_log_that_fills_the_disk_makes_room_and_keeps_its_end(tmp_path: Path) -> None:
+    logs = WorkerLogs(tmp_path)
+    output = logs.open("w1")
+    try:
+        os.write(output, b"line of a worker\n" * (MAX_LOG_BYTES // 17 + 1))
+    finally:
+        os.close(output)
+    (tmp_path / "w1.log.part").symlink_to("/dev/full")
+    assert logs.rotate(["w1"]) == ["w1"]
     text = logs.path("w1").read_text()
-    assert len(text) < worker_logs.KEPT_LOG_BYTES + 100
-    assert set(text.splitlines()) == {"line of a worker", "after"}
-    assert text.endswith("after\n")
+    assert KEPT_ON_FULL_DISK_BYTES - 100 < len(text) <= KEPT_ON_FULL_DISK_BYTES
+    assert set(text.splitlines()) == {"line of a worker"}
 
 
 def test_logs_of_the_living_and_of_the_newest_dead_are_kept(tmp_path: Path) -> None:
