@@ -19,12 +19,12 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
-from tests.end_to_end.test_worker_stories import Story
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 from tests.support.moving import QUEUE, exported, fill, gives_out, imported, moved, moved_to, names_of, tasks_of
 from tests.support.servers import a_server
 from tests.support.stores import STORES, new_url, opened
+from tests.support.worker_story import Story
 
 ROOT = Path(__file__).parents[2]
 TASKS = 1100

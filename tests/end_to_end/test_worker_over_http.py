@@ -14,8 +14,8 @@ from queue_core.connect import open_queues
 from queue_core.errors import StoreUnavailableError
 from queue_core.task import QueueSpec
 from queue_core.worker import events
-from tests.end_to_end.test_worker_stories import ROOT, Story
 from tests.support.eventually import eventually
+from tests.support.worker_story import ROOT, Story
 
 
 class Server:
