@@ -184,3 +184,12 @@ class TestAppetites:
         assert (again.of("a"), again.of("b")) == (Appetite(100.0, 0.25), Appetite(300.0))
         with pytest.raises(ValueError, match="appetite"):
             Appetites.from_json({"a": {"memory_bytes": "much"}})
+
+
+@pytest.mark.parametrize(
+    ("hung", "granted"), [pytest.param(0, 1, id="taken by others"), pytest.param(2, 2, id="taken by workers that hang")]
+)
+def test_cores_that_workers_that_hang_give_back_are_free_for_those_that_replace_them(hung: int, granted: int) -> None:
+    host = Host(memory_bytes=8e9, free_memory_bytes=4e9, cores=2.0, free_cores=0.1)
+    claim = Claim("resize", 0, 2, Appetite(50e6, 0.9), hung=hung)
+    assert shared(host, [claim])["resize"].workers == granted
