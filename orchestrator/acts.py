@@ -101,7 +101,9 @@ class Acts:
         times = before.times + 1 if before else 1
         pool.outage = Outage(why, times, Monotonic(now + min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))))
 
-    def _retire(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:
+    def _retire(
+        self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic, hangs: bool = False
+    ) -> bool:
         """Let an idle worker go: the queue fences it, and only a fenced one is asked to finish.
 
         False when the queue did not answer.
@@ -114,6 +116,9 @@ class Acts:
             return False
         if is_fenced:
             log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
+            if hangs:
+                condition = self._runtime.examine(leave.worker, before="end")
+                pool.fleet = examined(pool.fleet, leave.worker, condition)
             self._runtime.drain(leave.worker)
             pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
         return True
@@ -128,7 +133,7 @@ class Acts:
             if worker.hung_at is None:
                 log.info(events.WORKER_RESPONSIVE, pool=pool.name, worker=worker.worker)
                 continue
-            condition = self._runtime.examine(worker.worker)
+            condition = self._runtime.examine(worker.worker, before="mark")
             pool.fleet = examined(pool.fleet, worker.worker, condition)
             seconds = round(max(0.0, worker.since - worker.hung_at), 3)
             log.warning(
@@ -142,7 +147,7 @@ class Acts:
         """
         known = pool.fleet.workers.get(leave.worker)
         left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))
-        return self._retire(pool, leave, grace_seconds=left, now=now)
+        return self._retire(pool, leave, grace_seconds=left, now=now, hangs=True)
 
     def _release(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> bool:
         """One worker too many that somebody else started: it is for them to end one. False for a worker of ours."""

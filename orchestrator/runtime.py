@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
@@ -32,7 +32,7 @@ class Exit:
     `reason` is what else the runtime knows of its end, in words ("removed by somebody else").
     `is_stopped`: somebody else asked it to end, as `docker stop` does, or an engine that goes down.
     `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters. `stack` is where its
-    threads were when it was examined, innermost call first.
+    threads were before it was ended, innermost call first.
     """
 
     worker: str
@@ -82,10 +82,11 @@ class Runtime(Protocol):
     def kill(self, worker: str) -> None:
         """End a worker and everything it started, now; unknown: no effect."""
 
-    def examine(self, worker: str) -> str:
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
         """What is known of a worker that hangs, in words ("stopped (SIGSTOP)"); "" when nothing is.
 
-        Where it can be asked for, its stack goes into its output, and is told with its exit. No effect on its work.
+        Before it is marked that has no effect on it. Before it is ended it is asked to write its stack, where that can
+        be had, to be told with its exit; the signal for that may cut a call of its handler short.
         """
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:

@@ -59,7 +59,7 @@ def told(death: Json, now: Now, *, wall_seconds: float) -> Iterator[str]:
     if memory:
         yield f"  memory: {memory}"
     yield from _told_held(death, now)
-    yield from _told_lines(death, "stack", "where its threads were when it hung")
+    yield from _told_lines(death, "stack", "where its threads were before it was ended")
     yield from _told_lines(death, "last_lines", "its last lines")
     yield f"  what to do: {advice(death, now)}"
 

@@ -5,6 +5,7 @@ A spawn is an expectation, until a worker comes that meets it (see `rollcall`).
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.rollcall import expected_ref, is_external
@@ -28,7 +29,7 @@ class ExternalRuntime:
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: whoever started it ends it."""
 
-    def examine(self, worker: str) -> str:  # noqa: ARG002  as the protocol has it
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
         """See `Runtime.examine`. Nothing is known from outside."""
         return ""
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 
@@ -149,7 +149,7 @@ class ProcessRuntime:
         elif procfs.send_signal(process.pidfd, signal.SIGKILL):
             self._kill_strays(worker)
 
-    def examine(self, worker: str) -> str:
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
         """See `Runtime.examine`. The stack is asked for only where the signal for it has a handler."""
         process = self._processes.get(worker)
         if process is None:
@@ -159,7 +159,7 @@ class ProcessRuntime:
             if stat is None or stat.start_ticks != process.start_ticks:
                 return ""
             condition = procfs.standstill(stat)
-            if not condition and procfs.catches(process.pid, STACK_SIGNAL):
+            if before == "end" and not condition and procfs.catches(process.pid, STACK_SIGNAL):
                 self._examined.add(worker)
                 procfs.send_signal(process.pidfd, STACK_SIGNAL)
         except OSError:  # no descriptor left, or not ours to read

@@ -1,7 +1,7 @@
 """One runtime out of several: each verb goes to the kind of the worker's pool. Each kind is made when it is needed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import structlog
 
@@ -63,9 +63,9 @@ class SeveralRuntimes:
         if worker in self._homes:
             self._homes[worker].kill(worker)
 
-    def examine(self, worker: str) -> str:
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
         """See `Runtime.examine`."""
-        return self._homes[worker].examine(worker) if worker in self._homes else ""
+        return self._homes[worker].examine(worker, before=before) if worker in self._homes else ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`."""

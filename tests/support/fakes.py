@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
@@ -60,8 +61,8 @@ class FakeRuntime:
     def kill(self, worker: str) -> None:
         self.asked.append(("kill", worker))
 
-    def examine(self, worker: str) -> str:
-        self.asked.append(("examine", worker))
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
+        self.asked.append((f"examine before {before}", worker))
         return self.condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import docker
@@ -136,7 +136,7 @@ class DockerRuntime:
         if container is not None:
             self._ward.signal(container, "SIGKILL")
 
-    def examine(self, worker: str) -> str:  # noqa: ARG002  as the protocol has it
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
         """See `Runtime.examine`. Nothing is known from outside."""
         return ""
 

@@ -4,6 +4,7 @@ Swarm makes, places and removes tasks; which worker ends, and when, is decided b
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
@@ -89,7 +90,7 @@ class SwarmRuntime:
         self._crew.ask(worker, "kill", at=self._clock.monotonic())
         self._watch.nudge()
 
-    def examine(self, worker: str) -> str:  # noqa: ARG002  as the protocol has it
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
         """See `Runtime.examine`. Nothing is known from outside."""
         return ""
 
