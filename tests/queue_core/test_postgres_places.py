@@ -65,7 +65,15 @@ def store(url: str) -> Iterator[Store]:
         assert opened.check().problems == ()
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("count", "worker"),
+    [
+        pytest.param(1, "", id="the short way"),  # `exchange_one`, which knows nobody or those it has met
+        pytest.param(1, "known", id="the short way of a known worker"),
+        pytest.param(1, "new", id="one"),
+        pytest.param(2, "", id="two"),
+    ],
+)
 @pytest.mark.parametrize(
     ("first", "others", "tags"),
     [
@@ -77,12 +85,13 @@ def store(url: str) -> Iterator[Store]:
     ],
 )
 def test_a_task_that_goes_to_the_end_between_look_and_lock_is_not_leased_first(
-    store: Store, url: str, first: str | None, others: str | None, tags: TagFilter, count: int
+    store: Store, url: str, first: str | None, others: str | None, tags: TagFilter, count: int, worker: str
 ) -> None:
+    lease(store, worker="known")
     add(store, NewTask(tag=first), NewTask(tag=others), NewTask(tag=others), now=at(1))
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as another:
         another.execute("SELECT pg_advisory_lock(%s)", (GATE,))
-        leasing = pool.submit(lease, store, count, tags=tags, now=at(3))
+        leasing = pool.submit(lease, store, count, tags=tags, worker=worker, now=at(3))
         eventually(lambda: somebody_waits(url, locktype="advisory"))
         another.execute(  # leased, expired, ready again
             "UPDATE towline.tasks SET eta = %s, ready_at = %s, leases = 1, leased_at = %s WHERE id = 1",

@@ -196,3 +196,24 @@ def test_two_versions_of_the_program_share_a_server(store: RedisStore) -> None:
         add(store, NewTask())
         assert client.execute_command("FCALL_RO", "towline_other_next_eta", 1, KEY) == b"o\0" + bytes(8)
         client.execute_command("FUNCTION", "DELETE", "towline_other")
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tag", [None, "a"])
+@pytest.mark.parametrize("due", ["delayed", "leased"])
+def test_what_is_ready_waits_for_earlier_tasks_that_are_due_and_not_settled_yet(
+    store: RedisStore, tag: str | None, due: str
+) -> None:
+    """One call settles five hundred: those that are ready beyond the next due one are not its to lease."""
+    if due == "leased":
+        add(store, *(NewTask(tag=tag) for _ in range(501)))
+        lease(store, 501, seconds=1)
+    else:
+        add(store, *(NewTask(tag=tag, eta=at(1)) for _ in range(501)))
+    (late,) = add(store, NewTask(tag=tag), now=at(2))
+    first = grant(store, 600, now=at(3))
+    assert [one.name for one in first.leases] == [f"_{number}" for number in range(1, 501)]
+    assert first.unsettled
+    assert [one.name for one in grant(store, 600, now=at(3)).leases] == ["_501", late.name]
