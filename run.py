@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,8 +24,10 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".towline-installed"
 OLDEST_PYTHON = (3, 11)
-KINDS = {"runtime": (), "dev": ("dev",), "peers": ("dev", "peers")}
+KINDS = {"runtime": (), "dev": ("dev",), "peers": ("peers",)}
 """Of environments, with the groups of requirements in them: to use it, to test it, to measure it beside others."""
+LISTS = ROOT / "requirements"
+"""What `uv.lock` has of each kind, and what the project is built by: with hashes, for pip."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POSTGRESQL = Path("/usr/lib/postgresql")  # Debian keeps the server's programs out of PATH, one directory a version
@@ -112,7 +113,7 @@ def make_environment(kind: str) -> None:
     uv = shutil.which("uv")
     if uv and (ROOT / "uv.lock").is_file():
         say(f"installing with uv into {VENV.name} ({kind})")
-        groups = [f"--group={group}" for group in KINDS[kind]] or ["--no-dev"]
+        groups = ["--no-default-groups", *(f"--group={group}" for group in KINDS[kind])]
         must(
             [uv, "sync", "--locked", "--quiet", "--python", sys.executable, *groups],
             environment={"VIRTUAL_ENV": "", "UV_PROJECT_ENVIRONMENT": ""},
@@ -129,10 +130,10 @@ def install_with_pip(kind: str) -> None:
         say(f"making {VENV.name} with venv")
         must([sys.executable, "-m", "venv", "--clear", str(VENV)])
     say(f"installing with pip into {VENV.name} ({kind})")
-    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    limits = VENV / ".towline-limits.txt"
-    limits.write_text("\n".join(locked_versions() if kind == "peers" else []))
-    must([*pip, "--constraint", str(limits), "-e", ".", *requirements(KINDS[kind])])
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    for name in ("build", kind):  # only wheels: what a source is built by would come without a hash
+        must([*pip, "--only-binary", ":all:", "--require-hashes", "--requirement", str(LISTS / f"{name}.txt")])
+    must([*pip, "--no-build-isolation", "--editable", "."])
 
 
 def has_pip() -> bool:
@@ -150,18 +151,6 @@ def ensure_venv_module() -> None:
             importlib.invalidate_caches()
             return
     raise SetupError(f"this Python can't make environments: run `apt install {package}` as root, or install uv")
-
-
-def requirements(groups: Sequence[str]) -> list[str]:
-    """What groups of `pyproject.toml` ask for, read here because a pip before 25.1 knows no groups."""
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-    return [item for group in groups for item in known[group]]
-
-
-def locked_versions() -> list[str]:
-    """What `uv.lock` has: so many peers want so different versions that pip alone finds none that go together."""
-    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
-    return [f"{package['name']}=={package['version']}" for package in packages if "registry" in package["source"]]
 
 
 def fingerprint_of(*names: str) -> str:

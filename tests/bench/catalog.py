@@ -10,7 +10,7 @@ from tests.bench.measure import Kind
 from tests.support.engines import EngineUnavailableError
 
 OUR_PACKAGES = ("queue_core", "orchestrator", "tests")
-PEERS_HINT = "uv sync --group peers"
+PEERS_HINT = "uv sync --no-default-groups --group peers"
 
 Sections = Mapping[str, tuple[Kind, ...]]
 

@@ -4,7 +4,6 @@ import importlib.machinery
 import importlib.util
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -107,20 +106,3 @@ def test_a_command_typed_to_a_bare_python_runs(tmp_path: Path) -> None:
     command = [str(bare), "-m", "tests.faults", "--help"]
     told = subprocess.run(command, cwd=run.ROOT, capture_output=True, text=True, check=True)
     assert "usage: python3 -m tests.faults" in told.stdout
-
-
-def test_every_kind_of_environment_has_what_those_before_it_have() -> None:
-    kinds = list(run.KINDS.values())
-    assert all({*less} < {*more} for less, more in pairwise(kinds))
-    assert run.requirements(()) == []
-    assert {"pytest", "celery[redis]"} <= {
-        requirement.partition(">")[0] for requirement in run.requirements(run.KINDS["peers"])
-    }
-
-
-def test_what_the_peers_are_held_to_is_what_the_lock_file_has() -> None:
-    locked = run.locked_versions()
-    names = [one.partition("==")[0] for one in locked]
-    assert {"celery", "kombu", "redis"} <= {*names}
-    assert "towline" not in names
-    assert len({*names}) == len(names)

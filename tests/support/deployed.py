@@ -55,9 +55,7 @@ CMD ["start-postgres"]
 def local_base(engine: DockerEngine) -> str:
     """The name of an image for `ARG BASE_IMAGE`, from which a build reaches the index as this machine does."""
     with base_image() as image:
-        uv = _program_of_uv()
-        files = [Placed("/usr/local/bin/uv", uv)] if uv else []
-        files += [Placed(str(path), path) for path in _libraries()]
+        files = [Placed(str(path), path) for path in _libraries()]
         trusting = {"SSL_CERT_FILE": _CERTIFICATES, "PIP_CERT": _CERTIFICATES} if Path(_CERTIFICATES).is_file() else {}
         unique = {placed.path: placed for placed in [*image.files, *files]}
         _ensure(engine, replace(image, files=tuple(unique.values()), environment=trusting), name=BASE)
@@ -162,15 +160,6 @@ def compose_program() -> tuple[str, ...]:
 def _ensure(engine: DockerEngine, image: Image, *, name: str) -> None:
     with engine.client() as client:
         ensure_image(client, image, name=name)
-
-
-def _program_of_uv() -> Path | None:
-    """uv itself, not a script that finds it: the build then need not fetch it."""
-    found = [Path(sys.prefix, "bin/uv"), Path(sys.base_prefix, "bin/uv"), Path(shutil.which("uv") or "/nowhere")]
-    for path in found:
-        if path.is_file() and path.read_bytes()[:4] == b"\x7fELF":
-            return path
-    return None
 
 
 def _libraries() -> list[Path]:
