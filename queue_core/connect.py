@@ -10,7 +10,7 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
 
-SERVER_SCHEMES = ("http://", "https://", "unix://")
+SERVER_SCHEMES = ("http://", "https://", "unix:")
 
 
 def open_queues(
@@ -25,7 +25,7 @@ def open_queues(
 
     Args:
         url: `sqlite:///towline.db`, `postgresql://...`, `redis://...`, `memory:`; or a server's `http://`, `https://`,
-            `unix://`, or those of several on one store, joined by commas: where one does not answer, the next is asked.
+            `unix:/path`, or those of several on one store, joined by commas: where one fails, the next is asked.
         token: the bearer token for a server that asks for one.
         durability: of a store opened here; a server has its own.
         retries, timeout_seconds: how patient to be with servers; who has other things to look after takes less.

@@ -45,7 +45,7 @@ def ask(target: Target, path: str, *, what: str, missing: Literal["bad", "fine"]
 
     Raises `CommandError` when it is not well.
     """
-    caller = Caller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
+    caller = Caller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=TIMEOUT_SECONDS)
     try:
         answer = caller.ask("GET", path, None, repeat="safe")
         if missing == "fine" and answer.status == NOT_FOUND:

@@ -43,7 +43,7 @@ class Target:
     @property
     def is_server(self) -> bool:
         """Whether a server is to be asked; else the store is opened by this process."""
-        return self.url.startswith(("http://", "https://", "unix://"))
+        return self.url.startswith(("http://", "https://", "unix:"))
 
 
 class Where(TypedDict):
@@ -62,10 +62,12 @@ def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tup
     makes_queues: in a store that this process opens, the queues of the settings file are made.
     """
     from queue_core.connect import open_queues
+    from queue_core.http_api.caller import Retries
 
     target = find_target(**where)
     try:
-        queues = open_queues(target.url, token=target.token, durability=target.durability)
+        patience = Retries(silences=1)  # somebody waits at a terminal
+        queues = open_queues(target.url, token=target.token, durability=target.durability, retries=patience)
         try:
             _ensure(queues, target.specs if makes_queues else ())
             yield queues, target

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn, cast
 from urllib.parse import quote
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from queue_core import forking
 from queue_core.clock import Clock, SystemClock
@@ -34,11 +34,16 @@ Patience = Literal["short", "long"]
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """When to give up: after so many tries of every server. Pauses between them are drawn from [0, longest)."""
+    """When to give up: after so many tries of every server. Pauses between them are drawn from [0, longest).
+
+    Args:
+        silences: tries that may end because the time for an answer was over; whoever waits at a terminal takes 1.
+    """
 
     tries: int = 6
     first_pause_seconds: float = 0.1
     longest_pause_seconds: float = 2.0
+    silences: int = 6
 
     def pause_seconds(self, attempt: int, *, draw: float) -> float:
         """Before try `attempt` + 1, with full jitter; `draw` is from [0, 1)."""
@@ -140,26 +145,28 @@ class Caller:
         is_in_doubt = False
         ends_at = self._clock.monotonic() + wait_seconds
         tries = self._retries.tries * len(self._servers)
+        silences_left = self._retries.silences * len(self._servers)
         for attempt in range(1, tries + 1):
             server = self._servers.current
             is_last = attempt == tries
             sent_at = self._clock.monotonic()
             if wait_seconds and body is not None and session is not None and session.sent_at is not None:
                 wait_seconds = max(0.0, ends_at - sent_at)
-                data = to_json({**body, "wait_seconds": wait_seconds})
+                data = body_bytes({**body, "wait_seconds": wait_seconds})
             try:
                 answer = self._send(server, method, path, data, session, wait_seconds)
             except NotSentError as error:
                 self._servers.leave(server)
-                if is_last or self._is_closed:
+                silences_left -= error.is_silence
+                if is_last or not silences_left or self._is_closed:
                     raise self._unreachable(error, is_in_doubt=is_in_doubt) from error
             except AnswerLostError as error:
                 self._servers.leave(server)
                 is_in_doubt = True
                 _note_sent(session, sent_at)
-                is_late = patience == "short" and self._is_timed_out(sent_at, wait_seconds)
-                if is_last or is_late or repeat == "once" or self._is_closed:
-                    raise _unknown(method, path, error) from error
+                silences_left -= error.is_silence if patience == "long" else error.is_silence * silences_left
+                if is_last or not silences_left or repeat == "once" or self._is_closed:
+                    raise self._unanswered(method, path, error) from error
             else:
                 if answer.status != 503:
                     return self._settled(answer, session)
@@ -175,9 +182,6 @@ class Caller:
                 is_in_doubt = is_in_doubt or is_unknown
             self._pause(attempt)
         raise AssertionError("the last try returns or raises")
-
-    def _is_timed_out(self, sent_at: float, wait_seconds: float) -> bool:
-        return self._clock.monotonic() - sent_at >= self._timeout_seconds + wait_seconds
 
     def _settled(self, answer: Answer, session: Session | None) -> Answer:
         """The session may number the next call: what became of this one is known, or never will be."""
@@ -215,6 +219,12 @@ class Caller:
         session.number += 1
         session.sent_at = None
         return session
+
+    def _unanswered(self, method: str, path: str, error: AnswerLostError) -> StoreUnavailableError:
+        told = f"{method} {path} was sent to {masked(self.url)} and not answered ({error})"
+        if method == "GET" and error.is_silence:
+            return StoreUnavailableError(f"{told}: is it a Towline server, and is it overloaded or stopped?")
+        return OutcomeUnknownError(f"{told}: it may have taken effect; look before repeating")
 
     def _unreachable(self, error: NotSentError, *, is_in_doubt: bool) -> StoreUnavailableError:
         if is_in_doubt:
@@ -259,9 +269,3 @@ def _problem(answer: Answer) -> QueueError:
     except ValueError:
         problem = {"detail": f"the answer {answer.status} is not JSON: is this a Towline server?"}
     return error_of(problem if isinstance(problem, dict) else {}, status=answer.status)
-
-
-def _unknown(method: str, path: str, error: AnswerLostError) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"{method} {path} was sent and not answered ({error}): it may have taken effect; look before repeating"
-    )

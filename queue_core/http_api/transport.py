@@ -36,12 +36,24 @@ MAX_KNOWN_BYTES = 2 << 10
 CLOSED = select.POLLIN | select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
+_CLOCK = SystemClock()
+
+
 class NotSentError(Exception):
     """The server was not reached: nothing of the request left this process."""
 
+    is_silence = False
+
 
 class AnswerLostError(Exception):
-    """The request was sent, and no whole answer came back: the server may have acted on it."""
+    """The request was sent, and no whole answer came back: the server may have acted on it.
+
+    `is_silence`: because the time for it was over, and not because the connection ended.
+    """
+
+    def __init__(self, detail: str, *, is_silence: bool = False) -> None:
+        super().__init__(detail)
+        self.is_silence = is_silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +135,19 @@ class Connection:
             self._socket.sendall(request)
             data = self._socket.recv(READ_BYTES)
             body = body_after(self._known_head, data)
-            return (self._parse(data), self._is_reusable) if body is None else (new_answer(200, body), True)
+            if body is not None:
+                return new_answer(200, body), True
+            return self._parse(data, timeout_seconds=timeout_seconds), self._is_reusable
         except TimeoutError as error:
-            raise AnswerLostError(f"no answer within {timeout_seconds:.1f} s") from error
+            raise AnswerLostError(f"no answer within {timeout_seconds:.1f} s", is_silence=True) from error
         except OSError as error:
             raise AnswerLostError(str(error)) from error
         except httptools.HttpParserError as error:
             raise AnswerLostError(f"not an HTTP answer: {error}") from error
 
-    def _parse(self, first: bytes) -> Answer:
-        """The answer that begins so; the rest is read."""
+    def _parse(self, first: bytes, *, timeout_seconds: float) -> Answer:
+        """The answer that begins so; the rest is read, all of it within the time there is for an answer."""
+        until: float | None = None
         self._parts.clear()
         self._is_complete = False
         parser = self._parser = httptools.HttpResponseParser(self)
@@ -143,6 +158,10 @@ class Connection:
             parser.feed_data(data)
             if self._is_complete:
                 break
+            now = _CLOCK.monotonic()
+            until = now + timeout_seconds if until is None else until
+            self._timeout_seconds = max(0.001, until - now)
+            self._socket.settimeout(self._timeout_seconds)
             data = self._socket.recv(READ_BYTES)
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         answer = Answer(parser.get_status_code(), body)
