@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "redrive": Entry("queue_core.cli.administer", TASKS, "make dead tasks ready again"),
     "pause": Entry("queue_core.cli.administer", TASKS, "grant no more leases on a queue"),
     "resume": Entry("queue_core.cli.administer", TASKS, "grant leases again"),
+    "backup": Entry("queue_core.cli.backup", MOVE, "a copy of an SQLite store, also while it is in use"),
     "export": Entry("queue_core.cli.export_import", MOVE, "tasks of a store to a file of JSON lines"),
     "import": Entry("queue_core.cli.export_import", MOVE, "an export into a store", "import_"),
     "migrate": Entry("queue_core.cli.migrate", MOVE, "queues from one store to another, leases and all"),

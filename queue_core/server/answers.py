@@ -183,6 +183,14 @@ class Held(Answer):
     held: bool
 
 
+class BackedUp(Answer):
+    """A copy of the store that was checked: its file on the server's host, its size and its tasks."""
+
+    file: str
+    size_bytes: int
+    tasks: int
+
+
 class ReadyQueue(Answer):
     """A queue that has work, or null when the time was up."""
 

@@ -44,6 +44,7 @@ NEEDED: Mapping[str, Role] = MappingProxyType(
         "set-queue": ADMINISTER,
         "workers": ADMINISTER,
         "lead": ADMINISTER,
+        "backup": ADMINISTER,
     }
 )
 """Any one of these roles allows the verb."""

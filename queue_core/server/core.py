@@ -4,10 +4,10 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from queue_core.clock import Clock
-from queue_core.errors import StoreUnavailableError
+from queue_core.errors import InvalidRequestError, StoreUnavailableError
 from queue_core.events import EventLog
 from queue_core.http_api.values import Json
 from queue_core.notes import Notes
@@ -29,7 +29,11 @@ from queue_core.server.waiting import WaitingLeases
 from queue_core.server.watching import Watcher
 from queue_core.service import QueueService, Step
 from queue_core.store import Store
+from queue_core.stores import check_can_back_up
 from queue_core.task import TagFilter
+
+if TYPE_CHECKING:
+    from queue_core.stores.sqlite.backup import Backup
 
 T = TypeVar("T")
 
@@ -70,6 +74,7 @@ class ServerCore:
             self.gate, self.turns, self.waiting, self.look, self.lease_counts, self.lease_rate
         )
         self._looks = Hands(LOOKS_AT_ONCE, name="towline-look")
+        self._backups = Hands(1, name="towline-backup")
         self._lease_notes = LeaseNotes(self.lease_counts, self.service, self._looks)
 
     def health(self) -> Json:
@@ -109,6 +114,31 @@ class ServerCore:
         if self.erasures.is_possible:
             await self.beside(self.erasures.check)
 
+    async def back_up(self) -> "Backup":
+        """Copy the store beside itself, in a thread, one copy at a time. Raises `InvalidRequestError` for a store that
+        is no file."""
+        store = self.service.store
+        check_can_back_up(store.url)
+        from queue_core.stores.sqlite.backup import back_up_beside
+        from queue_core.stores.sqlite.store import SqliteStore
+
+        if not isinstance(store, SqliteStore):
+            raise InvalidRequestError(f"{store.url} is not a file that can be copied")
+        copied: asyncio.Future[Backup] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: "Backup | Exception") -> None:
+            if copied.done():
+                return
+            if isinstance(outcome, OSError):
+                copied.set_exception(StoreUnavailableError(f"can't write beside {store.path}: {outcome.strerror}"))
+            elif isinstance(outcome, Exception):
+                copied.set_exception(outcome)
+            else:
+                copied.set_result(outcome)
+
+        self._backups.do(lambda: back_up_beside(store), told)
+        return await copied
+
     def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "Watch":
         """Begin to listen for ready tasks."""
         return Watch(self.waiting, wanted)
@@ -136,6 +166,7 @@ class ServerCore:
         self.erasures.close()
         self.waiting.close()
         self._looks.close()
+        self._backups.close()
         self.turns.close()
 
 

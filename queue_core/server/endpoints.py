@@ -151,6 +151,7 @@ ENDPOINTS = (
         answers.ObservationsOut,
     ),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, wire.LeadRequest, answers.Held),
+    _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, wire.Nothing, answers.BackedUp),
     _post("/v1/wait", "Sleep until there is work.", handlers.wait, wire.WaitRequest, answers.ReadyQueue),
     Endpoint(
         "GET",

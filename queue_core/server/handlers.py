@@ -257,6 +257,11 @@ async def lead(core: ServerCore, call: Call) -> Json:
     return {"held": await core.turns.run(step)}
 
 
+async def backup(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+    made = await core.back_up()
+    return {"file": str(made.file), "size_bytes": made.size_bytes, "tasks": made.tasks}
+
+
 async def wait(core: ServerCore, call: Call) -> Json:
     asked = call.read(wire.WaitRequest)
     limits.check_wait_seconds(asked.wait_seconds)

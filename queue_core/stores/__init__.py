@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-from queue_core.errors import InvalidSettingError
+from queue_core.errors import InvalidRequestError, InvalidSettingError
 from queue_core.store import Store
+from queue_core.stores.urls import scheme_of
 
 Durability = Literal["strict", "relaxed"]
 
@@ -71,6 +72,20 @@ def sqlite_path(url: str) -> Path:
     if rest == url or rest in ("", "/") or "\x00" in rest:
         raise InvalidSettingError(f"not the URL of an SQLite store: {url!r}; give {_FORMS}")
     return Path(unquote(rest))
+
+
+def check_can_back_up(url: str) -> None:
+    """Raise `InvalidRequestError` for a store that has tools of its own for that."""
+    kind = scheme_of(url)
+    if kind == "sqlite":
+        return
+    if kind.startswith("postgres"):
+        fix = "use `pg_dump`, or what backs the database up as a whole"
+    elif kind.startswith("redis"):
+        fix = "use `redis-cli BGSAVE`, and copy its dump"
+    else:
+        fix = "use `towline export FILE`"
+    raise InvalidRequestError(f"a {kind}: store is not a file that can be copied: {fix}")
 
 
 def _without_secrets(url: str) -> str:

@@ -21,7 +21,10 @@ from queue_core.errors import (
 Cell = int | str | bytes | float | None
 Row: TypeAlias = tuple[Any, ...]  # what its columns are is known only to the statement
 
+Progress: TypeAlias = Callable[[int, int], None]
+
 BUSY_SECONDS = 10.0
+PAGES_PER_STEP = 1000
 STATEMENTS_KEPT = 256
 WAL_RESET_FIXED = (3, 51, 3)
 SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE = 1006
@@ -82,6 +85,7 @@ class Driver:
         watch: has the library tell of each commit of a connection how long the log is by now.
         version: of what a connection sees; the same as before only if nobody has committed in between.
         leave_log: has a connection leave the log as it is when it is closed, whoever else is there; False: it can't.
+        copy: of all that a connection sees to the file of a name, told with the pages that are there and all pages.
     """
 
     name: str
@@ -91,6 +95,7 @@ class Driver:
     version: Callable[[Connection], int]
     translate: Callable[[Exception, str], StoreError]
     leave_log: Callable[[Connection], bool]
+    copy: Callable[[Connection, str, Progress], None]
 
 
 def best_driver() -> Driver:
@@ -141,6 +146,16 @@ def apsw_driver() -> Driver:
         kind = next((kind for cls, kind in kinds if isinstance(error, cls)), "unavailable")
         return store_error(kind, error, path)
 
+    def copy(connection: Connection, path: str, progress: Progress) -> None:
+        target = apsw.Connection(path)
+        try:
+            with target.backup("main", connection, "main") as backup:  # type: ignore[arg-type]
+                while not backup.done:
+                    backup.step(PAGES_PER_STEP)
+                    progress(backup.page_count - backup.remaining, backup.page_count)
+        finally:
+            target.close()
+
     return Driver(
         f"apsw {apsw.sqlite_lib_version()}",
         connect,
@@ -149,6 +164,7 @@ def apsw_driver() -> Driver:
         methodcaller("data_version"),
         translate,
         leave_log,
+        copy,
     )
 
 
@@ -194,8 +210,25 @@ def stdlib_driver() -> Driver:
     name = f"sqlite3 {version}" + (" (affected by the WAL-reset bug; install apsw)" if affected else "")
     asked = count()  # it can't tell without a statement: as if somebody always had committed
     size = LogSize(is_told=False)
+
+    def copy(connection: Connection, path: str, progress: Progress) -> None:
+        target = sqlite3.connect(path)
+        try:
+            connection.backup(  # type: ignore[attr-defined]
+                target, pages=PAGES_PER_STEP, progress=lambda _status, left, pages: progress(pages - left, pages)
+            )
+        finally:
+            target.close()
+
     return Driver(
-        name, connect, sqlite3.Error, lambda _connection: size, lambda _connection: next(asked), translate, leave_log
+        name,
+        connect,
+        sqlite3.Error,
+        lambda _connection: size,
+        lambda _connection: next(asked),
+        translate,
+        leave_log,
+        copy,
     )
 
 

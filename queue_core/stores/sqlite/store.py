@@ -16,7 +16,7 @@ from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, S
 from queue_core.store import Check, Meanwhile, Ticket, Unit
 from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
-from queue_core.stores.sqlite.driver import Connection, Driver, Row, best_driver
+from queue_core.stores.sqlite.driver import Connection, Driver, Progress, Row, best_driver
 from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead, lock_file
 from queue_core.stores.sqlite.file import check_path, connect, create_file, inspect, page_bytes, prepare, real_path
 from queue_core.stores.sqlite.identity import Identity
@@ -127,6 +127,11 @@ class SqliteStore:
 
     def _beside(self, suffix: str) -> Path:
         return self._path.with_name(self._path.name + suffix)
+
+    @property
+    def path(self) -> Path:
+        """Of the file itself, whatever links led to it."""
+        return self._path
 
     @property
     def url(self) -> str:
@@ -336,6 +341,29 @@ class SqliteStore:
         """See `Store.check`."""
         with self._snapshot() as step:
             return check(step.connection)
+
+    def copy_to(self, path: Path, progress: Progress) -> None:
+        """Copy all of the file, as it is at one moment, into another file; see `backup.back_up`.
+
+        Also while the file is not at its path any more: then nothing else is done in this process meanwhile.
+        """
+        self._check_usable()
+        try:
+            if self._is_misplaced():
+                with self._lock:
+                    self._driver.copy(self._writer, str(path), progress)
+                return
+            connection = self._connect_reader()
+            try:
+                connection.execute("BEGIN")
+                connection.execute("SELECT count(*) FROM migrations").fetchall()  # from here on it sees nothing new
+                self._driver.copy(connection, str(path), progress)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                connection.close()
+        except self._driver.error as error:
+            raise self._driver.translate(error, str(path)) from error
 
     def close(self) -> None:
         """See `Store.close`. The last process to close folds the log into the file."""
