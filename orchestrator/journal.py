@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from orchestrator import events
+from orchestrator.private_files import opener
 
 log = structlog.get_logger()
 
@@ -31,7 +32,7 @@ class Journal:
         """
         line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
         try:
-            with self._path.open("a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=opener) as file:
                 if self._is_torn is None:
                     self._is_torn = _is_torn(self._path)
                 is_full = file.tell() >= self._max_bytes

@@ -11,6 +11,7 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.private_files import make_folder, opener
 from orchestrator.source import WorkSource
 
 LEAD_SECONDS: Final = 15.0
@@ -75,10 +76,10 @@ class Lead:
 def holder_of(state_dir: Path) -> str:
     """A name that no other supervisor has, and the same after a restart: one that was killed need not wait for its own
     lead to end. Kept in the state directory, which is made where there is none."""
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(state_dir)
     path = state_dir / _HOLDER_FILE
     try:
-        with path.open("x", encoding="ascii") as file:
+        with open(path, "x", encoding="ascii", opener=opener) as file:
             file.write(secrets.token_hex(8))
     except FileExistsError:
         pass

@@ -13,6 +13,7 @@ from orchestrator import orders
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.journal import Journal, amended, read_journal
 from orchestrator.orders import HostOrder, Orders
+from orchestrator.private_files import make_folder, opener
 
 LOCK_ATTEMPTS: Final = 40
 LOCK_RETRY_SECONDS: Final = 0.05
@@ -51,7 +52,7 @@ class StateDir:
 
         Raises `AlreadySupervisedError`. Workers look at the lock for a moment now and then: hence a few attempts.
         """
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.path)
         lock = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             for _ in range(LOCK_ATTEMPTS):
@@ -125,7 +126,7 @@ class StateDir:
 
     def order_host(self, order: HostOrder) -> None:
         """Ask something else of the host. Raises `OSError`."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.path)
         _write(self._host_path, order.to_json())
 
     def read_orders(self) -> dict[str, Orders]:
@@ -142,7 +143,7 @@ class StateDir:
 
         An unreadable file is replaced. Raises `OSError`.
         """
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.path)
         lock = os.open(self._orders_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -204,7 +205,8 @@ def _mark(path: Path) -> tuple[int, int, int] | None:
 
 def _write(path: Path, data: Mapping[str, object]) -> None:
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(data, separators=(",", ":"), default=str), encoding="utf-8")
+    with open(draft, "w", encoding="utf-8", opener=opener) as file:
+        file.write(json.dumps(data, separators=(",", ":"), default=str))
     draft.replace(path)
 
 

@@ -13,6 +13,7 @@ import click
 
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.clock import SystemClock
+from orchestrator.private_files import make_folder
 from orchestrator.state import StateDir
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -101,7 +102,7 @@ def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
 def _one_at_a_time(files: StateDir) -> Iterator[None]:
     """Another one who asks meanwhile waits for us: there is one answer."""
     try:
-        files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(files.path)
         lock = os.open(files.path / "reload.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
+from orchestrator.private_files import make_folder
+
 MAX_LOG_BYTES: Final = 8 * 1024 * 1024
 """A log that is larger is rotated; with the one before it, 16 MiB of a worker's output are kept."""
 KEPT_ON_FULL_DISK_BYTES: Final = 64 * 1024
@@ -37,7 +39,7 @@ class WorkerLogs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder)
 
     def path(self, worker: str) -> Path:
         """Where a worker's output goes."""

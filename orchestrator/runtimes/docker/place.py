@@ -8,6 +8,8 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from orchestrator.private_files import make_folder
+
 _IDENTITY_FILE: Final = "containers.id"
 _READABLE: Final = 0o644
 
@@ -17,7 +19,7 @@ def identity_of(state_dir: Path) -> str:
 
     Not the path alone: two supervisors in containers may call their folders the same, and share an engine.
     """
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(state_dir)
     path = state_dir / _IDENTITY_FILE
     with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
         file.write(secrets.token_hex(4))
