@@ -21,6 +21,9 @@ QUEUE_RESUMED = "queue.resumed"
 QUEUE_CREATED = "queue.created"
 WORKER_RETIRED = "worker.retired"
 
+LOG_LINES_LOST = "log.lines_lost"
+LOG_RECOVERED = "log.recovered"
+
 Lifecycle = Literal["task", "batch", "off"]
 """`task`: an event per task. `batch`: one per verb call, with a count. `off`: none."""
 

@@ -4,12 +4,15 @@ Only a command calls `configure`; libraries just log.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from io import FileIO
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Final, Literal
@@ -22,7 +25,9 @@ if not sys.modules["rich"]:
     del sys.modules["rich"]
 
 from queue_core import forking  # noqa: E402
-from queue_core.events import Lifecycle, QueueEvent  # noqa: E402
+from queue_core.clock import Clock, SystemClock  # noqa: E402
+from queue_core.errors import InvalidSettingError  # noqa: E402
+from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent  # noqa: E402
 from queue_core.terminal_text import clean  # noqa: E402
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -30,6 +35,11 @@ Level = Literal["debug", "info", "warning", "error"]
 LIBRARY_LOGGED: Final = "library.logged"
 _LIBRARIES: Final = ("asyncio", "uvicorn")
 """Of the server's loop and connections; their warnings are for an operator."""
+TOLD_SECONDS: Final = 60.0
+"""Between two lines on stderr about lines of the lifecycle log that were lost."""
+
+log = structlog.get_logger()
+
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -98,17 +108,23 @@ def beside_answers() -> Iterator[None]:
 class LifecycleFile:
     """An `EventLog` in a file, a JSON object a line. A full disk costs lines, never a task.
 
-    A file that was moved away (as logrotate does) is made anew.
+    Lines that are lost are counted, and told on stderr once a minute. A file that was moved away (as logrotate does) is
+    made anew.
     """
 
-    def __init__(self, path: Path, *, lifecycle: Lifecycle) -> None:
-        """Raises `OSError` when the file can't be opened: at the start that is a mistake, later it is bad luck."""
+    def __init__(self, path: Path, *, lifecycle: Lifecycle, clock: Clock | None = None) -> None:
+        """Raises `OSError` when the file can't be opened, `InvalidSettingError` when it is none: at the start that is a
+        mistake, later it is bad luck."""
         self.lifecycle: Lifecycle = lifecycle
         self.dropped_total = 0
         self._path = path
-        self._file = path.open("ab", buffering=0)
+        self._file = _opened(path)
         self._lock = Lock()
         forking.renew_after_forks(self)
+        self._clock = clock or SystemClock()
+        self._is_torn = False
+        self._told_at: float | None = None
+        self._told_total = 0
 
     def renew_after_fork(self) -> None:
         """In the child of a fork, whose lines go to the same file, each whole."""
@@ -118,18 +134,38 @@ class LifecycleFile:
         """See `EventLog.record`."""
         lines = b"".join(_line(event) for event in events)
         with self._lock:
+            written: int | None = None
+            reason = "cut short"
             try:
                 self._reopen_if_moved()
-                is_whole = self._file.write(lines) == len(lines)
-            except (OSError, ValueError):
-                is_whole = False
-            if not is_whole:
+                if self._is_torn:
+                    lines = b"\n" + lines
+                written = self._file.write(lines)
+            except (OSError, ValueError, InvalidSettingError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+            if written == len(lines):
+                self._is_torn = False
+                if self._told_at is not None:
+                    self._tell_recovered()
+            else:
+                self._is_torn = self._is_torn or bool(written)
                 self.dropped_total += len(events)
+                self._tell_lost(reason)
 
     def close(self) -> None:
         """Close the file; later events are let go."""
         with self._lock, contextlib.suppress(OSError):
             self._file.close()
+
+    def _tell_lost(self, reason: str) -> None:
+        now = self._clock.monotonic()
+        if self._told_at is None or now - self._told_at >= TOLD_SECONDS:
+            lost, self._told_at, self._told_total = self.dropped_total - self._told_total, now, self.dropped_total
+            log.warning(LOG_LINES_LOST, path=str(self._path), lines=lost, total=self.dropped_total, error=reason)
+
+    def _tell_recovered(self) -> None:
+        log.info(LOG_RECOVERED, path=str(self._path), lost=self.dropped_total)
+        self._told_at, self._told_total = None, self.dropped_total
 
     def _reopen_if_moved(self) -> None:
         try:
@@ -138,9 +174,31 @@ class LifecycleFile:
             there = None
         ours = os.fstat(self._file.fileno())
         if there is None or (there.st_ino, there.st_dev) != (ours.st_ino, ours.st_dev):
-            anew = self._path.open("ab", buffering=0)
+            anew = _opened(self._path)
             self._file.close()
             self._file = anew
+            self._is_torn = False
+
+
+def _opened(path: Path) -> FileIO:
+    """The file, to append to it. Nobody is waited for: a FIFO without a reader would take for ever, and one whose
+    reader is slow loses lines."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = 0
+    if stat.S_ISDIR(mode):
+        raise InvalidSettingError(f"log: {path} is a folder: name a file in it, such as {path / 'lifecycle.jsonl'}")
+    if stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
+        raise InvalidSettingError(f"log: {path} is not a file: name one")
+    nonblocking = os.O_NONBLOCK if stat.S_ISFIFO(mode) else 0
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | nonblocking, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise InvalidSettingError(f"log: {path} is a FIFO that nobody reads: start its reader first") from error
+    return FileIO(descriptor, "ab")
 
 
 def _line(event: QueueEvent) -> bytes:

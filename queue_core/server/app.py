@@ -194,7 +194,9 @@ def _sse(recent: RecentEvents) -> bytes:
 
 
 def _metrics(core: ServerCore, also: Also) -> View:
-    collector = QueueMetrics(lambda: core.service.look(look_at_all), lambda: len(core.waiting))
+    collector = QueueMetrics(
+        lambda: core.service.look(look_at_all), lambda: len(core.waiting), lambda: core.ring.lost_total
+    )
 
     async def view(request: HttpRequest) -> Response:
         try:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from queue_core.events import EventLog, Lifecycle, NullLog, QueueEvent
 from queue_core.http_api.values import Json
+from queue_core.logs import LifecycleFile
 
 HEARTBEAT_SECONDS = 15.0
 MAX_FOLLOWERS = 100
@@ -38,6 +39,11 @@ class EventRing:
     def is_full(self) -> bool:
         """Whether one more may not follow."""
         return len(self._followers) >= MAX_FOLLOWERS
+
+    @property
+    def lost_total(self) -> int:
+        """Events that the log behind this one could not keep."""
+        return self._behind.dropped_total if isinstance(self._behind, LifecycleFile) else 0
 
     def record(self, events: Sequence[QueueEvent]) -> None:
         """See `EventLog.record`."""

@@ -39,9 +39,13 @@ def look_at_all(turn: Turn) -> Look:
 class QueueMetrics(Collector):
     """Reads the counts when it is scraped; keeps nothing."""
 
-    def __init__(self, look: Callable[[], Look], waiting: Callable[[], int]) -> None:
+    def __init__(self, look: Callable[[], Look], waiting: Callable[[], int], lost: Callable[[], int]) -> None:
+        """Args:
+        lost: lines of the lifecycle log that could not be written.
+        """
         self._look = look
         self._waiting = waiting
+        self._lost = lost
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: registering must not read the store."""
@@ -51,6 +55,9 @@ class QueueMetrics(Collector):
         """One family per count."""
         now, queues = self._look()
         yield GaugeMetricFamily("towline_waiting_leases", "Lease calls that wait for a task.", value=self._waiting())
+        yield CounterMetricFamily(
+            "towline_log_lost_lines", "Lines of the lifecycle log that could not be written.", value=self._lost()
+        )
         for name, told in GAUGES.items():
             gauge = GaugeMetricFamily(f"towline_queue_{name}", told, labels=["queue"])
             for stats in queues:

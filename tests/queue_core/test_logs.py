@@ -1,15 +1,27 @@
 """Logging as commands set it up, and the lifecycle file."""
 
+import contextlib
 import json
+import os
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from queue_core.clock import Instant
+from queue_core.client import HttpQueues
+from queue_core.clock import Instant, ManualClock
+from queue_core.errors import InvalidSettingError
 from queue_core.events import TASK_ADDED, TASK_LEASED, QueueEvent
 from queue_core.logs import LifecycleFile
+from queue_core.server.options import ServeOptions
+from queue_core.server.run import ServerThread
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import QueueSpec
+from tests.support.small_disk import a_small_disk, fill
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDED = QueueEvent(TASK_ADDED, Instant(5), "thumbs", "cat", "resize")
@@ -55,6 +67,93 @@ def test_lines_that_cant_be_written_are_counted_and_let_go(tmp_path: Path) -> No
     log.close()
     log.record([ADDED])
     assert log.dropped_total == 3
+
+
+def test_lost_lines_are_told_once_a_minute_and_so_is_the_end_of_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    path = folder / "log.jsonl"
+    log = LifecycleFile(path, lifecycle="task", clock=clock)
+    folder.rename(tmp_path / "gone")
+    with capture_logs() as told:
+        for _ in range(120):
+            log.record([ADDED, ADDED])
+            clock.advance(1)
+        folder.mkdir()
+        log.record([ADDED])
+        log.record([ADDED])
+    log.close()
+    assert [(line["event"], line.get("lines"), line.get("total")) for line in told] == [
+        ("log.lines_lost", 2, 2),
+        ("log.lines_lost", 120, 122),
+        ("log.recovered", None, None),
+    ]
+    assert {line["path"] for line in told} == {str(path)}
+    assert told[-1]["lost"] == log.dropped_total == 240
+    assert len(lines_of(path)) == 2
+
+
+def test_a_line_that_a_full_disk_cut_short_does_not_spoil_the_next(tmp_path: Path) -> None:
+    with a_small_disk(tmp_path, size="1m") as disk:
+        path = disk / "log.jsonl"
+        log = LifecycleFile(path, lifecycle="task")
+        log.record([ADDED])  # takes a page of the disk, which the last line will not fit in
+        filler = fill(disk)
+        while not log.dropped_total:
+            log.record([ADDED])
+        filler.unlink()
+        log.record([ADDED])
+        log.close()
+        lines = path.read_text().splitlines()
+    assert json.loads(lines[-1])["event"] == TASK_ADDED
+    for line in lines[:-2]:
+        json.loads(line)
+
+
+@pytest.mark.parametrize("kind", ["folder", "socket", "FIFO"])
+def test_a_log_that_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "log"
+    with socket.socket(socket.AF_UNIX) as listener:
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "FIFO":
+            os.mkfifo(path)
+        else:
+            listener.bind(str(path))
+        with pytest.raises(InvalidSettingError, match="log: "):
+            LifecycleFile(path, lifecycle="task")
+
+
+def test_a_fifo_whose_reader_is_slow_costs_lines_and_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        log = LifecycleFile(path, lifecycle="task")
+        for _ in range(10_000):
+            log.record([ADDED])
+        assert 0 < log.dropped_total < 10_000
+        log.close()
+    finally:
+        os.close(reader)
+
+
+def test_metrics_count_lost_lines() -> None:
+    log = LifecycleFile(Path("/dev/full"), lifecycle="task")
+    store = MemoryStore()
+    thread = ServerThread(store, ServeOptions(port=0), log=log)
+    url = thread.start()
+    try:
+        with contextlib.closing(HttpQueues(url)) as queues:
+            queues.put_queue(QueueSpec("work"))
+            queues.queue("work").add(b"x")
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            assert f"towline_log_lost_lines_total {log.dropped_total}.0" in answer.read().decode()
+        assert log.dropped_total > 0
+    finally:
+        thread.stop()
+        log.close()
 
 
 def test_a_log_that_cant_be_opened_at_the_start_is_told(tmp_path: Path) -> None:
