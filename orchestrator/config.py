@@ -26,6 +26,7 @@ MAX_CONCURRENCY: Final = 1_000
 MAX_TAG_CHARS: Final = 500
 MAX_PRIORITY: Final = 1_000
 MAX_MIN_BILLING_SECONDS: Final = 86_400.0
+_APP_FILE: Final = re.compile(r"(?P<module>[^:]*)\.py(?::(?P<attribute>.*))?")
 POOL_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 # What a running worker was started with: a change to any of these needs another worker in its place.
@@ -60,6 +61,14 @@ def _hold_or_count(value: object) -> object:
     raise ValueError(f"{value}: write hold, or a number of workers, at least 1 and at most {MAX_WORKERS:,}")
 
 
+def _app(value: object) -> object:
+    """A module is not its file."""
+    if isinstance(value, str) and (found := _APP_FILE.fullmatch(value)):
+        module = found["module"].removeprefix("./").strip("/").replace("/", ".")
+        raise ValueError(f"{value}: a module, not a file: write {module}:{found['attribute'] or 'app'}")
+    return value
+
+
 class PoolSpec(Model):
     """One pool: which work it does, what runs, and how long work may wait. `name` is its key in the file."""
 
@@ -75,7 +84,7 @@ class PoolSpec(Model):
         default=None, min_length=1, description="Lease these tags only; left out: any task."
     )
     untagged: bool = Field(default=False, strict=True, description="Lease only tasks without a tag.")
-    app: str | None = Field(
+    app: Annotated[str | None, BeforeValidator(_app)] = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
         examples=["tasks:app"],

@@ -20,13 +20,15 @@ from queue_core.config import (
     refuse_empty,
 )
 from queue_core.listen_settings import is_private
-from queue_core.mistakes import Mistake, did_you_mean
+from queue_core.mistakes import Mistake, did_you_mean, home_mistakes
 from queue_core.stores.urls import has_password, scheme_of
 from queue_core.units import format_seconds
 from queue_core.yaml_text import Document, read_document, shown_path
 
 DEFAULT_FILE: Final = "towline.yaml"
 _FLEET_KEYS: Final = ("pools", "supervisor")
+_NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"})
+"""Settings that are not for us to read."""
 _LIBPQ_SCHEMES: Final = frozenset({"postgresql", "postgres"})
 
 
@@ -116,6 +118,8 @@ def parse(
     except ConfigError as error:
         mistakes += error.mistakes
     mistakes += _relations(mapping)
+    fleet = {key: mapping[key] for key in _FLEET_KEYS if key in mapping}
+    mistakes += home_mistakes(fleet, leave_out=_NOT_PATHS)
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
         mistakes.append(Mistake(("supervisor", "listen"), f"{supervisor.listen}: {why}"))

@@ -25,7 +25,7 @@ from queue_core.limits import (
     NAME_RETENTION_SECONDS,
 )
 from queue_core.listen_settings import DEFAULT_LISTEN, Listen, is_private
-from queue_core.mistakes import Mistake, did_you_mean, mistakes_of
+from queue_core.mistakes import Mistake, did_you_mean, home_mistakes, mistakes_of
 from queue_core.stores.settings import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
 from queue_core.task import QueueSpec
 from queue_core.units import Bytes, Seconds, format_seconds, parse_seconds
@@ -280,7 +280,7 @@ def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[Queue
     queues = mine.get("queues")
     if isinstance(queues, Mapping):  # `thumbs:` alone is a queue with default settings
         mine["queues"] = {name: {} if settings is None else settings for name, settings in queues.items()}
-    relations = _relations(mine)
+    relations = _relations(mine) + home_mistakes({key: mine[key] for key in mine if key != "queues"})
     try:
         return QueueFile.model_validate(mine), mistakes + relations
     except ValidationError as error:

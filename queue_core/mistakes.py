@@ -1,7 +1,8 @@
 """Turns what pydantic says about a document into what its owner needs: what, the value, the limit, the fix."""
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, get_args, get_origin
 
@@ -10,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 _MAX_SHOWN_CHARS: Final = 60
+_HOME: Final = re.compile(r"(?:unix:)?~[\w.-]*(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,23 @@ def mistakes_of(
         for details in error.errors(include_url=False)
         if details["type"] not in leave_out
     ]
+
+
+def home_mistakes(value: object, *, path: tuple[str | int, ...] = (), leave_out: Collection[str] = ()) -> list[Mistake]:
+    """Return a mistake for each path that begins with `~`, which only a shell turns into a folder.
+
+    Values under a key of `leave_out` are for others to read.
+    """
+    if isinstance(value, str):
+        if not _HOME.match(value):
+            return []
+        return [Mistake(path, f"{_shown(value)}: ~ is a folder for a shell only: write the full path")]
+    inner: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, Mapping):
+        inner = [(str(key), item) for key, item in value.items() if key not in leave_out]
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    return [one for key, item in inner for one in home_mistakes(item, path=(*path, key), leave_out=leave_out)]
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:

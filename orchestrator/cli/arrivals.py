@@ -18,6 +18,8 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 
 STDIN: Final = "-"
+BYTE_ORDER_MARK: Final = "\ufeff"
+"""Spreadsheets write one before the first column's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def told_as_failure() -> Iterator[None]:
         raise CommandError(str(error), code=exits.BAD_DATA, where=error.where, fix=error.fix) from None
     except UnicodeDecodeError as error:
         raise CommandError(
-            f"not a text file: {error.reason}", code=exits.BAD_DATA, fix="give CSV or JSON lines"
+            f"not a text file: {error.reason}", code=exits.BAD_DATA, fix="give CSV or JSON lines, in UTF-8"
         ) from None
 
 
@@ -55,7 +57,7 @@ def read_files(
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     with told_as_failure():
         lines = chain.from_iterable(_lines(path) for path in paths)
-        first = next(lines, "")
+        first = next(lines, "").removeprefix(BYTE_ORDER_MARK)
         everything = chain([first], lines) if first else iter(())
         if first.lstrip().startswith("{"):
             return read_lifecycle(
@@ -77,5 +79,5 @@ def _lines(path: Path) -> Iterator[str]:
     if str(path) == STDIN:
         yield from sys.stdin
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         yield from file

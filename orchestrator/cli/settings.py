@@ -25,7 +25,7 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     """Read the settings file and list every mistake, each with its line and column. Exit code 78 when there is one."""
     try:
         project = load_project(file)
-        problems = _imported(project) if imports else []
+        problems = [*_store_problems(project), *(_imported(project) if imports else [])]
     except CommandError as error:
         if as_json and error.code == exits.BAD_CONFIG:
             print_json({"mistakes": list(error.lines), "notes": []})
@@ -90,6 +90,19 @@ def schema(as_json: bool) -> int:  # noqa: ARG001, FBT001
 
     click.echo(json.dumps(json_schema(), indent=2))
     return exits.OK
+
+
+def _store_problems(project: Project) -> list[str]:
+    """What is wrong with the store's URL that only its driver can tell."""
+    from queue_core.errors import InvalidSettingError
+    from queue_core.stores import check_url
+
+    try:
+        check_url(project.store)
+    except InvalidSettingError as error:
+        origin = project.origins.get("store.url") or project.origins.get("store", "")
+        return [f"{origin}: store: {error}"]
+    return []
 
 
 def _imported(project: Project) -> list[str]:

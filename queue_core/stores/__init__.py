@@ -1,12 +1,13 @@
 """Where tasks are kept: one module or package per store, and the one place that turns a URL into an opened store."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
 from queue_core.errors import InvalidRequestError, InvalidSettingError
 from queue_core.store import Store
-from queue_core.stores.urls import scheme_of
+from queue_core.stores.urls import scheme_of, sqlite_flaw
 
 Durability = Literal["strict", "relaxed"]
 
@@ -68,10 +69,25 @@ def _open_redis(url: str, durability: Durability) -> Store:
 
 def sqlite_path(url: str) -> Path:
     """The file an `sqlite:` URL names. Raises `InvalidSettingError`."""
-    rest = url.removeprefix("sqlite:///")
-    if rest == url or rest in ("", "/") or "\x00" in rest:
-        raise InvalidSettingError(f"not the URL of an SQLite store: {url!r}; give {_FORMS}")
-    return Path(unquote(rest))
+    flaw = sqlite_flaw(url)
+    if flaw:
+        raise InvalidSettingError(f"not the URL of an SQLite store: {url!r}: {flaw}; give {_FORMS}")
+    return Path(unquote(url.removeprefix("sqlite:///")))
+
+
+def check_url(url: str) -> None:
+    """Raise `InvalidSettingError` for a URL that no store can have; nothing is opened. Needs the store's driver."""
+    if url.startswith("sqlite:"):
+        sqlite_path(url)
+    elif url.startswith(("postgresql:", "postgres:")):
+        with suppress(ModuleNotFoundError):
+            from queue_core.stores.postgres.address import parse_address
+
+            parse_address(url)
+    elif url.startswith("redis"):
+        from queue_core.stores.redis.url import parse_url
+
+        parse_url(url)
 
 
 def check_can_back_up(url: str) -> None:

@@ -1,14 +1,14 @@
 """The `store:` of a settings file: a URL, or a URL and the place of its password, which is never in the file."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
 from pydantic.config import JsonDict
 
+from queue_core.errors import InvalidSettingError
 from queue_core.mistakes import Mistake, did_you_mean
-from queue_core.stores.urls import SCHEMES, has_password, is_shared, masked, scheme_of
+from queue_core.stores.urls import SCHEMES, has_password, is_shared, masked, scheme_of, sqlite_flaw
 
 DEFAULT_STORE: Final = "sqlite:///towline.db"
 ENVIRONMENT_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -23,11 +23,22 @@ def _store_url(value: object) -> str:
         raise ValueError(f"{told}: there is no store {scheme!r}{did_you_mean(scheme, SCHEMES)}; write {_STORE_FORMS}")
     if scheme == "memory" and value != "memory:":
         raise ValueError(f"{told}: write memory:, with nothing after it")
-    if scheme == "sqlite" and not re.fullmatch(r"sqlite:///.+", value):
-        raise ValueError(f"{told}: write {DEFAULT_STORE} (relative), sqlite:////absolute/path.db, or memory:")
+    if scheme == "sqlite" and (flaw := sqlite_flaw(value)):
+        raise ValueError(f"{told}: {flaw}")
     if is_shared(value) and "://" not in value:
         raise ValueError(f"{told}: write {scheme}://host, with two slashes")
+    if scheme.startswith("redis"):
+        _check_redis(value)
     return value
+
+
+def _check_redis(url: str) -> None:
+    from queue_core.stores.redis.url import parse_url
+
+    try:
+        parse_url(url)
+    except InvalidSettingError as error:
+        raise ValueError(str(error)) from None
 
 
 def _store(value: object) -> object:

@@ -21,6 +21,20 @@ SCHEMES: Final = ("sqlite", "memory", *SHARED_SCHEMES)
 _SECRET_OPTION = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
+def sqlite_flaw(url: str) -> str:
+    """Return what is wrong with an `sqlite:` URL and how to write it, or "" for one that names a file."""
+    rest = url.removeprefix("sqlite:///")
+    if rest == url or rest in ("", "/") or "\x00" in rest:
+        return "write sqlite:///towline.db (relative), sqlite:////absolute/path.db, or memory:"
+    if rest.lstrip("/") == ":memory:":
+        return "a store in memory is written memory:"
+    if "?" in rest or "#" in rest:
+        return "it has no options: leave them out; in a file's name ? is written %3F, and # is written %23"
+    if rest.startswith(("~", "/~")):
+        return "~ is a folder for a shell only: write the full path, as in sqlite:////home/me/towline.db"
+    return ""
+
+
 def scheme_of(url: str) -> str:
     """What comes before the first colon."""
     return url.partition(":")[0]

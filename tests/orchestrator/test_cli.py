@@ -1,6 +1,7 @@
 """The command line as a whole: help, guesses, settings, and what the fleet's commands show."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +167,57 @@ def test_a_file_that_sets_nothing_is_a_mistake_wherever_it_is_read(towline: Comm
     assert place in told.err
     if "pools" not in text:  # the queue's half is all that these read
         assert place in towline("queues").err
+
+
+STORE_ALONE = "store: {}\nqueues: {{thumbs: {{}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(STORE_ALONE.format("redis://h/x"), "1:1: store: .*a database is a number from 0: 'x'", id="redis"),
+        pytest.param(STORE_ALONE.format("redis://h:port/0"), "1:1: store: .*a port is a number", id="a port"),
+        pytest.param(
+            STORE_ALONE.format("{url: redis://h/x, password_env: SECRET}"),
+            "1:9: store.url: .*a database is a number from 0: 'x'",
+            id="redis with a password elsewhere",
+        ),
+        pytest.param(
+            STORE_ALONE.format("postgresql://me@db/work?mode=ro"),
+            "1:1: store: .*no option of it is called mode",
+            id="postgresql",
+        ),
+        pytest.param(STORE_ALONE.format("'sqlite:///:memory:'"), "1:1: store: .*is written memory:", id="in memory"),
+        pytest.param(STORE_ALONE.format("sqlite:///a.db?mode=ro"), "1:1: store: .*it has no options", id="an option"),
+        pytest.param(STORE_ALONE.format("sqlite:///~/a.db"), "1:1: store: .*~ is a folder for a shell", id="home"),
+        pytest.param(STORE_ALONE.format("sqlite:////~/a.db"), "1:1: store: .*~ is a folder for a shell", id="home /~"),
+        pytest.param("log: ~/events.jsonl", "1:1: log: ~/events.jsonl: ~ is a folder for a shell", id="log"),
+        pytest.param("server: {listen: unix:~/q.sock}", "server.listen: unix:~/q.sock: ~ is a folder", id="a socket"),
+        pytest.param(
+            "server: {tokens: [{role: admin, token_file: ~/token}]}",
+            r"server\.tokens\[0\]\.token_file: ~/token: ~ is a folder",
+            id="a token",
+        ),
+        pytest.param("supervisor: {state_dir: ~/state}", "supervisor.state_dir: ~/state: ~ is a folder", id="state"),
+        pytest.param(SETTINGS.replace("tasks:app", "tasks.py:app"), "write tasks:app", id="a file's name"),
+        pytest.param(SETTINGS.replace("tasks:app", "./my/tasks.py"), "write my.tasks:app", id="a path"),
+    ],
+)
+def test_what_a_start_would_stumble_over_is_told_by_check_where_it_stands(
+    towline: Commands, text: str, told: str
+) -> None:
+    (towline.folder / "towline.yaml").write_text(text)
+    answer = towline("check")
+    assert answer.code == 78
+    assert re.search(f"towline.yaml:.*{told}", answer.err), answer.err
+    assert len([line for line in answer.err.splitlines() if "towline.yaml:" in line and "note:" not in line]) == 1
+
+
+def test_a_tilde_in_what_others_read_is_theirs(towline: Commands) -> None:
+    text = SETTINGS.replace('app: "tasks:app"', 'command: [sh, -c, "~/work"], env: {HOME_OF: ~/x}')
+    assert text != SETTINGS
+    (towline.folder / "towline.yaml").write_text(text)
+    assert towline("check").code == 0
 
 
 def test_a_file_that_says_so_sets_nothing(towline: Commands) -> None:

@@ -55,6 +55,19 @@ def rows_of(towline: Commands, *arguments: str) -> list[dict[str, object]]:
     return cast("list[dict[str, object]]", cast("dict[str, object]", told.json)["rows"])
 
 
+def test_a_csv_file_of_a_spreadsheet_is_read_whatever_mark_it_begins_with(project: Commands) -> None:
+    rows = "arrival_s,service_s\n0,1\n1,1\n"
+    told = []
+    for text in (rows, f"\ufeff{rows}"):
+        (project.folder / "arrivals.csv").write_text(text, encoding="utf-8")
+        told.append(rows_of(project, "arrivals.csv", "--slo", "30s"))
+    assert told[0] == told[1]
+    (project.folder / "arrivals.csv").write_text(rows, encoding="utf-16")
+    refused = project("simulate", "arrivals.csv", "--slo", "30s")
+    assert refused.code == exits.BAD_DATA
+    assert "in UTF-8" in refused.err
+
+
 def test_a_shape_is_simulated_without_any_file(towline: Commands) -> None:
     told = towline("simulate", "--shape", SHAPE, "--slo", "30s")
     assert told.code == exits.OK

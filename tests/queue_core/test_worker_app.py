@@ -141,6 +141,7 @@ def test_an_app_is_looked_for_beside_a_link_to_the_settings_then_beside_the_file
     ("target", "text", "told"),
     [
         pytest.param("app_x", "", "not of the form module:attribute", id="no attribute"),
+        pytest.param("app_x.py:app", "", "a file, not a module; write app_x:app", id="a file"),
         pytest.param(":app", "", "not of the form module:attribute", id="no module"),
         pytest.param("app_nowhere:app", "", r"no such module; it is looked for in /", id="no such module"),
         pytest.param("app_x.inner:app", "", "no such module", id="no such submodule"),
