@@ -47,9 +47,14 @@ _OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
 )
 _OF_ERRNO: Final[dict[int, tuple[int, str]]] = {
     errno.ENOENT: (exits.NO_INPUT, "check the path"),
+    errno.ENOTDIR: (exits.NO_INPUT, "check the path: a part of it is a file, not a folder"),
+    errno.EISDIR: (exits.NO_INPUT, "name a file, not a folder"),
+    errno.ELOOP: (exits.NO_INPUT, "check the path: its links lead in a circle"),
+    errno.ENAMETOOLONG: (exits.NO_INPUT, "check the path: a name in it is too long"),
     errno.EEXIST: (exits.CANT_CREATE, "name another file, or remove this one"),
     errno.EACCES: (exits.NO_PERMISSION, "check the file's owner and mode"),
     errno.EPERM: (exits.NO_PERMISSION, "check the file's owner and mode"),
+    errno.EDQUOT: (exits.UNAVAILABLE, "free disk space of this user, then try again"),
     errno.EROFS: (exits.NO_PERMISSION, "the file system is read-only: choose another folder"),
     errno.ENOSPC: (exits.UNAVAILABLE, "free disk space, then try again"),
     errno.EADDRINUSE: (exits.CANT_CREATE, "stop what listens there, or choose another with --listen"),

@@ -13,6 +13,7 @@ import click
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
+from queue_core.cli.target import secret_in
 from queue_core.clock import SystemClock
 from queue_core.config import Override, QueueFile, ServerSettings
 from queue_core.errors import ListenError, StoreUnavailableError
@@ -142,7 +143,7 @@ def _tokens(server: ServerSettings, directory: Path) -> tuple[AccessToken, ...]:
     for index, token in enumerate(server.tokens):
         where = f"server.tokens[{index}]"
         if token.token_file is not None:
-            secret = (directory / token.token_file).read_text().strip()
+            secret = secret_in(directory / token.token_file).strip()
         else:
             secret = os.environ.get(token.token_env or "", "")
         if len(secret) < 16:

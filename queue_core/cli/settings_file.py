@@ -6,6 +6,7 @@ from typing import Final
 
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
+from queue_core.cli.target import secret_in
 from queue_core.config import (
     Override,
     QueueFile,
@@ -86,7 +87,7 @@ def store_url(settings: QueueFile, directory: Path) -> str:
         place = f"store.password_env: {store.password_env}"
     elif store.password_file is not None:
         path = directory / store.password_file
-        password = path.read_text(encoding="utf-8").rstrip("\r\n") if path.is_file() else ""
+        password = secret_in(path) if path.is_file() else ""
         place = f"store.password_file: {path}"
     else:
         return url

@@ -26,8 +26,8 @@ def load_app(target: str, *, directory: Path | None = None, also: Path | None = 
             module=target or "''", reason="not of the form module:attribute", hint="write for example tasks:app"
         )
     if module_name.endswith(".py"):
-        module = module_name.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
-        raise AppImportError(module=module_name, reason="a file, not a module", hint=f"write {module}:{attribute}")
+        meant = module_name.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+        raise AppImportError(module=module_name, reason="a file, not a module", hint=f"write {meant}:{attribute}")
     root = str((directory or Path.cwd()).resolve())
     if root not in sys.path:
         sys.path.insert(0, root)

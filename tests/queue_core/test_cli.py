@@ -234,3 +234,28 @@ def test_a_token_comes_from_the_flag_the_variable_or_the_file_it_names(
         monkeypatch.setenv(name, value)
     path = Path(flag) if flag else None
     assert find_target(url="http://queue.example", store=None, token_file=path, file=None).token == token
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        pytest.param(b"\x7fELF\xd0\xd0", "is not a text in UTF-8", id="no text"),
+        pytest.param(b"\n", "no token", id="empty"),
+    ],
+)
+def test_a_file_that_holds_no_token_is_told_with_its_name(towline: Commands, content: bytes, told: str) -> None:
+    (towline.folder / "secret").write_bytes(content)
+    answer = towline("stats", "thumbs", "--url", "http://127.0.0.1:1", "--token-file", "secret")
+    assert answer.code == 78
+    assert told in answer.err
+    assert "where: secret" in answer.err
+    settings = "server: {tokens: [{role: admin, token_file: secret}]}"
+    (towline.folder / "towline.yaml").write_text(settings)
+    assert towline("serve").code == 78
+
+
+def test_a_path_through_a_file_is_no_mistake_of_towline(towline: Commands) -> None:
+    (towline.folder / "towline.yaml").write_text("supervisor: {state_dir: towline.yaml}\nserver: {listen: 'unix:q'}")
+    answer = towline("up")
+    assert answer.code == 66
+    assert "a part of it is a file" in answer.err
