@@ -87,7 +87,7 @@ def _by_server(target: Target, to: Path, *, overwrite: bool) -> dict[str, object
     """Have the server make it, and fetch it from where that put it, if that is on this host."""
     caller = Caller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
     try:
-        made = dict(caller.call("POST", "/v1/backup", {}, repeat="once").json())
+        made = dict(caller.call("POST", "/v1/backup", {}, repeat="once"))
     except QueueError as error:
         raise CommandError(f"no copy: {error}", code=exits.UNAVAILABLE, where=target.shown) from error
     finally:

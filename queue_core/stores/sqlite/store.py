@@ -347,7 +347,8 @@ class SqliteStore:
 
         Also while the file is not at its path any more: then nothing else is done in this process meanwhile.
         """
-        self._check_usable()
+        with self._lock:
+            self._open_anew()
         try:
             if self._is_misplaced():
                 with self._lock:
