@@ -138,9 +138,9 @@ class Connection:
             if body is not None:
                 return new_answer(200, body), True
             return self._parse(data, timeout_seconds=timeout_seconds), self._is_reusable
-        except TimeoutError as error:
-            raise AnswerLostError(f"no answer within {timeout_seconds:.1f} s", is_silence=True) from error
         except OSError as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # ours; the kernel's says that the link is cut
+                raise AnswerLostError(f"no answer within {timeout_seconds:.1f} s", is_silence=True) from error
             raise AnswerLostError(str(error)) from error
         except httptools.HttpParserError as error:
             raise AnswerLostError(f"not an HTTP answer: {error}") from error
