@@ -222,6 +222,22 @@ def test_a_library_that_cannot_leave_a_file_alone_refuses_in_the_child(tmp_path:
     store.close()
 
 
+def test_a_copy_under_way_is_a_call_that_a_fork_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_core.forking.PAUSE_SECONDS", 0.05)
+    store = SqliteStore(tmp_path / "queue.db")
+    a_queue(store)
+    told: list[str] = []
+
+    def fork_once(_done: int, _pages: int) -> None:
+        if not told:
+            told.append(in_child(lambda: add(store, TASK)))
+
+    store.copy_to(tmp_path / "copy.db", fork_once)
+    assert "call under way" in told[0]
+    assert in_child(lambda: len(add(store, TASK))) == "1"
+    store.close()
+
+
 def test_a_look_that_outlasts_the_forks_patience_is_told_in_the_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

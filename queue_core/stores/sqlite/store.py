@@ -354,15 +354,11 @@ class SqliteStore:
                 with self._lock:
                     self._driver.copy(self._writer, str(path), progress)
                 return
-            connection = self._connect_reader()
-            try:
-                connection.execute("BEGIN")
-                connection.execute("SELECT count(*) FROM migrations").fetchall()  # from here on it sees nothing new
-                self._driver.copy(connection, str(path), progress)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                connection.close()
+            with self._readers.glance() as step:  # a reader like others: a fork waits for it, and knows of it
+                step.connection.execute(
+                    "SELECT count(*) FROM migrations"
+                ).fetchall()  # from here on nothing new is seen
+                self._driver.copy(step.connection, str(path), progress)
         except self._driver.error as error:
             raise self._driver.translate(error, str(path)) from error
 
