@@ -101,7 +101,7 @@ def _run(runner: Runner, log: FilteringBoundLogger) -> int:
         if serve is None:
             return runner.run()
         codes: list[int] = []
-        watch = Thread(target=lambda: codes.append(_watched(runner, log)), name="towline-watch")
+        watch = Thread(target=lambda: codes.append(_watched(runner, log)), name="towline-watch", daemon=True)
         watch.start()
         is_told = False
 

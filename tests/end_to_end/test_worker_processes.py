@@ -70,6 +70,7 @@ def test_sigterm_is_heard_while_a_handler_holds_the_main_thread(story: Story, ve
         assert worker.wait(timeout=10) == 0
     assert story.logged(events.WORKER_DRAINING)[0]["reason"] == "SIGTERM"
     assert story.queue.lease()[0].lease_number == 1
+    assert len(story.logged(events.WORKER_CUT_OFF)) == (verb == "program")  # a handler alone has left nothing
 
 
 def test_a_second_signal_is_heard_while_a_handler_holds_the_main_thread(story: Story) -> None:
