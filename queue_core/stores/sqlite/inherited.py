@@ -1,4 +1,4 @@
-"""Connections that the child of a fork inherited: closed before this process opens another one. See ADR 28.
+"""Connections that the child of a fork inherited: closed before this process opens another one. See ADR 29.
 
 SQLite remembers, for the whole process and per file, which locks it holds. A fork copies that memory and not the locks:
 a connection opened beside an inherited one would believe that it holds them, and another process, believing that it is
