@@ -10,7 +10,7 @@ import pytest
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Added, Deletion, LeaseRequest, Store, Transaction
+from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import tidying
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
@@ -317,3 +317,26 @@ def test_behind_a_pooler_a_relaxed_store_begins_transactions(url: str) -> None:
             assert beside.execute("SELECT count(*) FROM towline.tasks").fetchone() == (1,)
     finally:
         pooler.close()
+
+
+def test_a_repeat_that_waits_for_its_first_try_is_told_what_that_did(place: Place) -> None:
+    place.added(NewTask(b"x"))
+    (deletion,) = place.leased()
+    told: list[bool] = []
+
+    def delete(turn: Transaction, call: ClientCall) -> list[bool]:
+        once = turn.of_call(call, "delete")
+        assert once is not None
+        return [outcome is not None for outcome in once.delete(QUEUE, [deletion], now=place.clock.now())]
+
+    def repeat() -> None:
+        with place.store.begin("verb") as turn:
+            told.extend(delete(turn, ClientCall("s", 1, is_repeat=True)))
+
+    thread = Thread(target=repeat)
+    with place.store.begin() as turn:
+        assert delete(turn, ClientCall("s", 1)) == [True]
+        thread.start()
+        eventually(lambda: place.number("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+    thread.join()
+    assert told == [True]

@@ -210,7 +210,10 @@ class CallTransaction(PostgresTransaction):
         return self._granting(lambda: ((), working.lease(self._step, queue, request, now=now)))[1]
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
-        return self._marked(lambda: working.delete(self._step, queue, deletions, now=now))
+        def delete() -> tuple[Sequence[Deleted | None], Granted]:
+            return working.delete(self._step, queue, deletions, now=now), Granted(())
+
+        return self._once_more(delete)[0]
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
@@ -224,11 +227,20 @@ class CallTransaction(PostgresTransaction):
         step = self._step
         step.marks_later, step.is_marked = True, False
         try:
-            outcomes, granted = self._marked(verb)
+            outcomes, granted = self._once_more(verb)
         finally:
             step.marks_later = False
         if not step.is_marked and (granted.leases or any(outcome is not None for outcome in outcomes)):
             step.mark(self._call, [parse_token(lease.token)[0] for lease in granted.leases])
+        return outcomes, granted
+
+    def _once_more(
+        self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]
+    ) -> tuple[Sequence[Deleted | None], Granted]:
+        """A repeat that finds nothing to change may have waited for its first try to end, whose mark is there now."""
+        outcomes, granted = self._marked(verb)
+        if self._call.is_repeat and outcomes and not granted.leases and all(outcome is None for outcome in outcomes):
+            return self._marked(verb)
         return outcomes, granted
 
     def _marked(self, verb: Callable[[], T]) -> T:
