@@ -13,6 +13,7 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import tidying
+from queue_core.stores.postgres.step import Step
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.cutting_wire import CuttingWire, a_wire
 from tests.support.eventually import eventually
@@ -319,24 +320,25 @@ def test_behind_a_pooler_a_relaxed_store_begins_transactions(url: str) -> None:
         pooler.close()
 
 
-def test_a_repeat_that_waits_for_its_first_try_is_told_what_that_did(place: Place) -> None:
+def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_did(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.added(NewTask(b"x"))
     (deletion,) = place.leased()
-    told: list[bool] = []
+    look = Step._look_for
+    first = [ClientCall("s", 1)]
 
     def delete(turn: Transaction, call: ClientCall) -> list[bool]:
         once = turn.of_call(call, "delete")
         assert once is not None
         return [outcome is not None for outcome in once.delete(QUEUE, [deletion], now=place.clock.now())]
 
-    def repeat() -> None:
-        with place.store.begin("verb") as turn:
-            told.extend(delete(turn, ClientCall("s", 1, is_repeat=True)))
+    def look_then_let_the_first_end(step: Step, call: ClientCall) -> None:
+        look(step, call)
+        if first:
+            with place.store.begin("verb") as turn:
+                assert delete(turn, first.pop()) == [True]
 
-    thread = Thread(target=repeat)
-    with place.store.begin() as turn:
-        assert delete(turn, ClientCall("s", 1)) == [True]
-        thread.start()
-        eventually(lambda: place.number("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-    thread.join()
-    assert told == [True]
+    monkeypatch.setattr(Step, "_look_for", look_then_let_the_first_end)
+    with place.store.begin("verb") as turn:
+        assert delete(turn, ClientCall("s", 1, is_repeat=True)) == [True]
