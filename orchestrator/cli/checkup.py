@@ -1,5 +1,6 @@
 """The checks behind `towline doctor`: each looks at one thing and says ok, warn or bad, and what to do."""
 
+import glob
 import os
 import platform
 import resource
@@ -22,6 +23,7 @@ from queue_core.http_api.caller import Caller, Retries
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
+from queue_core.stores.sqlite.file import real_path
 from queue_core.stores.urls import is_shared, masked
 from queue_core.task import ANY
 from queue_core.units import format_bytes
@@ -63,7 +65,7 @@ def findings(project: Project | None) -> Iterator[Finding]:
     yield _driver()
     folder = Path.cwd()
     if project is not None and project.store.startswith("sqlite:"):
-        store = sqlite_path(project.store)
+        store = real_path(sqlite_path(project.store))
         folder = store.parent
         yield from _store_file(store)
     elif project is not None and is_shared(project.store):
@@ -107,14 +109,24 @@ def _store_file(store: Path) -> Iterator[Finding]:
     if not os.access(folder, os.W_OK) or (store.exists() and not os.access(store, os.W_OK)):
         yield Finding("store", "bad", f"{store} can't be written by this user", "change its owner or mode, or `store:`")
         return
+    log = store.with_name(f"{store.name}-wal")
     if not store.exists():
-        yield Finding("store", "ok", f"{store} will be made")
+        if log.exists() and log.stat().st_size:
+            fix = "put the file back; a server that has it open saves what it holds with `towline backup FILE`"
+            yield Finding("store", "bad", f"{store} is missing, but its log {log.name} is there", fix)
+        else:
+            yield Finding("store", "ok", f"{store} will be made")
         return
-    mode = store.stat().st_mode
     size = format_bytes(store.stat().st_size)
-    if mode & 0o004:
-        told = f"{store} ({size}) can be read by every user of this machine"
-        yield Finding("store", "warn", told, f"if payloads are private: chmod 600 {store}")
+    names = store.stat().st_nlink
+    beside = [path for path in store.parent.glob(f"{glob.escape(store.name)}*") if path.is_file()]
+    wide = sorted(path.name for path in beside if path.stat().st_mode & 0o007)
+    if names > 1:
+        fix = f"find the others with `find / -xdev -samefile {store}`, and remove all but one"
+        yield Finding("store", "bad", f"{store} has {names} names (hard links): it can't be opened", fix)
+    elif wide:
+        told = f"{', '.join(wide)} in {store.parent} ({size}) can be read or written by every user of this machine"
+        yield Finding("store", "warn", told, f"if payloads are private: chmod o-rwx {store}*")
     else:
         yield Finding("store", "ok", f"{store} ({size})")
 
@@ -159,7 +171,7 @@ def _disk(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     told = f"{free / (1 << 30):.1f} GiB free for {folder}"
     if free < MIN_FREE_BYTES:
-        return Finding("disk", "bad", told, "make room: a full disk refuses adds (nothing that was added is lost)")
+        return Finding("disk", "bad", told, "make room: a full disk refuses adds; tasks are still leased and deleted")
     return Finding("disk", "warn" if free < LOW_FREE_BYTES else "ok", told)
 
 

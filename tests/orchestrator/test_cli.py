@@ -40,7 +40,20 @@ THE_COMMANDS = (
     ),
     *("simulate", "backtest", "reload", "drain", "undrain"),
     *("release", "delete", "peek", "purge", "redrive", "pause", "resume", "queues", "pools", "workers", "events"),
-    *("scale", "stats", "top", "export", "import", "migrate", "bench", "schema", "config", "health", "completion"),
+    *(
+        "scale",
+        "stats",
+        "top",
+        "backup",
+        "export",
+        "import",
+        "migrate",
+        "bench",
+        "schema",
+        "config",
+        "health",
+        "completion",
+    ),
     "run-appengine",
 )
 SETTINGS = """\
@@ -360,6 +373,31 @@ def test_doctor_finds_nothing_bad_here_and_says_what_is_missing(towline: Command
     assert found["settings"]["level"] == "ok"
     assert found["sync"]["level"] in ("ok", "warn")
     assert (found["server"]["level"], found["supervisor"]["level"]) == ("warn", "warn")
+
+
+def finding_about_the_store(towline: Commands) -> tuple[object, str]:
+    told = towline("doctor", "--json")
+    (found,) = [each for each in told.json if each["check"] == "store"]  # type: ignore[attr-defined]
+    return found["level"], found["found"]
+
+
+def test_doctor_tells_of_files_that_others_may_read_of_a_lost_file_and_of_a_second_name(towline: Commands) -> None:
+    (towline.folder / "towline.yaml").write_text("store: sqlite:///link.db\nqueues: {work: {}}\n")
+    (towline.folder / "link.db").symlink_to("data.db")
+    data, log = towline.folder / "data.db", towline.folder / "data.db-wal"
+    assert towline("add", "work", "x").code == 0
+    level, found = finding_about_the_store(towline)
+    assert (level, str(data) in found) == ("ok", True)
+    data.with_name("data.db-lock").chmod(0o644)
+    level, found = finding_about_the_store(towline)
+    assert (level, "data.db-lock" in found) == ("warn", True)
+    data.with_name("second.db").hardlink_to(data)
+    level, found = finding_about_the_store(towline)
+    assert (level, "2 names" in found) == ("bad", True)
+    data.unlink()
+    log.write_bytes(b"changes")
+    level, found = finding_about_the_store(towline)
+    assert (level, log.name in found) == ("bad", True)
 
 
 def test_doctor_calls_wrong_settings_bad(towline: Commands) -> None:

@@ -1,5 +1,6 @@
 """A disk that is really full: adds are refused, probes say so, and the tasks that are there are worked off."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -100,8 +101,7 @@ def test_a_store_that_is_opened_anew_on_a_full_disk_is_worked_off(disk: Path) ->
 
 
 def test_a_server_on_a_full_disk_is_not_ready_and_its_workers_finish_their_tasks(disk: Path) -> None:
-    with a_server(open_store(url_of(disk)), spec=SPEC) as server:
-        queue = server.queue()
+    with a_server(open_store(url_of(disk)), spec=SPEC) as server, contextlib.closing(server.queue()) as queue:
         queue.add([NewTask(PAYLOAD) for _ in range(TASKS)])
         assert server.ask("GET", "/readyz").status == 200
         filler = fill(disk)
