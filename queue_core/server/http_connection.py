@@ -19,6 +19,7 @@ MAX_HEAD_BYTES: Final = 64 << 10
 """Of a head, and of whatever else is no body: the trailers and extensions of chunks."""
 MAX_UNREAD_BYTES: Final = 64 << 10
 """So much of a body that nobody wants is read for the sake of the connection; one with more is closed."""
+_NOTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
 _OTHER_PROTOCOL: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
@@ -39,6 +40,9 @@ class HttpConnection(HttpToolsProtocol):
     """What the head says of the body; None in chunks."""
     ticks = 0
     """Since the connection, its request or its silence began."""
+    host_count = 0
+    is_understood = False
+    """Whether what arrived last had the end of a head or a piece of a body in it."""
     window_bytes = 0
     """Of a body, in the present window."""
     loose_bytes = 0
@@ -56,27 +60,31 @@ class HttpConnection(HttpToolsProtocol):
             return
         self.loose_bytes += len(data)
         try:
-            self._feed(data)
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._feed_again(memoryview(data)[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse_broken(error)
-            return
-        if self.loose_bytes > MAX_HEAD_BYTES and not self.is_ending:
+        if self.is_understood:
+            self.is_understood = False
+            self.loose_bytes = len(data) if self.is_in_head else 0
+        elif self.loose_bytes > MAX_HEAD_BYTES and not self.is_ending:
             self._refuse_head()
 
-    def _feed(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while True:
+    def _feed_again(self, rest: memoryview) -> None:
+        """Parse the request that asked for another protocol as if it had not, and what is behind its head."""
+        while not (self.is_ending or self.transport.is_closing()):
+            head = self._head_without_upgrade()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             try:
+                self.parser.feed_data(head)
                 self.parser.feed_data(rest)
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 rest = rest[upgrade.args[0] :]
-                if self.is_ending or self.transport.is_closing():
-                    return
-                head = self._head_without_upgrade()
-                self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-                self.parser.feed_data(head)
+            except httptools.HttpParserError as error:
+                self._refuse_broken(error)
 
     def _head_without_upgrade(self) -> bytes:
         """The request's head as if it asked for no other protocol, which a server may ignore (RFC 9110, 7.8).
@@ -99,63 +107,58 @@ class HttpConnection(HttpToolsProtocol):
         self.is_between = False
         self.is_in_head = True
         self.asks_upgrade = self.is_begun = False
-        self.header_bytes = self.dropped_bytes = 0
-        self.ticks = 0
+        self.host_count = self.body_length = self.dropped_bytes = self.ticks = 0
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        """Count it too."""
-        self.header_bytes += len(url)
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count; a trailer is no header."""
-        self.header_bytes += len(name) + len(value)
-        if self.is_in_head and self.header_bytes <= MAX_HEAD_BYTES:
-            super().on_header(name, value)
+        """As uvicorn does, and note what bounds are about; a trailer is no header."""
+        if not self.is_in_head:
+            return
+        name = name.lower()
+        if name in _NOTED:
+            self._note(name, value)
+        self.headers.append((name, value))
+
+    def _note(self, name: bytes, value: bytes) -> None:
+        if name == b"host":
+            self.host_count += 1
+        elif name == b"content-length":
+            self.body_length = int(value)
+        elif name == b"transfer-encoding":
+            self.body_length = None
+        elif value.lower() == b"100-continue":
+            self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
         """Look at the head, then begin; after a last answer nothing more is begun."""
         self.is_in_head = False
-        self.loose_bytes = self.window_bytes = self.ticks = 0
+        self.is_understood = True
+        self.window_bytes = self.ticks = 0
         if self.is_ending or self.transport.is_closing():
             return
-        if self.header_bytes > MAX_HEAD_BYTES:
+        if self.loose_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
             self._refuse_head()
         elif self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self.end(refusal(501, "no-proxy", "this server is no proxy: CONNECT is not taken"))
             self.asks_upgrade = True
+        elif self.host_count != 1 and (self.host_count or self.parser.get_http_version() != "1.0"):
+            detail = f"a request must have one Host header: {self.host_count} given"
+            self.end(refusal(400, "bad-host", detail))
         else:
-            problem = self._head_problem()
-            if problem is None:
-                self.is_begun = True
-                self.begin()
-            else:
-                self.end(problem)
+            self.is_begun = True
+            self.begin()
 
     def begin(self) -> None:
         """Start the request whose head is complete."""
         super().on_headers_complete()
 
-    def _head_problem(self) -> Problem | None:
-        """What is wrong with the head, if anything; also notes the length of the body."""
-        hosts = 0
-        self.body_length = 0
-        for name, value in self.headers:
-            if name == b"host":
-                hosts += 1
-            elif name == b"content-length":
-                self.body_length = int(value)
-            elif name == b"transfer-encoding":
-                self.body_length = None
-        if hosts == 1 or (hosts == 0 and self.parser.get_http_version() == "1.0"):
-            return None
-        return refusal(400, "bad-host", f"a request must have one Host header: {hosts} given")
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
         """Count, and pass on unless nobody wants it any more."""
-        self.loose_bytes = 0
+        self.is_understood = True
         self.window_bytes += len(body)
         if self.is_ending:
             self._drop(len(body))
@@ -175,7 +178,6 @@ class HttpConnection(HttpToolsProtocol):
         if self.asks_upgrade or self.is_ending:
             return
         self.is_between = True
-        self.loose_bytes = 0
         super().on_message_complete()
 
     # -- what is answered ---------------------------------------------------------------------------------------------
@@ -212,6 +214,7 @@ class HttpConnection(HttpToolsProtocol):
     def linger(self, *, seconds: int = bounds.LINGER_SECONDS) -> None:
         """Write no more; drop what still arrives until the other end closes, for a while."""
         self.is_ending = True
+        self.is_begun = False
         self.seconds_left = seconds
         self.ticks = 0
         with contextlib.suppress(OSError):  # it closed meanwhile

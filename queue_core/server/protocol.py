@@ -168,10 +168,10 @@ class HotProtocol(HttpConnection):
     def on_body(self, body: bytes) -> None:
         """Collect; refuse a body that is too large as soon as that is known."""
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle) or self.is_ending or not self.is_begun:
+        if not self.is_begun or not isinstance(cycle, HotCycle):
             super().on_body(body)
             return
-        self.loose_bytes = 0
+        self.is_understood = True
         self.window_bytes += len(body)
         if cycle.response_complete:
             self.pass_over(len(body))
@@ -184,11 +184,10 @@ class HotProtocol(HttpConnection):
     def on_message_complete(self) -> None:
         """Start."""
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle) or self.is_ending or not self.is_begun:
+        if not self.is_begun or not isinstance(cycle, HotCycle):
             super().on_message_complete()
             return
         self.is_between = True
-        self.loose_bytes = 0
         cycle.more_body = False
         if not cycle.response_complete:  # else it was refused, and its body has been read
             self._start(cycle, bytes(cycle.body))
@@ -264,7 +263,8 @@ class HotProtocol(HttpConnection):
         self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
         cycle.response_complete = True
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
-        self._let_go(cycle)
+        if cycle.held_bytes:
+            self._let_go(cycle)
         if cycle.keep_alive:
             self.returning.answered(self)
         elif cycle.more_body:

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,7 +21,7 @@ from queue_core.cli.serving import serve_options
 from queue_core.config import parse_queue_file
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, Role, ServeOptions, check_options
-from queue_core.server.run import Server
+from queue_core.server.run import Server, ServerThread
 from queue_core.stores.memory import MemoryStore
 from tests.support.cloud_tasks import PARENT, a_client, a_cloud_tasks_server
 
@@ -156,3 +157,21 @@ def test_a_mistake_in_the_settings_is_told_with_its_place(value: object, path: s
     found = {".".join(map(str, mistake.path)): mistake.message for mistake in mistakes}
     assert list(found) == [path]
     assert told in found[path]
+
+
+def test_a_stranger_is_refused_before_the_message_is_looked_at() -> None:
+    options = ServeOptions(tokens=TOKENS, grpc=GrpcOptions())
+    thread = ServerThread(MemoryStore(), replace(options, port=0))
+    thread.start()
+    try:
+        assert thread.grpc_address is not None
+        with grpc.insecure_channel(thread.grpc_address) as channel:
+            call = channel.unary_unary("/google.cloud.tasks.v2beta2.CloudTasks/CreateTask")
+            codes = []
+            for metadata in ([], [("authorization", f"Bearer {TOKENS[0].secret}")]):
+                with pytest.raises(grpc.RpcError) as raised:
+                    call(b"\xff" * 1000, metadata=metadata, timeout=20)
+                codes.append(raised.value.code())
+        assert codes == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INTERNAL]
+    finally:
+        thread.stop()

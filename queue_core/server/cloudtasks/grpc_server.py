@@ -4,7 +4,7 @@ gRPC answers from its own threads; what a call does is done in the server's loop
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import grpc
@@ -15,7 +15,7 @@ from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
 from queue_core.errors import ListenError
-from queue_core.server.auth import Headers, check_role
+from queue_core.server.auth import Gate, Headers, check_role
 from queue_core.server.cloudtasks.failures import ApiError, Code, failure_of
 from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, Method
@@ -48,6 +48,7 @@ class GrpcListener:
         self._server = grpc.server(
             self._threads,
             maximum_concurrent_rpcs=MAX_CALLS,
+            interceptors=(_Admission(core.gate),),
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
                 ("grpc.so_reuseport", 0),
@@ -110,7 +111,7 @@ class GrpcListener:
     def _answer(
         self, method: Method, request: Message, context: grpc.ServicerContext, gives: Callable[[], Message]
     ) -> Message:
-        caller = self._door.core.gate.caller(headers_of(context))
+        caller = self._door.core.gate.caller(headers_of(context.invocation_metadata()))
         check_role(caller, method.verb)
         values = values_of(method.takes, request)
 
@@ -137,9 +138,37 @@ class GrpcListener:
             raise _stopping() from None
 
 
-def headers_of(context: grpc.ServicerContext) -> Headers:
+class _Admission(grpc.ServerInterceptor):
+    """Refuses strangers by the metadata of a call, before its message is received.
+
+    The handler that refuses is of a kind that gets a stream of messages: such a one is called before the first is here.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """See `grpc.ServerInterceptor`."""
+        try:
+            self._gate.caller(headers_of(handler_call_details.invocation_metadata))
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            failure = failure_of(error)
+        else:
+            return continuation(handler_call_details)
+
+        def refuse(_messages: object, context: grpc.ServicerContext) -> None:
+            context.abort(getattr(grpc.StatusCode, failure.code.name), failure.message)
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+def headers_of(metadata: Iterable[tuple[str, str]]) -> Headers:
     """The metadata of a call for the gate. No browser speaks gRPC, so that a page has no name to be guarded against."""
-    given = [(key, value) for key, value in context.invocation_metadata() if key == "authorization"]
+    given = [(key, value) for key, value in metadata if key == "authorization"]
     return [(b"host", b"localhost"), *((b"authorization", value.encode("latin-1")) for _, value in given)]
 
 
