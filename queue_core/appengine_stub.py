@@ -86,6 +86,8 @@ class TowlineStub:
         }
         if worker:
             self.headers["X-Towline-Worker"] = worker
+        if ticket.isascii() and ticket.isprintable():  # known by its head, before a large body is read
+            self.headers["Authorization"] = f"Bearer {ticket}"
 
     def renew_after_fork(self) -> None:
         """Begin anew with no connection and no thread."""

@@ -12,10 +12,12 @@ import pytest
 from queue_core import appengine
 from queue_core.appengine_stub import TowlineStub
 from queue_core.errors import AppImportError, InvalidRequestError, InvalidSettingError
+from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from tests.support.appengine_sdk import apiproxy_stub_map, default_api_stub, memcache, memcache_stub, taskqueue
 from tests.support.appengine_world import SECRET, Task, World, connected, forget_settings
-from tests.support.servers import QUEUE
+from tests.support.eventually import eventually
+from tests.support.servers import QUEUE, request
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
 
@@ -121,6 +123,20 @@ def test_a_back_end_that_pull_queues_do_not_have_is_warned_of(world: World, monk
     monkeypatch.setenv("APPENGINE_USE_CLOUDTASK_PUSH_QUEUE", "true")
     with pytest.warns(RuntimeWarning, match="unset it"):
         appengine.connect(world.server.url)
+
+
+def test_a_connected_client_is_known_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks are added while strangers take up all that is read for callers who are not known yet."""
+    forget_settings(monkeypatch)
+    options = ServeOptions(tokens=(AccessToken(Role.ADMIN, SECRET),))
+    stranger = request("POST", "/rpc_http", headers=[("content-length", str(31 << 20))])
+    with connected(options, SECRET) as world, world.server.connect() as one, world.server.connect() as other:
+        for connection in (one, other):
+            connection.sendall(stranger)
+        door = world.server.thread.core.appengine
+        eventually(lambda: door._held_bytes == 2 * (31 << 20))
+        monkeypatch.setattr("queue_core.server.appengine.door.MAX_UNKNOWN_BYTES", door._held_bytes)
+        world.add(payload=b"x" * (100 << 10))
 
 
 def test_a_supervised_worker_holds_its_leases_under_its_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ class GrpcListener:
             raise _stopping() from None
 
 
-class _Admission(grpc.ServerInterceptor):
+class _Admission(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Refuses strangers by the metadata of a call, before its message is received.
 
     The handler that refuses is of a kind that gets a stream of messages: such a one is called before the first is here.
