@@ -8,6 +8,7 @@ CONTRACT: Final = "tests/queue_core/test_store_contract.py"
 BOUNDS: Final = "tests/queue_core/test_store_contract_bounds.py"
 EXCHANGE: Final = "tests/queue_core/test_store_contract_exchange.py"
 HOLDERS: Final = "tests/queue_core/test_store_contract_holders.py"
+OVERVIEW: Final = "tests/queue_core/test_store_contract_overview.py"
 ROOM: Final = "tests/queue_core/test_store_contract_room.py"
 SEMANTICS: Final = "tests/queue_core/test_semantics.py"
 
@@ -126,7 +127,7 @@ MUTATIONS: Final = (
         "queue_core/stores/sqlite/leasing.py",
         "leases = leases + 1, worker = ?,",
         "leases = leases, worker = ?,",
-        (BOUNDS,),
+        (CONTRACT,),
         "not redis and not postgresql and not memory",
     ),
     Mutation(
@@ -171,7 +172,7 @@ MUTATIONS: Final = (
         "queue_core/stores/sqlite/supervision.py",
         "    if held is not None:\n        return False\n",
         "",
-        (HOLDERS,),
+        (OVERVIEW,),
         "not redis and not postgresql and not memory",
     ),
     # -- PostgreSQL -----------------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ MUTATIONS: Final = (
         "queue_core/stores/postgres/working.py",
         "        for tag, number in json.loads(note):\n            step.note_ripe(queue, tag, number)\n",
         "        json.loads(note)\n",
-        ("tests/queue_core/test_postgres_sharing.py",),
+        ("tests/queue_core/test_postgres_telling.py",),
     ),
     # -- Redis ----------------------------------------------------------------------------------------------------
     Mutation(

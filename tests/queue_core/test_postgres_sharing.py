@@ -13,7 +13,7 @@ import pytest
 from queue_core.errors import QueueMovedError
 from queue_core.pull_queue import PullQueue
 from queue_core.service import QueueService
-from queue_core.store import LeaseRequest, Room, Store
+from queue_core.store import LeaseRequest, Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.support.eventually import eventually
@@ -154,17 +154,3 @@ def test_who_waits_is_woken_when_time_and_somebody_elses_lease_make_a_task_ready
     finally:
         ear.close()
     assert lease(other, tags=TagFilter.of("mine"), now=at(1))
-
-
-def test_who_passed_by_tasks_that_did_not_fit_into_anothers_answer_is_woken(store: Store, other: Store) -> None:
-    add(store, *(NewTask(b"x" * 1000) for _ in range(3)))
-    ear = other.signals.subscribe(QUEUE, ANY)
-    try:
-        with store.begin() as transaction:
-            granted = transaction.lease(QUEUE, LeaseRequest(3, 60.0, ANY, "", Room(1000)), now=at(0))
-            assert len(granted.leases) == 1
-            assert not lease(other, 3)
-        assert ear.wait(timeout_seconds=10)
-    finally:
-        ear.close()
-    assert len(lease(other, 3)) == 2

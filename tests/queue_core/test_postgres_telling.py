@@ -6,12 +6,12 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from queue_core.store import Deletion, LeaseRequest, Release, Store, Transaction
+from queue_core.store import Deletion, LeaseRequest, Release, Room, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import listening
 from queue_core.task import ANY, NewTask, TagFilter
 from tests.support.stores import new_store_url
-from tests.support.task_builders import QUEUE, a_queue
+from tests.support.task_builders import QUEUE, a_queue, add
 
 LONG = 20.0
 NEXT = "next"
@@ -137,4 +137,17 @@ def test_what_makes_nothing_leasable_tells_nobody(url: str, store: Store) -> Non
         transaction.add(QUEUE, [NewTask(delay_seconds=60.0)], now=now)
         transaction.delete(QUEUE, [Deletion(token)], now=now)
         assert connection.execute("SELECT count(*) FROM towline.untold").fetchone() == (0,)
+    ear.close()
+
+
+@pytest.mark.parametrize(("room", "told"), [(Room(1000), 1), (Room(3000), 0)])
+def test_whoever_waits_is_told_of_tasks_that_were_locked_and_did_not_fit_into_the_answer(
+    url: str, store: Store, room: Room, told: int
+) -> None:
+    """Another lease passed them by meanwhile, and nobody else would tell of them."""
+    add(store, *(NewTask(b"x" * 1000) for _ in range(3)))
+    ear = store.signals.subscribe(QUEUE, ANY)
+    with own_transaction(url, store) as (connection, transaction):
+        transaction.lease(QUEUE, LeaseRequest(3, 60.0, ANY, "", room), now=store.clock.now())
+        assert connection.execute("SELECT count(*) FROM towline.untold").fetchone() == (told,)
     ear.close()

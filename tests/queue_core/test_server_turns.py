@@ -12,6 +12,7 @@ from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurn
 from queue_core.server.options import ServeOptions
 from queue_core.server.turns import MAX_STEPS_PER_TURN
 from queue_core.service import QueueService
+from queue_core.store import Granted
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from queue_core.verbs import Turn
@@ -190,6 +191,32 @@ def test_a_caller_that_went_away_before_its_turn_is_granted_nothing() -> None:
         core.waiting.cancel(call)
         await core.turns.run(lambda _turn: None)
         assert core.service.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
+        granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
+        assert [(lease.name, lease.lease_number) for lease in granted.leases] == [(first, 1)]
+        core.close()
+
+    asyncio.run(main())
+    assert answers == []
+
+
+def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_place() -> None:
+    answers: list[object] = []
+
+    async def main() -> None:
+        core = ServerCore(MemoryStore(), ServeOptions())
+        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        first, _ = await core.turns.run(_add), await core.turns.run(_add)
+
+        def lease_and_hang_up(turn: Turn) -> Granted:
+            granted = turn.lease(QUEUE, count=1, seconds=60.0)
+            core.waiting.cancel(call)
+            return granted
+
+        call = LeaseCall(
+            QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False, grant=lease_and_hang_up
+        )
+        core.waiting.start(call)
+        await eventually_async(lambda: core.service.look(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
         granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
         assert [(lease.name, lease.lease_number) for lease in granted.leases] == [(first, 1)]
         core.close()
