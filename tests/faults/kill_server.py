@@ -12,7 +12,6 @@ from random import Random
 from queue_core.client import HttpQueues
 from queue_core.errors import StoreError
 from tests.faults.checker import Violation
-from tests.faults.doubts import Doubts
 from tests.faults.history import Asked, FileHistory, Invoked, moment, read_histories
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.reopening import reopen_and_check
@@ -59,15 +58,13 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
     with ExitStack() as stack:
         stack.callback(queues.close)
         create_queues(queues)
-        shared_doubts = Doubts(queues)
         names = [f"{role}-{number}" for number, role in enumerate(roles)]
         histories = [stack.enter_context(FileHistory(home / "history" / f"{name}.jsonl")) for name in names]
         supervisor = stack.enter_context(FileHistory(home / "history" / "killer.jsonl"))
         callers = []
         for name, role, history in zip(names, roles, histories, strict=True):
             client = queues if shares_client else stack.enter_context(closing(HttpQueues(process.url)))
-            doubts = shared_doubts if shares_client else Doubts(client)
-            callers.append(Caller(client, history, name=name, random=Random(random.random()), role=role, doubts=doubts))
+            callers.append(Caller(client, history, name=name, random=Random(random.random()), role=role))
         with ThreadPoolExecutor(len(callers)) as pool:
             working = [pool.submit(_call_on, caller, stop) for caller in callers]
             try:

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal, TypeVar
 
 from queue_core.api import QueueApi, QueuesApi
@@ -18,7 +17,6 @@ from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deletion, Renewed
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.faults.history import (
-    NO_ANSWER,
     Answer,
     Answered,
     Asked,
@@ -67,18 +65,15 @@ class RecordedQueue:
         history: History,
         numbers: "itertools.count[int]",
         *,
-        doubts: Callable[[], int] = lambda: 0,
         outcome_of: OutcomeOf = forgiving_outcome_of,
     ) -> None:
         """Args:
-        doubts: how often a call of this thread was sent again though it may have been done (`doubts.py`).
         outcome_of: what is made of an error; the default forgives an exchange that does not know what it did.
         """
         self._queue = queue
         self._outcome_of = outcome_of
         self._history = history
         self._numbers = numbers
-        self._doubts = doubts
         self.name = queue.name
 
     def add(self, tasks: Sequence[NewTask]) -> list[Added]:
@@ -166,7 +161,6 @@ class RecordedQueue:
             asked,
             call,
             told,
-            doubts=self._doubts,
             outcome_of=self._outcome_of,
         )
 
@@ -186,38 +180,21 @@ def recorded(
     call: Callable[[], T],
     told: Callable[[T], Answer],
     *,
-    doubts: Callable[[], int] = lambda: 0,
     outcome_of: OutcomeOf = forgiving_outcome_of,
 ) -> T:
     """Make one call between its two lines of history."""
     history.write(Invoked(number, moment(), asked))
-    before = doubts()
     try:
         result = call()
     except LeaseLostError as error:
-        # The tokens that it does not name took effect; of one that was sent before, those it names may have, too.
-        outcome: Outcome = "unknown" if doubts() > before else "ok"
-        history.write(Answered(number, moment(), outcome, type(error).__name__, Answer(lost=error.tokens)))
+        # The tokens that it does not name took effect, those it names did not: also when the call had to be sent again.
+        history.write(Answered(number, moment(), "ok", type(error).__name__, Answer(lost=error.tokens)))
         raise
     except QueueError as error:
         history.write(Answered(number, moment(), outcome_of(error, asked), type(error).__name__))
         raise
-    answered = Answered(number, moment(), "ok", answer=told(result))
-    history.write(answered if doubts() == before else doubted(answered, asked))
+    history.write(Answered(number, moment(), "ok", answer=told(result)))
     return result
-
-
-def doubted(answered: Answered, asked: Asked) -> Answered:
-    """The answer to a call that was sent before and may have been done then: it tells of the last time only.
-
-    What was added is there, though a name that exists may be the call's own doing; a renewal was done at least now.
-    """
-    if asked.verb == "renew":
-        return answered
-    if asked.verb != "add":
-        return replace(answered, outcome="unknown", answer=NO_ANSWER)
-    seen = tuple(one if one.status == "added" else replace(one, status="") for one in answered.answer.added)
-    return replace(answered, answer=replace(answered.answer, added=seen))
 
 
 def _seen_adds(added: Sequence[Added]) -> tuple[SeenAdd, ...]:

@@ -15,7 +15,6 @@ from queue_core.client import HttpQueues
 from queue_core.errors import StoreUnavailableError
 from queue_core.http_api.caller import Retries
 from queue_core.task import NewTask
-from tests.faults.doubts import Doubts
 from tests.faults.history import FileHistory
 from tests.faults.recorded import RecordedQueue
 from tests.faults.settings import FaultSettings
@@ -56,7 +55,7 @@ def _produce(
     queues = []
     for url in told.servers:
         client = HttpQueues(url, token=told.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
-        queues.append(RecordedQueue(client.queue(told.queue), history, calls, doubts=Doubts(client)))
+        queues.append(RecordedQueue(client.queue(told.queue), history, calls))
     turns = itertools.cycle(queues[index % len(queues) :] + queues[: index % len(queues)])
     every_seconds = AT_A_TIME / told.tasks_per_second
     due = time.monotonic() + every_seconds * index / AT_A_TIME

@@ -19,7 +19,6 @@ from queue_core.server.run import serve
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import Durability, open_store
-from tests.faults.doubts import Doubts
 from tests.faults.history import FileHistory
 from tests.faults.skewed_clock import skew_wall_clock
 from tests.faults.workload import Caller
@@ -38,7 +37,7 @@ def call_until_killed(
             # One that never sends a call twice knows what became of each; the usual one finds out more by itself.
             retries = Retries(tries=1) if random.random() < 0.5 else Retries()
             http = HttpQueues(url, retries=retries)
-            caller = Caller(http, history, name=name, random=random, role=role, doubts=Doubts(http))
+            caller = Caller(http, history, name=name, random=random, role=role)
         else:
             caller = Caller(_opened(url, durability), history, name=name, random=random, role=role)
         while True:

@@ -37,7 +37,6 @@ class Caller:
     Args:
         name: its identity as a worker and the beginning of its tasks' uids; new for every start.
         role: a producer only adds; a worker does everything.
-        doubts: of a client that repeats calls by itself.
     """
 
     def __init__(
@@ -48,10 +47,9 @@ class Caller:
         name: str,
         random: Random,
         role: str = "worker",
-        doubts: Callable[[], int] = lambda: 0,
     ) -> None:
         numbers = itertools.count(1)
-        self._queues = [RecordedQueue(queues.queue(spec.name), history, numbers, doubts=doubts) for spec in QUEUES]
+        self._queues = [RecordedQueue(queues.queue(spec.name), history, numbers) for spec in QUEUES]
         self._name = name
         self._random = random
         self._uids = itertools.count(1)

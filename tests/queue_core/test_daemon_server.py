@@ -66,7 +66,7 @@ def test_a_server_takes_the_socket_that_it_is_handed(tmp_path: Path) -> None:
         command = ("-c", HANDED, str(listening.fileno()), "-m", "orchestrator", "serve", "--json")
         with serving(tmp_path, *command, "--listen", f"{host}:{port}", passed=listening.fileno()):
             with socket.create_connection((host, port), timeout=30) as caller:  # before it can answer
-                caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n")
+                caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert caller.recv(100).startswith(b"HTTP/1.1 200")
             log = (tmp_path / "log").read_text()
             assert json.loads(log.splitlines()[0])["url"] == f"http://{host}:{port}"
