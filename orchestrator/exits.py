@@ -24,7 +24,7 @@ _IN_WORDS: Final = {
     "its last lines say which",
     EXIT_CHANGED: ": a handler changed the user or group that the process runs as",
 }
-"""What our own workers mean by these. Any other program may mean something else by them."""
+"""Meanings of these exit codes for our own workers; any other program may mean something else by them."""
 _MIB: Final = 2**20
 
 

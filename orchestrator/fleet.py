@@ -207,7 +207,7 @@ def unresponsive(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
 
 
 def examined(fleet: Fleet, worker: str, condition: str) -> Fleet:
-    """What its runtime knows of a worker that hangs. Unknown: no change."""
+    """Note the runtime's knowledge of a worker that hangs. Unknown: no change."""
     known = fleet.workers.get(worker)
     if known is None or known.condition == condition:
         return fleet

@@ -83,7 +83,7 @@ class Runtime(Protocol):
         """End a worker and everything it started, now; unknown: no effect."""
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
-        """What is known of a worker that hangs, in words ("stopped (SIGSTOP)"); "" when nothing is.
+        """Describe the condition of a worker that hangs, in words ("stopped (SIGSTOP)"); "" when nothing is.
 
         Before it is marked that has no effect on it. Before it is ended it is asked to write its stack, where that can
         be had, to be told with its exit; the signal for that may cut a call of its handler short.

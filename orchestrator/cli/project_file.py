@@ -88,7 +88,7 @@ def _made(queues: QueuesApi, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
 
 
 def _with_queues(in_force: Project, read: Project, names: Collection[str]) -> Project:
-    """What is in force after these queues of the file were made."""
+    """The settings in force after these queues of the file were made."""
     before = in_force.queue_file
     made = {name: read.queue_file.queues[name] for name in names}
     return replace(in_force, queue_file=before.model_copy(update={"queues": {**before.queues, **made}}))

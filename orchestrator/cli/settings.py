@@ -93,7 +93,7 @@ def schema(as_json: bool) -> int:  # noqa: ARG001, FBT001
 
 
 def _store_problems(project: Project) -> list[str]:
-    """What is wrong with the store's URL that only its driver can tell."""
+    """Return the fault of the store's URL that only its driver can find."""
     from queue_core.errors import InvalidSettingError
     from queue_core.stores import check_url
 

@@ -1,4 +1,4 @@
-"""What workers write, in two files each: bounded while they live, kept for a while when they are dead.
+"""Output of workers, in two files each: bounded while they live, kept for a while when they are dead.
 
 Files, not pipes: a worker that outlives its supervisor must not be ended by a broken pipe. Nobody can swap the file
 that a worker writes to, so that a log which grew too large is copied to a second file and emptied, as logrotate's
