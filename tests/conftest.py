@@ -32,6 +32,12 @@ def _engines_end_with_the_tests() -> Iterator[None]:
     engines_of_process().close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _databases_end_with_their_module() -> Iterator[None]:
+    yield
+    engines_of_process().drop_databases()
+
+
 @pytest.fixture(scope="session")
 def shared_engines() -> SharedEngines:
     """PostgreSQL and Redis, each started when a test first asks for it."""

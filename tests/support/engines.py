@@ -6,6 +6,7 @@ Never a service of the system: what runs on the machine already is neither used 
 import atexit
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
+
+import psutil
 
 from tests.support.engine_process import Engine, EngineUnavailableError, Launch
 
@@ -31,7 +34,8 @@ __all__ = [
 LOOPBACK = "127.0.0.1"
 LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its closing zero
 UNPRIVILEGED_USERS = ("postgres", "nobody")
-SPARE_BYTES = 2 << 30
+SPARE_BYTES = 4 << 30
+_OWNER = re.compile(r"-(\d+)-[^-]+$")
 REDIS_DATABASES = 1024
 
 
@@ -158,8 +162,12 @@ def _a_cluster(
 
 @contextmanager
 def memory_home(prefix: str) -> Iterator[Path]:
-    """A new directory, in memory where there is room; removed in the end."""
-    home = Path(tempfile.mkdtemp(prefix=prefix, dir=memory_directory()))
+    """A new directory, in memory where there is room; removed in the end, or by who comes after a process that was
+    killed."""
+    directory = memory_directory()
+    if directory is not None:
+        _remove_left_behind(directory)
+    home = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=directory))
     try:
         yield home
     finally:
@@ -173,7 +181,18 @@ def memory_directory() -> Path | None:
     to be tried.
     """
     path = Path("/dev/shm")
-    return path if path.is_dir() and shutil.disk_usage(path).free > SPARE_BYTES else None
+    if not path.is_dir():
+        return None
+    free = min(shutil.disk_usage(path).free, psutil.virtual_memory().available)
+    return path if free > SPARE_BYTES else None
+
+
+def _remove_left_behind(directory: Path) -> None:
+    """Remove the homes of processes that are no more: a machine's memory is used up by a few of them."""
+    for home in directory.glob("towline-*"):
+        owner = _OWNER.search(home.name)
+        if owner is not None and not psutil.pid_exists(int(owner[1])):
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def free_port() -> int:

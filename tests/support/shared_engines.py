@@ -5,17 +5,19 @@ A test that kills or freezes an engine starts one of its own (`tests.support.eng
 
 import atexit
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from tests.support import engines
 from tests.support.engines import REDIS_DATABASES, Engine, EngineUnavailableError
 
 EngineName = Literal["postgresql", "redis"]
+
+_SMALL: Final = {"max_wal_size": "128MB"}
 
 
 class SharedEngines:
@@ -27,6 +29,7 @@ class SharedEngines:
         self._numbers = itertools.count(1)
         self._directory: Path | None = None
         self._template = ""
+        self._in_use: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +45,7 @@ class SharedEngines:
 
     def postgresql(self) -> Engine:
         """The one PostgreSQL. Raises `EngineUnavailableError`."""
-        return self._engine("postgresql", lambda: engines.postgresql(self._home()))
+        return self._engine("postgresql", lambda: engines.postgresql(self._home(), settings=_SMALL))
 
     def redis(self) -> Engine:
         """The one durable Redis. Raises `EngineUnavailableError`."""
@@ -50,7 +53,10 @@ class SharedEngines:
 
     def new_url(self, name: EngineName) -> str:
         """A URL of a database that nobody has used. Raises `EngineUnavailableError`."""
-        return new_database(self.engine(name), next(self._numbers))
+        number = next(self._numbers)
+        if name == "postgresql":
+            self._in_use.append(number)
+        return new_database(self.engine(name), number)
 
     def new_store_url(self, name: EngineName) -> str:
         """The same with the schema made, for tests of what a store does and not of how it is made.
@@ -60,8 +66,17 @@ class SharedEngines:
         if name == "redis":
             return self.new_url(name)
         if not self._template:
-            self._template = _with_schema(self.new_url(name))
-        return new_database(self.engine(name), next(self._numbers), template=self._template)
+            self._template = _with_schema(new_database(self.engine(name), next(self._numbers)))
+        number = next(self._numbers)
+        self._in_use.append(number)
+        return new_database(self.engine(name), number, template=self._template)
+
+    def drop_databases(self) -> None:
+        """Remove PostgreSQL's databases that were asked for so far: each takes 8 MB of memory, and there are
+        thousands."""
+        numbers, self._in_use = self._in_use, []
+        if numbers:
+            drop_databases(self.postgresql(), numbers)
 
     def engine(self, name: EngineName) -> Engine:
         """One of the two. Raises `EngineUnavailableError`."""
@@ -112,6 +127,15 @@ def new_database(engine: Engine, number: int, *, template: str = "template1") ->
     with redis.Redis.from_url(url) as client:
         client.flushdb()
     return url
+
+
+def drop_databases(engine: Engine, numbers: Iterable[int]) -> None:
+    """Remove databases of PostgreSQL that `new_database` made, whoever is connected."""
+    import psycopg
+
+    with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
+        for number in numbers:
+            connection.execute(f"DROP DATABASE IF EXISTS towline_{number} WITH (FORCE)")  # type: ignore[call-overload]
 
 
 def _with_schema(url: str) -> str:
