@@ -203,11 +203,11 @@ def test_a_child_holds_sqlites_locks_itself_and_its_parent_keeps_its_own(tmp_pat
     theirs = locks_of(os.getpid(), path)
     assert theirs == {"queue.db", "queue.db-shm"}
 
-    def child() -> set[str]:
+    def child() -> list[str]:
         add(store, TASK)
-        return locks_of(os.getpid(), path) & locks_of(os.getppid(), path)
+        return sorted(locks_of(os.getpid(), path) & locks_of(os.getppid(), path))
 
-    assert in_child(child) == str(theirs)
+    assert in_child(child) == str(sorted(theirs))
     assert locks_of(os.getpid(), path) == theirs
     beside.close()
     store.close()

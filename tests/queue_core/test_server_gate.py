@@ -155,8 +155,13 @@ def test_parts_out_of_bounds_are_refused(body: bytes) -> None:
         parts_of(MIXED[1], body, most=10)
 
 
+def _is_plain(content: bytes) -> bool:
+    """A content that ends with a CR would make a line end of CR LF of one that is LF: nobody could tell them apart."""
+    return b"--cut" not in content and not content.endswith(b"\r")
+
+
 @given(
-    contents=st.lists(st.binary(max_size=60).filter(lambda content: b"--cut" not in content), max_size=6),
+    contents=st.lists(st.binary(max_size=60).filter(_is_plain), max_size=6),
     end=st.sampled_from([b"\r\n", b"\n"]),
     padding=st.sampled_from([b"", b"  ", b"\t"]),
     is_closed=st.booleans(),
