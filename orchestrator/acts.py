@@ -9,7 +9,7 @@ from orchestrator import events
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
-from orchestrator.fleet import Fleet, draining, examined, joined, killed, spawn_failed
+from orchestrator.fleet import Fleet, draining, examined, finishing, joined, killed, spawn_failed
 from orchestrator.launch import Launch
 from orchestrator.managed import ManagedPool, Outage
 from orchestrator.plan import Leave, Plan, Spawn
@@ -54,8 +54,9 @@ class Acts:
         for leave in todo.end:
             if not self._may_act() or not self._end(pool, leave, spec, now=now):
                 break
-        for leave in todo.drain:
-            self.drain(pool, leave.worker, why=leave.why, grace_seconds=spec.grace, now=now)
+        for leave in todo.finish:
+            if not self._may_act() or not self.finish(pool, leave, grace_seconds=spec.grace, now=now):
+                break
         for spawn in todo.spawn:
             if not self._may_act() or not self._spawn(pool, spec, spawn):
                 break
@@ -114,13 +115,36 @@ class Acts:
             is_fenced = self._source.retire(leave.worker)
         except SourceUnavailableError:
             return False
+        if is_fenced and hangs:
+            condition = self._runtime.examine(leave.worker, before="end")
+            pool.fleet = examined(pool.fleet, leave.worker, condition)
         if is_fenced:
-            log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
-            if hangs:
-                condition = self._runtime.examine(leave.worker, before="end")
-                pool.fleet = examined(pool.fleet, leave.worker, condition)
-            self._runtime.drain(leave.worker)
-            pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
+            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+        return True
+
+    def _retired(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> None:
+        """The queue has fenced it, and it holds nothing: a signal does no harm, and ends also who does not ask."""
+        log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
+        self._runtime.drain(leave.worker)
+        pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
+
+    def finish(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:
+        """Let a worker do what it holds and go: the queue grants it no more, and it is asked to end when it holds none.
+
+        To be repeated until then. False when the queue did not answer.
+        """
+        if self._release(pool, leave.worker, why=leave.why, now=now):
+            return True
+        try:
+            is_free = self._source.retire(leave.worker, busy="finish")
+        except SourceUnavailableError:
+            return False
+        known = pool.fleet.workers.get(leave.worker)
+        if is_free:
+            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+        elif known is not None and not known.is_leaving:
+            log.info(events.WORKER_FINISHING, pool=pool.name, worker=leave.worker, why=leave.why, held=known.leases)
+            pool.fleet = finishing(pool.fleet, leave.worker, now=now)
         return True
 
     def tell_of_unresponsive(self, pool: ManagedPool, before: Fleet) -> None:

@@ -200,8 +200,7 @@ class PoolSpec(Model):
 
     def bounded(self, low: int, high: int) -> "PoolSpec":
         """The same pool with these bounds."""
-        bounds = WorkerBounds.model_construct(min=low, max=high)  # an operator may also want no worker at all
-        return self.model_copy(update={"workers": bounds})
+        return self.model_copy(update={"workers": WorkerBounds(min=low, max=high)})
 
     @cached_property
     def _digest(self) -> str:
@@ -322,6 +321,7 @@ def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[Mi
         if not workers:
             yield Mistake(path, "give min, max or both")
         least, most = workers.get("min", low), workers.get("max", high)
-        if isinstance(least, int) and isinstance(most, int) and least > most:
+        shuts = most == 0 and "min" not in workers  # whatever min is otherwise
+        if isinstance(least, int) and isinstance(most, int) and least > most and not shuts:
             whose = "" if "max" in workers else "the pool's own "
             yield Mistake((*path, "min"), f"must be at most {whose}max, which is {most}: {least}")

@@ -34,7 +34,8 @@ asks for one (see `presence`)."""
 class Worker:
     """One worker. `since` is when it entered its state; for an idle one, the end of its last lease.
 
-    `leases` are held now, `finished` ended since it joined; `deadline_at` is when a draining worker is ended;
+    `leases` are held now, `finished` ended since it joined; `deadline_at` is when a draining worker is ended (None: it
+    was not asked to end yet, the queue only grants it no more);
     `replaced_by` names the worker that was started to take its place. `acted_at` is when it last ended a lease itself,
     and `lapsed_at` when a lease of its last ended by time, if none has ended otherwise since. `hung_at`: since when it
     is unresponsive, also while it is ended for that; `condition` is what its runtime then knew of it.
@@ -68,12 +69,19 @@ class Worker:
         """True once it was asked to finish or ended."""
         return self.state in _LEAVING
 
+    @property
+    def is_finishing(self) -> bool:
+        """True for one that gets no more leases, and is asked to end when it holds none: it may take its time."""
+        return self.state == "draining" and self.deadline_at is None and not self.is_external
+
 
 @value
 class Memory:
-    """What an earlier supervisor was about with a worker: who was to replace it, and until when it was to finish."""
+    """What an earlier supervisor was about with a worker: who was to replace it, whether it was leaving, and by when
+    (None: when what it holds is done)."""
 
     replaced_by: str | None = None
+    is_leaving: bool = False
     leaves_by: Monotonic | None = None
 
 
@@ -192,9 +200,10 @@ def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
     workers = {}
     for name, worker in fleet.workers.items():
         known = memories.get(name, NOTHING_KNOWN)
-        if known.replaced_by in fleet.workers:
+        is_leaving = known.is_leaving and not worker.is_external
+        if known.replaced_by in fleet.workers or is_leaving:
             worker = replace(worker, replaced_by=known.replaced_by)  # noqa: PLW2901
-        if known.leaves_by is not None:
+        if is_leaving:
             worker = replace(worker, state="draining", deadline_at=known.leaves_by)  # noqa: PLW2901
         workers[name] = worker
     return replace(fleet, workers=workers)
@@ -225,10 +234,18 @@ def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
     return replace(fleet, workers=workers)
 
 
+def finishing(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
+    """The queue grants a worker no more leases; nobody asked it to end yet. Unknown or leaving: no change."""
+    known = fleet.workers.get(worker)
+    if known is None or known.is_leaving:
+        return fleet
+    return replace(fleet, workers={**fleet.workers, worker: replace(known, state="draining", since=now)})
+
+
 def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic) -> Fleet:
     """A worker was asked to finish; a second ask does not move its deadline. Unknown: no change."""
     known = fleet.workers.get(worker)
-    if known is None or known.is_leaving:
+    if known is None or known.deadline_at is not None:
         return fleet
     deadline_at = Monotonic(now + grace_seconds + DRAIN_MARGIN_SECONDS)
     asked = replace(known, state="draining", since=now, deadline_at=deadline_at)

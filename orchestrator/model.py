@@ -24,7 +24,9 @@ class WorkerBounds(Model):
     """How small and how large a pool may get."""
 
     min: Count = Field(default=0, ge=0, le=MAX_WORKERS, description="Workers kept even when nothing waits.")
-    max: Count = Field(default=DEFAULT_MAX_WORKERS, ge=1, le=MAX_WORKERS, description="Workers never exceeded.")
+    max: Count = Field(
+        default=DEFAULT_MAX_WORKERS, ge=0, le=MAX_WORKERS, description="Workers never exceeded; with 0 it is shut."
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> "WorkerBounds":

@@ -29,7 +29,8 @@ _QUIET: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 class End:
     """A worker that ended, and how; `spec` is its pool's, None for one that is not in the settings any more.
 
-    `waiting`: suspects of the pool that wait already. `is_stopped`: somebody else asked it to end.
+    `waiting`: suspects of the pool that wait already. `is_stopped`: somebody else asked it to end. `asked_seconds`:
+    for how long it had been asked to finish; None when it was not.
     """
 
     worker: str
@@ -39,6 +40,7 @@ class End:
     spec: PoolSpec | None = None
     waiting: int = 0
     is_stopped: bool = False
+    asked_seconds: float | None = None
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
@@ -49,18 +51,23 @@ class End:
 
 @dataclass(slots=True)
 class _Burial:
-    """A dead worker whose tasks are being seen to. `fates` are judged once, `marks` are of what was held back."""
+    """A dead worker whose tasks are being seen to.
+
+    `fates` are judged once, `marks` are of what was held back; `returned` it gave back itself, as its grace was over.
+    """
 
     end: End
     fates: Sequence[Fate] | None = None
     marks: Sequence[str] = ()
     spared: Sequence[ReleasedTask] = ()
+    returned: Sequence[ReleasedTask] | None = None
     released: Sequence[ReleasedTask] = ()
     is_certified: bool = False
 
     @property
     def held(self) -> int:
-        return len(self.released) + sum(1 for fate in self.fates or () if fate.verdict != "given back")
+        given_back = len(self.returned or ()) + len(self.released)
+        return given_back + sum(1 for fate in self.fates or () if fate.verdict != "given back")
 
 
 class Morgue:
@@ -140,6 +147,8 @@ class Morgue:
     def _see_to(self, burial: _Burial) -> None:
         """Each step may be the one at which the source goes away: then it goes on from there."""
         end = burial.end
+        if burial.returned is None and end.asked_seconds is not None and end.spec is not None:
+            burial.returned = self._source.given_back_by(end.worker, end.spec, within_seconds=end.asked_seconds)
         if burial.fates is None:
             burial.fates = self._judged(end)
         special = [fate for fate in burial.fates if fate.verdict != "given back"]
@@ -205,7 +214,7 @@ class Morgue:
 def _held(burial: _Burial) -> list[dict[str, object]]:
     special = [fate for fate in burial.fates or () if fate.verdict != "given back"]
     known = {fate.task.key: fate for fate in burial.fates or ()}
-    return told_fates(special) + told_released(burial.released, known)
+    return told_fates(special) + told_released([*(burial.returned or ()), *burial.released], known)
 
 
 def _suspect(fate: Fate, mark: str, *, now: Monotonic) -> Suspect:

@@ -18,7 +18,7 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
     Call it once per sample: finished leases are counted.
     """
     is_at_rest = not (sample.running or sample.finished or fleet.started)
-    if is_at_rest and all(w.state == "idle" or w.is_leaving for w in fleet.workers.values()):
+    if is_at_rest and all(w.state == "idle" or (w.is_leaving and not w.leases) for w in fleet.workers.values()):
         return _proven(fleet, sample.at)
     held: dict[str, list[float]] = {}
     for running in sample.running:

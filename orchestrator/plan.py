@@ -1,4 +1,4 @@
-"""Which workers to start, let go, ask to finish and end, so that a pool gets the size decided. Pure."""
+"""Which workers to start, let go, let finish and end, so that a pool gets the size decided. Pure."""
 
 from typing import Final
 
@@ -38,19 +38,19 @@ class Plan:
     """What to do, in the order of the fields.
 
     `retire`: idle workers; fence each at the queue first, and leave it alone if it holds a lease after all.
-    `drain`: asked to finish whether or not they hold a lease. `kill`: their deadline is past. `end`: they hang; fence
-    each first, as those that retire.
+    `finish`: fenced at the queue whether or not they hold a lease, and asked to end when they hold none. `kill`: their
+    deadline is past. `end`: they hang; fence each first, as those that retire.
     """
 
     kill: tuple[Leave, ...] = ()
     retire: tuple[Leave, ...] = ()
-    drain: tuple[Leave, ...] = ()
+    finish: tuple[Leave, ...] = ()
     spawn: tuple[Spawn, ...] = ()
     end: tuple[Leave, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.kill or self.retire or self.drain or self.spawn or self.end)
+        return not (self.kill or self.retire or self.finish or self.spawn or self.end)
 
 
 NOTHING_TO_DO: Final = Plan()
@@ -67,11 +67,12 @@ def plan(
 ) -> Plan:
     """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
 
-    Shrinking retires idle workers only. A worker that holds a lease is asked to finish only when the pool is above
-    its upper bound, or when it is outdated and its replacement is up (or there is no room for one). Every process
-    counts towards the upper bound until it is collected, so growth waits for those that leave; but as many as
-    `surge_workers` do not while another one takes their place, or because they hang. So many places as are `reserved`
-    are left free. A worker that hangs is ended after its grace, and at once where its place is needed.
+    Shrinking retires idle workers only. A worker that holds a lease is let finish, and gets no more, only when the pool
+    is above its upper bound, or when it is outdated and its replacement is up (or there is no room for one); it has no
+    deadline (see orchestrator/doc/adr/0017-busy-workers-are-fenced.md). Every process counts towards the upper bound
+    until it is collected, so growth waits for those that leave; but as many as `surge_workers` do not while another one
+    takes their place, or because they hang. So many places as are `reserved` are left free. A worker that hangs is
+    ended after its grace, and at once where its place is needed.
     """
     most = spec.workers.max
     if len(fleet.workers) == decision.target <= most and _is_settled(fleet, spec, now):
@@ -79,25 +80,25 @@ def plan(
     alive, surge = fleet.alive, spec.surge_workers
     kill = _overdue(fleet, now)
     retire = _surplus(alive, decision, spec=spec, now=now)
-    drain = _above_max(alive, retire, spec=spec, decision=decision)
+    finish = _freed(fleet) + _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
     room = max(0, most + min(surge, _succeeded(fleet)) - len(fleet.workers) - reserved)
     wanted = max(0, decision.target - len(alive))
     grow = min(room, wanted)
     end = _hung(fleet, spec=spec, needed=wanted - grow - len(fleet.leaving), now=now)
     spawn = [Spawn(decision.why)] * grow
-    if not (grow or retire or drain or replaced or _is_replacing_unwise(decision, fleet, spec)):
+    if not (grow or retire or finish or replaced or _is_replacing_unwise(decision, fleet, spec)):
         beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
-        retire, drain, spawn = _replacing(fleet, alive, spec=spec, room=beside, target=decision.target, now=now)
-    if not (kill or retire or drain or spawn or replaced or end):
+        finish, spawn = _replacing(fleet, alive, spec=spec, room=beside, target=decision.target, now=now)
+    if not (kill or retire or finish or spawn or replaced or end):
         return NOTHING_TO_DO
     for worker, leave in replaced:
         if worker.state == "unresponsive":
             end = [leave, *(other for other in end if other.worker != leave.worker)]
         else:
-            (retire if worker.state == "idle" else drain).append(leave)
+            finish.append(leave)
     ended = {leave.worker for leave in kill}
-    return _bounded(kill, retire, [leave for leave in drain if leave.worker not in ended], spawn, end)
+    return _bounded(kill, retire, [leave for leave in finish if leave.worker not in ended], spawn, end)
 
 
 def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
@@ -134,6 +135,11 @@ def _hung(fleet: Fleet, *, spec: PoolSpec, needed: int, now: Monotonic) -> list[
     return leaves
 
 
+def _freed(fleet: Fleet) -> list[Leave]:
+    """Workers that were let finish, and have."""
+    return [Leave(w.worker, "what it held is done") for w in fleet.workers.values() if w.is_finishing and not w.leases]
+
+
 def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, now: Monotonic) -> list[Leave]:
     surplus = len(alive) - decision.target
     if surplus <= 0:
@@ -150,7 +156,7 @@ def _why_leave(decision: Decision) -> str:
 
 
 def _above_max(alive: tuple[Worker, ...], retire: list[Leave], *, spec: PoolSpec, decision: Decision) -> list[Leave]:
-    """With its upper bound lowered a pool asks those to finish that lose least: starting, then with fewest leases."""
+    """With its upper bound lowered a pool does without those that hold least: starting, then with fewest leases."""
     most, why = spec.workers.max, f"the pool is above its max of {spec.workers.max}"
     if decision.target < decision.current and "contention" in decision.limited_by:
         most, why = min(most, max(decision.target, 1)), "fewer workers get as much done: " + _why_of(decision)
@@ -179,11 +185,11 @@ def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Wor
 
 
 def _succeeded(fleet: Fleet) -> int:
-    """How many workers have a successor, up or not, that is there; or hang, and are no loss."""
+    """How many workers have a successor, up or not, that is there, or leave after they had one; or hang: no loss."""
     return sum(
         1
         for w in fleet.workers.values()
-        if w.hung_at is not None or (w.replaced_by is not None and w.replaced_by in fleet.workers)
+        if w.hung_at is not None or (w.replaced_by is not None and (w.is_leaving or w.replaced_by in fleet.workers))
     )
 
 
@@ -200,33 +206,38 @@ def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bo
 
 def _replacing(
     fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, room: int, target: int, now: Monotonic
-) -> tuple[list[Leave], list[Leave], list[Spawn]]:
+) -> tuple[list[Leave], list[Spawn]]:
     """Replace outdated workers a few at a time, new before old; without room for so many, old before new.
 
     Then nobody is started for the one that leaves: the policy grows the pool again when work asks for it.
     """
-    retire: list[Leave] = []
-    drain: list[Leave] = []
+    finish: list[Leave] = []
     spawn: list[Spawn] = []
     digest = spec.digest()
     old = [(w, why) for w in alive if (why := outdated(w, spec, digest=digest, now=now))]
     if not old:
-        return [], [], []
-    under_way = len(fleet.workers) - len(alive)  # leaving, or with a replacement that is not up yet
+        return [], []
+    at_a_time = max(1, target // _REPLACED_SHARE) - max(_under_way(fleet, alive, spec, now), target - len(alive))
     old.sort(key=lambda pair: (pair[0].state != "idle", pair[0].leases, pair[0].since, pair[0].worker))
-    for w, why in old[: max(0, max(1, target // _REPLACED_SHARE) - under_way)]:
+    for w, why in old[: max(0, at_a_time)]:
         if room:
             room -= 1
             spawn.append(Spawn(why, replaces=w.worker))
         else:
-            (retire if w.state == "idle" else drain).append(Leave(w.worker, why))
-    return retire, drain, spawn
+            finish.append(Leave(w.worker, why))
+    return finish, spawn
 
 
-def _bounded(kill: list[Leave], retire: list[Leave], drain: list[Leave], spawn: list[Spawn], end: list[Leave]) -> Plan:
+def _under_way(fleet: Fleet, alive: tuple[Worker, ...], spec: PoolSpec, now: Monotonic) -> int:
+    """How many leave, or have a replacement that is not up yet; who takes long to finish holds up nobody else."""
+    slow = sum(1 for w in fleet.workers.values() if w.is_finishing and now - w.since >= spec.grace)
+    return len(fleet.workers) - len(alive) - slow
+
+
+def _bounded(kill: list[Leave], retire: list[Leave], finish: list[Leave], spawn: list[Spawn], end: list[Leave]) -> Plan:
     left = MAX_ACTIONS
     parts: list[tuple[Leave, ...]] = []
-    for leaves in (kill, retire, end, drain):
+    for leaves in (kill, retire, end, finish):
         parts.append(tuple(leaves[:left]))
         left -= len(parts[-1])
     return Plan(parts[0], parts[1], parts[3], tuple(spawn[:left]), parts[2])

@@ -12,10 +12,11 @@ from orchestrator.circumstances import Circumstances
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errands import Errands
-from orchestrator.fleet import Fleet, Memory, adopted, cause_in, exited, measured, recalled
+from orchestrator.fleet import Fleet, Memory, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
 from orchestrator.managed import AT_ONCE, ManagedPool, state_of
 from orchestrator.morgue import End, Morgue
+from orchestrator.plan import Leave
 from orchestrator.rollcall import without_external
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.source import WorkSource
@@ -86,8 +87,8 @@ class Reconciler:
     ) -> list[PoolChange]:
         """Work with these pools from now on; returns what is different.
 
-        A pool that did not change is not touched; the workers of one that is gone are asked to finish; one whose
-        settings changed has its workers replaced by the turns that follow, new before old.
+        A pool that did not change is not touched; the workers of one that is gone finish what they hold and go; one
+        whose settings changed has its workers replaced by the turns that follow, new before old.
         """
         now = self._clock.monotonic()
         changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
@@ -105,7 +106,7 @@ class Reconciler:
                 log.info(events.POOL_CHANGED, pool=pool.name, removed=True)
                 pool.grace_seconds = pool.spec.grace
                 pool.spec = None
-                self.drain_pool(pool, why="its pool was removed", now=now)
+                self._finish_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
         self._circumstances.forget(specs)
         return changes
@@ -123,7 +124,7 @@ class Reconciler:
         for pool in self.pools.values():
             pool.fleet = recalled(pool.fleet, memories)
             if pool.spec is None:
-                self.drain_pool(pool, why="its pool is not in the settings", now=now)
+                self._finish_pool(pool, why="its pool is not in the settings", now=now)
         for handle in roster:
             if handle.worker not in living:
                 self._morgue.missing(handle.worker, pool=handle.pool)
@@ -155,7 +156,8 @@ class Reconciler:
     def _end_of(self, ended: Exit) -> End:
         pool = self.pools.get(ended.pool) or ManagedPool(ended.pool, None, Fleet(ended.pool))
         cause, detail = cause_in(pool.fleet, ended)
-        return End(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped)
+        asked = _asked_seconds(ended, pool.fleet.workers.get(ended.worker), pool.spec)
+        return End(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped, asked)
 
     def _suspect(self) -> None:
         """Put the suspects of the dead in line for workers of their own."""
@@ -238,6 +240,7 @@ class Reconciler:
         pool.due_at = Monotonic(now + (pool.spec.turn_seconds if pool.spec else 1.0))
         self._measure(now)
         if pool.spec is None:
+            self._finish_pool(pool, why="its pool is not in the settings", now=now)
             self._end_overdue(pool, now=now)
             return
         self._turn.look(pool, pool.spec)
@@ -261,18 +264,21 @@ class Reconciler:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def drain_pool(self, pool: ManagedPool, *, why: str, now: Monotonic) -> None:
-        """Ask every worker of the pool to finish."""
-        if pool.spec is None:
-            pool.fleet = without_external(pool.fleet)
-        grace = pool.spec.grace if pool.spec else pool.grace_seconds
-        for worker in [w.worker for w in pool.fleet.workers.values() if not (w.is_leaving or w.is_external)]:
-            self._acts.drain(pool, worker, why=why, grace_seconds=grace, now=now)
+    def _finish_pool(self, pool: ManagedPool, *, why: str, now: Monotonic) -> None:
+        """Have every worker of a pool without settings end when what it holds is done; to be repeated until then."""
+        pool.fleet = without_external(pool.fleet)
+        for worker in [w.worker for w in pool.fleet.workers.values() if w.deadline_at is None]:
+            if not self._acts.finish(pool, Leave(worker, why), grace_seconds=pool.grace_seconds, now=now):
+                break
 
     def drain_all(self, *, why: str) -> None:
-        """Ask every worker to finish; `end_overdue` ends those that do not."""
+        """Ask every worker to finish within its grace; `end_overdue` ends those that do not."""
+        now = self._clock.monotonic()
         for pool in self.pools.values():
-            self.drain_pool(pool, why=why, now=self._clock.monotonic())
+            grace = pool.spec.grace if pool.spec else pool.grace_seconds
+            for w in pool.fleet.workers.values():
+                if w.deadline_at is None and not w.is_external:
+                    self._acts.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
 
     def drained_at(self) -> float | None:
         """Since when no worker is to be on this host (see `Circumstances.drained_at`)."""
@@ -298,6 +304,14 @@ class Reconciler:
         for pool in self.pools.values():
             for worker in pool.fleet.workers:
                 self._acts.kill(pool, worker, why=why, now=self._clock.monotonic())
+
+
+def _asked_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) -> float | None:
+    """For how long it had been asked to finish when it ended, at most; None when it was not."""
+    grace = spec.grace if spec else 0.0
+    if worker is None or worker.deadline_at is None:
+        return grace if ended.is_stopped else None
+    return max(0.0, ended.at - worker.since) + (grace if worker.state == "killed" else 0.0)
 
 
 def _digest(spec: PoolSpec | None) -> str:

@@ -70,7 +70,9 @@ class WindowBounds(Model):
     """What a window sets; what it leaves out stays as it is without the window."""
 
     min: Count | None = Field(default=None, ge=0, le=MAX_WORKERS, description="Workers kept while it is open.")
-    max: Count | None = Field(default=None, ge=1, le=MAX_WORKERS, description="Workers not exceeded while it is open.")
+    max: Count | None = Field(
+        default=None, ge=0, le=MAX_WORKERS, description="Workers not exceeded while it is open; 0 shuts the pool."
+    )
 
 
 class Window(Model):

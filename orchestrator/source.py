@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
@@ -43,11 +43,14 @@ class WorkSource(Protocol):
     def present(self, pool: PoolSpec) -> Sequence[Present]:
         """Workers of the pool, by their names, that asked for leases lately, whoever started them."""
 
-    def retire(self, worker: str) -> bool:
-        """Fence an idle worker: from now on it gets no lease, and its waiting lease call ends.
+    def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
+        """Fence a worker: from now on it gets no lease, and its waiting lease call ends. False when it holds a lease.
 
-        False, with nothing changed, when it holds a lease: scaling down never touches a busy worker.
+        Then nothing is changed (`keep`), or it is fenced all the same, and keeps what it holds (`finish`).
         """
+
+    def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
+        """What a worker gave back itself in the last seconds, as far as no sample has told of it."""
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         """Give back every lease a dead worker holds, at once; returns what it was working on."""

@@ -8,7 +8,7 @@ from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.store import Added, Deletion, Page, Renewed, Storage
+from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
 T = TypeVar("T")
@@ -193,8 +193,12 @@ class QueuesApi(Protocol):
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
         """Observations of several queues in one round trip, at most 1000; None for a queue that does not exist."""
 
-    def retire_worker(self, worker: str) -> bool:
-        """Fence a worker that holds no lease, and end its waiting; False when it holds one."""
+    def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
+        """Fence a worker: it gets no lease any more, and its waiting ends. False when it holds a lease.
+
+        `busy` says what is done then: nothing (`keep`), or it is fenced all the same, and keeps what it holds
+        (`finish`).
+        """
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         """Give back at once all that a dead worker holds."""

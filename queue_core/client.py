@@ -21,7 +21,7 @@ from queue_core.http_api.caller import Caller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
-from queue_core.store import Added, Deletion, Page, Renewed, Storage
+from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
 TIMEOUT_SECONDS = 30.0
@@ -248,9 +248,9 @@ class HttpQueues:
         found = self._post("/v1/observe", body)["observations"]
         return [None if one is None else values.observation_of(one) for one in cast("list[Json | None]", found)]
 
-    def retire_worker(self, worker: str) -> bool:
+    def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
         """See `QueuesApi.retire_worker`."""
-        return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {})["retired"])
+        return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {"busy": busy})["retired"])
 
     def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
         """Workers whose names begin so, as the server that answers has heard of them lately."""

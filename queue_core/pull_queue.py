@@ -21,7 +21,7 @@ from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
 from queue_core.limits import check_text, check_wait_seconds, check_worker
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
-from queue_core.store import Added, Deletion, Granted, Page, Release, Renewed, Storage, Subscription, Unit
+from queue_core.store import Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage, Subscription, Unit
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verb_values import unit_of_lease
 from queue_core.verbs import Turn
@@ -309,9 +309,9 @@ class PullQueues:
         """See `QueuesApi.observe_many`."""
         return self._service.look(lambda turn: [turn.observe_if_there(look) for look in looks])
 
-    def retire_worker(self, worker: str) -> bool:
+    def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
         """See `QueuesApi.retire_worker`."""
-        return self._service.run(lambda turn: turn.retire_worker(worker))
+        return self._service.run(lambda turn: turn.retire_worker(worker, busy=busy))
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         """See `QueuesApi.release_worker`."""

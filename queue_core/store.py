@@ -15,6 +15,7 @@ from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagS
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 from queue_core.verb_values import (
     Added,
+    Busy,
     CallVerb,
     Check,
     ClientCall,
@@ -34,6 +35,7 @@ from queue_core.verb_values import (
 
 __all__ = [
     "Added",
+    "Busy",
     "CallVerb",
     "Check",
     "ClientCall",
@@ -188,8 +190,11 @@ class Transaction(Protocol):
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
         """When each worker first asked for a lease; those never seen are left out."""
 
-    def retire_worker(self, worker: str, *, now: Instant) -> bool:
-        """Fence a worker that holds no live lease: it gets none from now on. False if it holds one."""
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        """Fence a worker: it gets no lease from now on, and keeps what it holds. False if it holds a live lease.
+
+        `keep`: then it is not fenced.
+        """
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         """Give back every lease a dead worker holds: counted, in their old places; and retire it."""

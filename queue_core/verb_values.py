@@ -18,6 +18,10 @@ Unit: TypeAlias = Literal["transaction", "verb"]
 """What is committed together: see `Store.begin`."""
 
 
+Busy: TypeAlias = Literal["keep", "finish"]
+"""What is done to a worker that is to retire while it holds a lease: see `Transaction.retire_worker`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Added:
     """The outcome of one add. `exists`, `tombstoned`: the name is taken, nothing was changed, the add is idempotent."""

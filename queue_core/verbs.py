@@ -23,6 +23,7 @@ from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.storage_guard import StorageGuard
 from queue_core.store import (
     Added,
+    Busy,
     CallVerb,
     ClientCall,
     Deletion,
@@ -345,9 +346,10 @@ class Turn(Notes):
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
-    def retire_worker(self, worker: str) -> bool:
+    def retire_worker(self, worker: str, *, busy: Busy) -> bool:
         limits.check_worker(worker)
-        retired = self.transaction.retire_worker(worker, now=self.now)
+        check_choice("busy", busy, ("keep", "finish"))
+        retired = self.transaction.retire_worker(worker, busy=busy, now=self.now)
         if retired:
             self.note([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
         return retired

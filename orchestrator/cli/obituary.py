@@ -87,6 +87,8 @@ def advice(death: Json, now: Now) -> str:
         steps.append(
             f"{name or 'a signal'} comes from native code or from outside: env: {{PYTHONFAULTHANDLER: '1'}} shows where"
         )
+    elif cause == Cause.DRAINED and _held(death):
+        steps.append(_ADVICE[Cause.OVERDUE])
     elif cause in _ADVICE:
         steps.append(_ADVICE[cause])
     if death.get("failed_start"):

@@ -124,7 +124,7 @@ def _actions(todo: Plan) -> dict[str, object]:
     return {
         "spawn": len(todo.spawn),
         "retire": [leave.worker for leave in todo.retire],
-        "drain": [leave.worker for leave in todo.drain],
+        "finish": [leave.worker for leave in todo.finish],
         "kill": [leave.worker for leave in todo.kill],
         "end": [leave.worker for leave in todo.end],
     }
@@ -139,7 +139,7 @@ def _print(decision: Decision, todo: Plan) -> None:
         echo(f"  in force: {note}")
     if todo.spawn:
         echo(f"  would start {len(todo.spawn)}")
-    for verb, leaves in (("retire", todo.retire), ("drain", todo.drain), ("end", (*todo.kill, *todo.end))):
+    for verb, leaves in (("retire", todo.retire), ("let finish", todo.finish), ("end", (*todo.kill, *todo.end))):
         for leave in leaves:
             echo(f"  would {verb} {leave.worker}: {leave.why}")
     if todo.is_empty:

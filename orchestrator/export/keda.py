@@ -54,6 +54,7 @@ def keda(request: Request) -> Exported:
 def scaled_object(request: Request, pool: PoolSpec) -> Object:
     """As many workers as the supervisor says, at once: it has waited before it said so."""
     low, high = bounds_of(pool)
+    high = max(1, high)  # none at most is more than KEDA can be told; how many are wanted is the supervisor's to say
     at_once = {"policies": [{"type": "Pods", "value": high, "periodSeconds": STEP_SECONDS}]}
     behavior = {side: {"stabilizationWindowSeconds": 0, **at_once} for side in ("scaleUp", "scaleDown")}
     trigger = {

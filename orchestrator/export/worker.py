@@ -37,6 +37,7 @@ def bounds_of(pool: PoolSpec) -> tuple[int, int]:
     """The least and the most workers at any hour of its schedule."""
     low, high = pool.workers.min, pool.workers.max
     for window in pool.schedule:
-        low = min(low, low if window.workers.min is None else window.workers.min)
-        high = max(high, high if window.workers.max is None else window.workers.max)
+        least, most = window.workers.min, window.workers.max
+        low = min(bound for bound in (low, least, most) if bound is not None)
+        high = high if most is None else max(high, most)
     return low, high

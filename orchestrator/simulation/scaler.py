@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
-from orchestrator.fleet import Fleet, draining, exited, joined, killed
+from orchestrator.fleet import Fleet, draining, exited, finishing, joined, killed
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan
@@ -113,7 +113,7 @@ class PolicyScaler:
         for leave in todo.retire:
             if not pool.workers[leave.worker].leases:  # else the queue would not fence it
                 self._leave(pool, leave.worker, now)
-        for leave in todo.drain:
+        for leave in todo.finish:
             self._leave(pool, leave.worker, now)
         for spawn in todo.spawn:
             worker = pool.spawn()
@@ -129,7 +129,10 @@ class PolicyScaler:
         return 1 if todo.spawn else -1
 
     def _leave(self, pool: SimulatedPool, worker: str, now: Monotonic) -> None:
-        self._fleet = draining(self._fleet, worker, grace_seconds=self._spec.grace, now=now)
+        if pool.workers[worker].leases:
+            self._fleet = finishing(self._fleet, worker, now=now)
+        else:
+            self._fleet = draining(self._fleet, worker, grace_seconds=self._spec.grace, now=now)
         pool.leave(worker)
 
     def _sample(self, pool: SimulatedPool, news: News, now: Monotonic) -> QueueSample:

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
@@ -183,10 +183,23 @@ class PullQueueSource:
         with _told_as_unavailable(f"ask who works on queue {pool.queue}"):
             return self._heard(pool.queue, prefix_of(pool.name))
 
-    def retire(self, worker: str) -> bool:
+    def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         """See `WorkSource.retire`."""
         with _told_as_unavailable(f"retire worker {worker}"):
-            return self._queues.retire_worker(worker)
+            return self._queues.retire_worker(worker, busy=busy)
+
+    def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
+        """See `WorkSource.given_back_by`."""
+        seen = self._seen.get(pool.name)
+        with _told_as_unavailable(f"look what worker {worker} gave back"):
+            look, finished = self._look(pool, ANY, after=seen.cursor if seen else 0, workers=())
+        return [
+            ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
+            for lease in finished
+            if lease.worker == worker
+            and lease.outcome == "released"
+            and _ago(lease.ended_at, look.now) <= within_seconds
+        ]
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         """See `WorkSource.release_held_by`."""

@@ -123,7 +123,7 @@ ENDPOINTS = (
     Endpoint(
         "PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, wire.StorageLimit, answers.Done
     ),
-    _post(f"{_WORKER}/retire", "Fence an idle worker.", handlers.retire_worker, wire.Nothing, answers.Retired),
+    _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, wire.RetireRequest, answers.Retired),
     _post(
         f"{_WORKER}/release",
         "Give back all that a dead worker holds.",

@@ -226,9 +226,10 @@ async def recent_events(core: ServerCore, call: Call) -> Json:
 
 async def retire_worker(core: ServerCore, call: Call) -> Json:
     worker = call.path["worker"]
+    busy = call.read(wire.RetireRequest).busy
     limits.check_worker(worker)
-    retired = await core.turns.run(lambda turn: turn.retire_worker(worker))
-    if retired:
+    retired = await core.turns.run(lambda turn: turn.retire_worker(worker, busy=busy))
+    if retired or busy == "finish":
         core.waiting.retry_worker(worker)
     return {"retired": retired}
 

@@ -268,6 +268,12 @@ class StorageLimit(Wire):
     limit_bytes: int | None = Field(ge=0, le=limits.MAX_STORAGE_BYTES, description="null: no limit.")
 
 
+class RetireRequest(Wire):
+    """What is done to a worker that holds a lease: nothing, or it finishes what it holds and gets no more."""
+
+    busy: Literal["keep", "finish"] = "keep"
+
+
 class Nothing(Wire):
     """An empty object."""
 

@@ -10,6 +10,7 @@ from queue_core.errors import StoreUnavailableError, WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    Busy,
     CallVerb,
     ClientCall,
     Deleted,
@@ -264,11 +265,11 @@ class MemoryTransaction(MemoryQueues):
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
         return {worker: self._seen[worker] for worker in workers if worker in self._seen}
 
-    def retire_worker(self, worker: str, *, now: Instant) -> bool:
-        if any(task.eta > now for held in self._queues.values() for task in held.leased_by(worker)):
-            return False
-        self._retired.add(worker)
-        return True
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        is_busy = any(task.eta > now for held in self._queues.values() for task in held.leased_by(worker))
+        if not is_busy or busy == "finish":
+            self._retired.add(worker)
+        return not is_busy
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         self._retired.add(worker)

@@ -88,7 +88,7 @@ class Link:
                 self._shift.ending.wait(retry_seconds(attempt, jitter=self._jitter()))
             except WorkerRetiredError:
                 self._clear()  # deletions take effect before a retired worker is turned away
-                self._shift.end(Ending(events.WORKER_RETIRED, "retired by its supervisor"))
+                self._shift.end(Ending(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
             except (InvalidRequestError, UnknownQueueError) as error:
                 if not self._finished:
                     self._give_up(error)

@@ -119,6 +119,7 @@ class Runner:
         shift.ending.set()
         shift.log.info(ending.event, reason=ending.reason, tasks=shift.tasks_done)
         self._slots.interrupt()
+        ending = self._finish(ending)
         self._drain(ending)
         shift.log.info(
             events.WORKER_DRAINED,
@@ -160,10 +161,21 @@ class Runner:
             reason = f"no answer from the queue for {unreached_seconds:.1f} s"
             shift.end(Ending(events.WORKER_DRAINING, reason, EXIT_UNREACHABLE))
 
+    def _finish(self, ending: Ending) -> Ending:
+        """Sleep until all slots have come to an end, or there is a reason to end sooner; returns the last reason."""
+        while ending.urgency == "finish" and self._slots.running():
+            asked = self._shift.next_ending(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
+            if asked is None:
+                self._look_for_reason()
+            elif asked.urgency != "finish":
+                ending = asked
+                self._shift.log.info(ending.event, reason=ending.reason, tasks=self._shift.tasks_done)
+        return ending
+
     def _drain(self, ending: Ending) -> None:
         shift = self._shift
         now = shift.clock.monotonic()
-        self._leaves_at = now + (shift.settings.grace_seconds if ending.urgency == "drain" else 0.0)
+        self._leaves_at = now + (0.0 if ending.urgency == "release" else shift.settings.grace_seconds)
         self._wait_for_slots(until=self._leaves_at)
         shift.over.set()
         self._release(self._renewals.abandon())

@@ -28,12 +28,16 @@ LONGEST_RETRY_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a worker ends, how it logs it, and with which exit code."""
+    """Why a worker ends, how it logs it, and with which exit code.
+
+    `urgency`: what is held may be finished, however long that takes (`finish`), or within the grace (`drain`), or is
+    given back at once (`release`).
+    """
 
     event: str
     reason: str
     code: int = EXIT_OK
-    urgency: Literal["drain", "release"] = "drain"
+    urgency: Literal["finish", "drain", "release"] = "drain"
 
 
 class Shift:
@@ -122,7 +126,7 @@ class Shift:
             self.settings.recycle, tasks=self._tasks_done, memory_bytes=memory_bytes, age_seconds=age_seconds
         )
         if reason is not None:
-            self.end(Ending(events.WORKER_RECYCLED, reason))
+            self.end(Ending(events.WORKER_RECYCLED, reason, urgency="finish"))
 
     # -- reach ----------------------------------------------------------------------------------------------------
 

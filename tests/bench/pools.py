@@ -57,8 +57,11 @@ class SteadySource:
     def samples(self, pools: Sequence[object], *, now: float) -> dict[str, QueueSample]:
         return {}
 
-    def retire(self, worker: str) -> bool:
+    def retire(self, worker: str, *, busy: str = "keep") -> bool:
         return True
+
+    def given_back_by(self, worker: str, pool: object, *, within_seconds: float) -> Sequence[object]:
+        return []
 
     def release_held_by(self, worker: str) -> Sequence[object]:
         return []

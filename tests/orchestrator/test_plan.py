@@ -1,6 +1,7 @@
 """Which workers come and go for a decision, and what may never happen."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
-from orchestrator.fleet import CrashLoop, Fleet, Worker, draining, joined, killed
+from orchestrator.fleet import CrashLoop, Fleet, Worker, draining, finishing, joined, killed
 from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Leave, Plan, plan
 from orchestrator.room import Room
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_fleet_of, a_pool, a_worker
@@ -46,13 +47,13 @@ def test_those_who_leave_take_up_room_until_they_are_collected() -> None:
 def test_the_longest_idle_are_retired_first() -> None:
     plan_ = planned(a_fleet_of(idle=4, busy=2), 4)
     assert names(plan_.retire) == ["i0000", "i0001"]
-    assert not plan_.drain
+    assert not plan_.finish
     assert not plan_.spawn
 
 
 def test_no_more_are_retired_than_are_idle() -> None:
     plan_ = planned(a_fleet_of(idle=1, busy=3, starting=2), 0)
-    assert (names(plan_.retire), plan_.drain) == (["i0000"], ())
+    assert (names(plan_.retire), plan_.finish) == (["i0000"], ())
 
 
 def test_with_its_max_lowered_a_pool_asks_those_who_lose_least() -> None:
@@ -64,7 +65,24 @@ def test_with_its_max_lowered_a_pool_asks_those_who_lose_least() -> None:
     )
     plan_ = planned(fleet, 1, spec=a_pool(most=1))
     assert names(plan_.retire) == ["idle"]
-    assert names(plan_.drain) == ["starting", "busy-with-one"]
+    assert names(plan_.finish) == ["starting", "busy-with-one"]
+
+
+def test_a_worker_that_finishes_has_no_deadline_and_is_told_apart_when_it_is_done() -> None:
+    fleet = finishing(a_fleet_of(busy=3), "b0000", now=NOW)
+    spec = a_pool(most=2)
+    assert planned(fleet, 2, spec=spec, now=NOW + 1_000_000).is_empty
+    done = a_fleet(*(replace(w, leases=0) if w.is_finishing else w for w in fleet.workers.values()))
+    assert planned(done, 2, spec=spec).finish == (Leave("b0000", "what it held is done"),)
+
+
+def test_those_who_finish_are_no_capacity_but_take_up_room() -> None:
+    fleet = a_fleet_of(busy=4)
+    for name in ("b0000", "b0001"):
+        fleet = finishing(fleet, name, now=NOW)
+    assert len(fleet.alive) == 2
+    assert planned(fleet, 4, spec=a_pool(most=4)).is_empty
+    assert len(planned(fleet, 4, spec=a_pool(most=5)).spawn) == 1
 
 
 def test_a_held_pool_is_not_cut_to_a_lowered_max() -> None:
@@ -92,7 +110,7 @@ def test_a_start_that_never_ends_is_ended() -> None:
 def test_a_worker_is_asked_or_ended_but_not_both() -> None:
     fleet = a_fleet(*(a_worker(f"w{n}", "starting", since=NOW, spawned_at=NOW) for n in range(2)))
     plan_ = planned(fleet, 1, spec=a_pool(most=1), now=NOW + START_LIMIT_SECONDS)
-    assert (names(plan_.kill), plan_.drain) == (["w0", "w1"], ())
+    assert (names(plan_.kill), plan_.finish) == (["w0", "w1"], ())
 
 
 def test_a_plan_has_a_bounded_number_of_actions_and_ends_come_first() -> None:
@@ -110,7 +128,7 @@ class TestReplacing:
         plan_ = planned(fleet, 4, spec=NEW)
         assert [(s.replaces, s.why) for s in plan_.spawn] == [("i0000", "its settings changed")]
         assert not plan_.retire
-        assert not plan_.drain
+        assert not plan_.finish
 
     def test_the_old_one_goes_when_the_new_one_is_up(self) -> None:
         fleet = a_fleet(a_worker("old", "busy", spec=OLD))
@@ -118,11 +136,11 @@ class TestReplacing:
         fleet = joined(fleet, worker="new", ref="r", spec_digest=digest, spawned_at=NOW, replaces="old")
         assert planned(fleet, 1, spec=NEW).is_empty
         up = a_fleet(fleet.workers["old"], a_worker("new", "idle", spec=NEW))
-        assert planned(up, 1, spec=NEW).drain == (Leave("old", "its settings changed"),)
+        assert planned(up, 1, spec=NEW).finish == (Leave("old", "its settings changed"),)
 
-    def test_an_old_one_that_idles_is_retired(self) -> None:
+    def test_an_old_one_that_idles_goes_the_same_way(self) -> None:
         up = a_fleet(a_worker("old", spec=OLD, replaced_by="new"), a_worker("new", spec=NEW))
-        assert names(planned(up, 1, spec=NEW).retire) == ["old"]
+        assert names(planned(up, 1, spec=NEW).finish) == ["old"]
 
     def test_a_few_are_replaced_at_a_time(self) -> None:
         fleet = a_fleet_of(busy=12, spec=OLD)
@@ -137,11 +155,27 @@ class TestReplacing:
         )
         assert planned(fleet, 4, spec=NEW).is_empty
 
+    @pytest.mark.parametrize(("seconds", "begun"), [(29.9, 0), (30.0, 1)])
+    def test_who_takes_longer_than_the_grace_to_finish_holds_up_nobody_else(self, seconds: float, begun: int) -> None:
+        old = [a_worker(f"old{n}", "busy", spec=OLD, replaced_by="new0" if n == 0 else None) for n in range(3)]
+        fleet = finishing(a_fleet(*old, a_worker("new0", "busy", spec=NEW)), "old0", now=NOW)
+        assert len(planned(fleet, 3, spec=a_pool(cwd="/new", grace=30), now=NOW + seconds).spawn) == begun
+
+    def test_but_where_there_is_no_room_no_more_are_gone_at_a_time_than_may_be(self) -> None:
+        spec = a_pool(cwd="/new", most=4, surge=0)
+        fleet = finishing(a_fleet_of(busy=4, spec=OLD), "b0000", now=NOW)
+        assert planned(fleet, 4, spec=spec, now=NOW + 1_000_000).is_empty
+
+    def test_who_finishes_after_its_successor_has_gone_again_is_in_nobodys_place(self) -> None:
+        old = a_worker("old", "draining", spec=OLD, leases=1, replaced_by="gone")
+        spec = a_pool(cwd="/new", most=1, surge=1)
+        assert len(planned(a_fleet(old), 1, spec=spec).spawn) == 1
+
     def test_at_its_max_a_pool_has_some_more_for_the_moment(self) -> None:
         spec = a_pool(cwd="/new", most=10)
         plan_ = planned(a_fleet_of(busy=10, spec=OLD), 10, spec=spec)
         assert [s.replaces for s in plan_.spawn] == ["b0000", "b0001"]
-        assert not plan_.drain
+        assert not plan_.finish
 
     @pytest.mark.parametrize(
         ("most", "surge", "beside"),
@@ -159,7 +193,7 @@ class TestReplacing:
         plan_ = planned(a_fleet_of(busy=most, spec=OLD), most, spec=spec)
         at_a_time = max(1, most // 4)
         assert len(plan_.spawn) == min(beside, at_a_time)
-        assert len(plan_.drain) == at_a_time - min(beside, at_a_time)
+        assert len(plan_.finish) == at_a_time - min(beside, at_a_time)
 
     def test_a_worker_that_dies_meanwhile_is_made_good_at_once(self) -> None:
         spec = a_pool(cwd="/new", most=4)
@@ -178,13 +212,13 @@ class TestReplacing:
         for scarce, spawned in (("memory", 0), ("cpu", 1), ("", 1)):
             conditions = Conditions(room=Room(0, scarce))
             plan_ = plan(decision, fleet=fleet, spec=spec, now=NOW, conditions=conditions)
-            assert (len(plan_.spawn), len(plan_.drain)) == (spawned, 1 - spawned)
+            assert (len(plan_.spawn), len(plan_.finish)) == (spawned, 1 - spawned)
 
     def test_without_room_an_old_one_goes_first(self) -> None:
         spec = a_pool(cwd="/new", most=4, surge=0)
         plan_ = planned(a_fleet_of(busy=3, idle=1, spec=OLD), 4, spec=spec)
-        assert (names(plan_.retire), plan_.spawn) == (["i0000"], ())
-        assert names(planned(a_fleet_of(busy=4, spec=OLD), 4, spec=spec).drain) == ["b0000"]
+        assert (names(plan_.finish), plan_.spawn) == (["i0000"], ())
+        assert names(planned(a_fleet_of(busy=4, spec=OLD), 4, spec=spec).finish) == ["b0000"]
 
     @pytest.mark.parametrize("why", ["crash_loop", "stale_sample"])
     def test_nobody_is_replaced_while_starts_fail_or_nothing_is_known(self, why: str) -> None:
@@ -222,8 +256,13 @@ def _ready(fleet: Fleet) -> int:
 
 def _applied(plan_: Plan, fleet: Fleet, spec: PoolSpec, *, now: float) -> Fleet:
     at = Monotonic(now)
-    for leave in (*plan_.retire, *plan_.drain):
+    for leave in plan_.retire:
         fleet = draining(fleet, leave.worker, grace_seconds=spec.grace, now=at)
+    for leave in plan_.finish:
+        if fleet.workers[leave.worker].leases:
+            fleet = finishing(fleet, leave.worker, now=at)
+        else:
+            fleet = draining(fleet, leave.worker, grace_seconds=spec.grace, now=at)
     for leave in plan_.kill:
         fleet = killed(fleet, leave.worker, now=at)
     for n, spawn in enumerate(plan_.spawn):
@@ -254,8 +293,10 @@ def fleets(draw: st.DrawFn) -> Fleet:
     )
     everyone = sorted(fleet.workers)
     for name in draw(st.lists(st.sampled_from(everyone), unique=True)) if everyone else []:
-        what = draw(st.sampled_from(["drain", "kill", "replace"]))
-        if what == "drain":
+        what = draw(st.sampled_from(["drain", "finish", "kill", "replace"]))
+        if what == "finish":
+            fleet = finishing(fleet, name, now=Monotonic(NOW - draw(st.floats(0, 60))))
+        elif what == "drain":
             fleet = draining(fleet, name, grace_seconds=draw(st.floats(0, 60)), now=Monotonic(NOW - 30))
         elif what == "kill":
             fleet = killed(fleet, name, now=Monotonic(NOW - draw(st.floats(0, 30))))
@@ -291,13 +332,14 @@ def test_no_plan_breaks_the_bounds_or_touches_a_lease(
     assert len(after.alive) >= floor - max(outdated_without_room, target // 4), "never below min, but to replace"
     for leave in plan_.retire:
         assert fleet.workers[leave.worker].state == "idle", "never a victim with a lease"
-    for leave in plan_.drain:
+    for leave in plan_.finish:
         drained = fleet.workers[leave.worker]
-        is_old = drained.spec_digest != spec.digest() or drained.replaced_by is not None
-        assert is_old or len(fleet.alive) > most, "asked to finish only when outdated or above max"
+        is_old = drained.spec_digest != spec.digest() or drained.replaced_by is not None or drained.is_finishing
+        assert is_old or len(fleet.alive) > most, "let finish only when outdated or above max"
     for leave in plan_.kill:
+        assert fleet.workers[leave.worker].deadline_at is not None, "who may finish is not ended for taking long"
         assert fleet.workers[leave.worker].is_leaving, "ended only after it was asked"
-    gone = [*names(plan_.retire), *names(plan_.drain), *names(plan_.kill)]
+    gone = [*names(plan_.retire), *names(plan_.finish), *names(plan_.kill)]
     assert len(gone) == len(set(gone)), "each worker at most once"
     assert len(gone) + len(plan_.spawn) <= MAX_ACTIONS
     assert not (plan_.spawn and plan_.retire and target != len(fleet.alive)), "never both ways at once"
@@ -359,4 +401,4 @@ def test_a_worker_that_hangs_is_no_capacity_and_never_surplus() -> None:
     fleet = a_fleet(hung("h1"), a_worker("i1"))
     assert [w.worker for w in fleet.alive] == ["i1"]
     plan_ = planned(fleet, 0)
-    assert (names(plan_.retire), plan_.end, plan_.drain) == (["i1"], (), ())
+    assert (names(plan_.retire), plan_.end, plan_.finish) == (["i1"], (), ())

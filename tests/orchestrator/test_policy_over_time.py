@@ -49,7 +49,7 @@ class World:
         todo = plan(decision, fleet=self.fleet, spec=spec, now=now)
         for leave in todo.retire:
             assert leave.worker not in self.running, "a victim holds a lease"
-        for leave in (*todo.retire, *todo.drain):
+        for leave in (*todo.retire, *todo.finish):
             self.fleet = draining(self.fleet, leave.worker, grace_seconds=30, now=now)
         workers = dict(self.fleet.workers)
         for _ in todo.spawn:

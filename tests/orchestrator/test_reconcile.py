@@ -120,7 +120,7 @@ def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: Stage) 
     [worker] = stage.with_workers(1)
     assert stage.reconciler.waiting_pools() == []
     [pool] = stage.reconciler.pools.values()
-    stage.reconciler.drain_pool(pool, why="a test", now=stage.clock.monotonic())
+    stage.reconciler.drain_all(why="a test")
     assert stage.state_of(worker) == "draining"
     assert [spec.name for spec in stage.reconciler.waiting_pools()] == [pool.name]
 
@@ -142,12 +142,82 @@ def test_a_worker_that_does_not_finish_in_time_is_ended_after_its_grace(stage: S
     (worker,) = stage.with_workers(1, grace=10)
     stage.source.held[worker] = ["t1"]
     stage.turn()
-    stage.set_pools()
+    stage.reconciler.drain_all(why="a test")
     assert stage.runtime.asked == [("drain", worker)]
-    stage.turn(after=9)
-    assert stage.runtime.asked == [("drain", worker)]
-    stage.turn(after=4)
+    for seconds in (9, 4):
+        stage.clock.advance(seconds)
+        stage.reconciler.end_overdue()
     assert stage.runtime.asked == [("drain", worker), ("kill", worker)]
+
+
+def two_busy_one_too_many(stage: Stage) -> list[str]:
+    """A pool of two workers that are at work, and a max of one from now on; how they are called."""
+    workers = stage.with_workers(2)
+    for worker in workers:
+        stage.source.held[worker] = [f"a task of {worker}"]
+    stage.turn()
+    stage.set_pools(a_pool(least=1, most=1))
+    stage.turn()
+    return workers
+
+
+def test_a_busy_worker_too_many_gets_no_more_leases_and_is_asked_to_end_when_it_holds_none(stage: Stage) -> None:
+    two_busy_one_too_many(stage)
+    (leaving,) = stage.source.retired
+    for _ in range(100):
+        stage.turn()
+    assert (stage.runtime.asked, stage.state_of(leaving)) == ([], "draining")
+    del stage.source.held[leaving]
+    stage.turn()
+    assert stage.runtime.asked == [("drain", leaving)]
+    (told,) = stage.told(events.WORKER_FINISHING)
+    assert (told["worker"], told["held"], told["why"]) == (leaving, 1, "the pool is above its max of 1")
+
+
+def test_a_worker_that_finishes_is_asked_when_the_queue_shows_no_lease_but_only_if_there_is_none(stage: Stage) -> None:
+    two_busy_one_too_many(stage)
+    (leaving,) = stage.source.retired
+    del stage.source.held[leaving]
+    stage.source.leased_unseen.add(leaving)
+    stage.turn()
+    assert stage.runtime.asked == []
+
+
+def test_a_stop_gives_a_worker_that_finishes_its_grace(stage: Stage) -> None:
+    workers = two_busy_one_too_many(stage)
+    stage.reconciler.drain_all(why="a stop")
+    assert sorted(stage.runtime.asked) == [("drain", worker) for worker in workers]
+    stage.clock.advance(40)
+    stage.reconciler.end_overdue()
+    assert sorted(stage.runtime.asked)[2:] == [("kill", worker) for worker in workers]
+
+
+def test_while_the_queue_is_away_a_busy_worker_too_many_goes_on(stage: Stage) -> None:
+    workers = stage.with_workers(1)
+    stage.source.held[workers[0]] = ["a task"]
+    stage.turn()
+    stage.source.is_down = True
+    stage.set_pools()
+    assert (stage.runtime.asked, stage.state_of(workers[0])) == ([], "busy")
+    stage.source.is_down = False
+    stage.turn()
+    assert (stage.runtime.asked, stage.state_of(workers[0])) == ([], "draining")
+
+
+def test_settings_that_change_again_and_again_cut_no_worker_short(stage: Stage) -> None:
+    (worker,) = stage.with_workers(1, most=1)
+    stage.source.held[worker] = ["a long task"]
+    stage.turn()
+    for colour in range(20):
+        stage.set_pools(a_pool(least=1, most=1, env={"COLOUR": str(colour)}))
+        stage.turn(after=6)
+    assert (stage.runtime.asked, list(stage.source.retired)) == ([], [worker])
+    del stage.source.held[worker]
+    stage.turn()
+    stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    assert stage.runtime.asked == [("drain", worker), ("spawn", "resize-2")]
+    assert stage.runtime.requests["resize-2"].pool.env == {"COLOUR": "19"}
 
 
 def test_a_start_that_fails_holds_the_next_one_back(stage: Stage) -> None:

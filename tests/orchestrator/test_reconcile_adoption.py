@@ -54,10 +54,10 @@ def test_what_an_earlier_supervisor_asked_of_workers_is_not_asked_again(stage: S
         stage.source.seen.add(name)
     leaves_by = Monotonic(stage.clock.monotonic() + 8.0)
     memories = {
-        "resize-old": Memory(replaced_by="resize-new", leaves_by=leaves_by),
+        "resize-old": Memory("resize-new", is_leaving=True, leaves_by=leaves_by),
         "resize-other": Memory(replaced_by="resize-dead"),
-        "gone-old": Memory(leaves_by=leaves_by),
-        "resize-dead": Memory(leaves_by=leaves_by),
+        "gone-old": Memory(is_leaving=True, leaves_by=leaves_by),
+        "resize-dead": Memory(is_leaving=True, leaves_by=leaves_by),
     }
     stage.set_pools(a_pool(least=2, most=2))
     stage.reconciler.adopt((), memories=memories)
@@ -65,6 +65,19 @@ def test_what_an_earlier_supervisor_asked_of_workers_is_not_asked_again(stage: S
     assert stage.runtime.asked == []
     stage.turn()
     assert sorted(stage.runtime.asked) == [("kill", "gone-old"), ("kill", "resize-old")]
+
+
+def test_a_worker_that_an_earlier_supervisor_let_finish_is_not_asked_to_end_while_it_works(stage: Stage) -> None:
+    adopted_worker(stage, "resize-old", pool=a_pool())
+    stage.source.held["resize-old"] = ["a long task"]
+    stage.set_pools(a_pool(most=1))
+    stage.reconciler.adopt((), memories={"resize-old": Memory(is_leaving=True)})
+    for _ in range(20):
+        stage.turn()
+    assert (stage.runtime.asked, stage.state_of("resize-old")) == ([], "draining")
+    del stage.source.held["resize-old"]
+    stage.turn()
+    assert stage.runtime.asked == [("drain", "resize-old")]
 
 
 def test_leases_of_workers_that_died_unseen_are_given_back(stage: Stage) -> None:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
@@ -42,8 +42,11 @@ class Tide:
     def present(self, pool: PoolSpec) -> Sequence[Present]:
         return ()
 
-    def retire(self, worker: str) -> bool:
+    def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         return True
+
+    def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
+        return ()
 
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
         return ()

@@ -94,13 +94,15 @@ class FakeRuntime:
 class FakeSource:
     """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`, and `held` has each worker's tasks.
 
-    A worker is `seen` when a test says so, and asked last `asked_at`; one that `leased_unseen` holds a
-    lease that no sample shows. `is_down` makes every verb fail; `leader` other than None leads instead.
+    What a worker has `given_back` itself goes with the seconds since. A worker is `seen` when a test says so, and asked
+    last `asked_at`; one that `leased_unseen` holds a lease that no sample shows. `is_down` makes every verb fail;
+    `leader` other than None leads instead.
     """
 
     ready: int = 0
     age_seconds: float = 0.0
     held: dict[str, list[str]] = field(default_factory=dict)
+    given_back: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     heard: list[Present] = field(default_factory=list)
     asked_at: dict[str, Monotonic] = field(default_factory=dict)
@@ -144,12 +146,17 @@ class FakeSource:
         self._answer()
         return [one for one in self.heard if one.worker.startswith(f"{pool.name}/")]
 
-    def retire(self, worker: str) -> bool:
+    def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         self._answer()
-        if self.held.get(worker) or worker in self.leased_unseen:
-            return False
-        self.retired.add(worker)
-        return True
+        is_free = not (self.held.get(worker) or worker in self.leased_unseen)
+        if is_free or busy == "finish":
+            self.retired.add(worker)
+        return is_free
+
+    def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
+        self._answer()
+        given = [(task, ago) for task, ago in self.given_back.pop(worker, []) if ago <= within_seconds]
+        return [ReleasedTask(pool.queue, task, None, 0.5) for task, _ in given]
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         self._answer()

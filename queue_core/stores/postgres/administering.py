@@ -15,6 +15,7 @@ from queue_core.stores.postgres.queues import hold_open
 from queue_core.stores.postgres.rows import COLUMNS, task_of
 from queue_core.stores.postgres.step import Step, refuse
 from queue_core.task import TagFilter, Task
+from queue_core.verb_values import Busy
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -43,6 +44,7 @@ _SEEN = Statement(
     (pack.texts,),
 )
 _RETIRE = Statement("towline_retire", "SELECT towline.retire_worker($1, $2)", (pack.text, pack.int8))
+_FENCE = Statement("towline_fence", "SELECT towline.fence_worker($1, $2)", (pack.text, pack.int8))
 _RELEASE_WORKER = Statement(
     "towline_release_worker",
     f"SELECT {told.COLUMNS} FROM towline.release_worker($1, $2)",  # noqa: S608
@@ -105,9 +107,12 @@ def workers_seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:
     return {worker: found[worker] for worker in workers if worker in found}
 
 
-def retire_worker(step: Step, worker: str, *, now: Instant) -> bool:
+def retire_worker(step: Step, worker: str, *, busy: Busy, now: Instant) -> bool:
     """See `Transaction.retire_worker`."""
-    return bool(step.write(_RETIRE, worker, now)[0][0])
+    is_free = bool(step.write(_RETIRE, worker, now)[0][0])
+    if not is_free and busy == "finish":
+        step.write(_FENCE, worker, now)  # under the lock that the retirement has taken
+    return is_free
 
 
 def release_worker(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:

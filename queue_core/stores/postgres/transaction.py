@@ -7,6 +7,7 @@ from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    Busy,
     CallVerb,
     ClientCall,
     Deleted,
@@ -152,8 +153,8 @@ class PostgresTransaction:
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
         return administering.workers_seen(self._step, workers)
 
-    def retire_worker(self, worker: str, *, now: Instant) -> bool:
-        return administering.retire_worker(self._step, worker, now=now)
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        return administering.retire_worker(self._step, worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         return administering.release_worker(self._step, worker, now=now)

@@ -16,6 +16,7 @@ from queue_core.semantics import size_of
 from queue_core.stats import FinishedLease
 from queue_core.store import (
     Added,
+    Busy,
     CallVerb,
     ClientCall,
     Deleted,
@@ -253,8 +254,8 @@ class SpreadTransaction(SpreadAdministering):
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         return [self._outer_of_shard(each) for each in self._plain.release_worker(worker, now=now)]
 
-    def retire_worker(self, worker: str, *, now: Instant) -> bool:
-        return self._plain.retire_worker(worker, now=now)
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        return self._plain.retire_worker(worker, busy=busy, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return self._plain.lead(name, holder, seconds=seconds, now=now)

@@ -12,6 +12,7 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import RETIRED, key_of, lead_key
 from queue_core.stores.redis.packing import parse_all_finished
+from queue_core.verb_values import Busy
 
 _ONE = ord("1")
 
@@ -35,21 +36,26 @@ def workers_seen(calls: Calls, workers: Sequence[str]) -> dict[str, Instant]:
     return {worker: found[worker] for worker in workers if worker in found}
 
 
-def retire(calls: Calls, worker: str, *, now: Instant) -> bool:
+def retire(calls: Calls, worker: str, *, busy: Busy, now: Instant) -> bool:
     """See `Transaction.retire_worker`."""
-    groups = _groups(calls)
+    groups, is_free = _groups(calls), True
     for number, group in enumerate(groups):
         data = calls.change_several("retire_worker", group, [pack(">Q", now), worker])
-        if data[DATA] != _ONE:
-            for fenced in groups[:number]:
-                calls.change_several("readmit_worker", fenced, [pack(">Q", now), worker])
+        if data[DATA] == _ONE:
+            continue
+        if busy == "keep":
+            if number and not calls.link.ask(RETIRED, "HEXISTS", RETIRED, worker):
+                for fenced in groups[:number]:
+                    calls.change_several("readmit_worker", fenced, [pack(">Q", now), worker])
             return False
+        calls.change_several("fence_workers", group, [pack(">Q", now), worker])
+        is_free = False
     _remember(calls, worker, now=now)
     for group in _groups(calls):
         later = [name for name in group if not any(name in known for known in groups)]
         if later:
             calls.change_several("fence_workers", later, [pack(">Q", now), worker])
-    return True
+    return is_free
 
 
 def release(calls: Calls, worker: str, *, now: Instant) -> list[FinishedLease]:

@@ -7,6 +7,7 @@ from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    Busy,
     CallVerb,
     ClientCall,
     Deleted,
@@ -149,8 +150,8 @@ class RedisTransaction:
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
         return supervising.workers_seen(self._calls, workers)
 
-    def retire_worker(self, worker: str, *, now: Instant) -> bool:
-        return supervising.retire(self._calls, worker, now=now)
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        return supervising.retire(self._calls, worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         return supervising.release(self._calls, worker, now=now)

@@ -10,6 +10,7 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
 from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import MAX_KNOWN_WORKERS, Step
+from queue_core.verb_values import Busy
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4
@@ -59,17 +60,16 @@ def seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:
     return {worker: found[worker] for worker in workers if worker in found}
 
 
-def retire(step: Step, worker: str, *, now: Instant) -> bool:
+def retire(step: Step, worker: str, *, busy: Busy, now: Instant) -> bool:
     """See `Transaction.retire_worker`."""
     held = step.connection.execute(
         "SELECT 1 FROM queues CROSS JOIN tasks INDEXED BY tasks_leased ON tasks.queue = queues.id AND state = 2"
         " AND eta > ? AND worker = ? LIMIT 1",
         (now, worker),
     ).fetchone()
-    if held is not None:
-        return False
-    _fence(step, worker, now=now)
-    return True
+    if held is None or busy == "finish":
+        _fence(step, worker, now=now)
+    return held is None
 
 
 def release(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:

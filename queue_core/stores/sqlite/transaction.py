@@ -9,6 +9,7 @@ from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
+    Busy,
     CallVerb,
     ClientCall,
     Deleted,
@@ -210,8 +211,8 @@ class SqliteTransaction:
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
         return supervision.seen(self._step, workers)
 
-    def retire_worker(self, worker: str, *, now: Instant) -> bool:
-        return supervision.retire(self._at(now), worker, now=now)
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        return supervision.retire(self._at(now), worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         return supervision.release(self._at(now), worker, now=now)
