@@ -158,6 +158,7 @@ def test_supervision(pair: Pair) -> None:
         queue.lease(worker="a/b")
         return (
             queues.retire_worker("a/b"),
+            queues.retire_worker("a/b", busy="finish"),
             queues.release_worker("a/b"),
             queues.retire_worker("idle"),
             queues.lead("planner", "me", seconds=10.0),

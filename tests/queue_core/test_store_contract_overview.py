@@ -8,7 +8,7 @@ from queue_core.errors import (
     WorkerRetiredError,
 )
 from queue_core.stats import Samples
-from queue_core.store import Release, Store
+from queue_core.store import Release, Renewal, Store
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
 from tests.support.task_builders import (
     MICROSECOND,
@@ -212,6 +212,28 @@ def test_a_worker_that_holds_a_lease_is_not_retired(store: Store, off: float, re
     if retired:
         with pytest.raises(WorkerRetiredError):
             grant(store, worker="w1", now=at(20))
+
+
+def test_a_worker_that_is_to_finish_keeps_what_it_holds_and_gets_no_more(store: Store) -> None:
+    a_queue(store, "other")
+    add(store, NewTask(), NewTask())
+    add(store, NewTask(), queue="other")
+    (held,) = lease(store, seconds=10, worker="w1")
+    with store.begin() as transaction:
+        assert not transaction.retire_worker("w1", busy="finish", now=at(1))
+    for queue in (QUEUE, "other"):
+        with pytest.raises(WorkerRetiredError):
+            grant(store, worker="w1", queue=queue, now=at(2))
+    with store.begin() as transaction:
+        assert transaction.renew(QUEUE, [Renewal(held.token, 10.0)], now=at(3))[0] is not None
+        assert not transaction.retire_worker("w1", now=at(4))
+        assert not transaction.retire_worker("w1", busy="finish", now=at(4))
+    with pytest.raises(WorkerRetiredError):
+        grant(store, worker="w1", now=at(5))
+    assert delete(store, held, now=at(6))[0] is not None
+    with store.begin() as transaction:
+        assert transaction.retire_worker("w1", busy="finish", now=at(7))
+    assert len(lease(store, 2, now=at(8))) == 1
 
 
 def test_a_dead_workers_leases_are_leasable_at_once(store: Store) -> None:

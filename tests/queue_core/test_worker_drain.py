@@ -166,6 +166,79 @@ def test_a_retired_worker_ends_by_itself(store: tuple[PullQueues, PullQueue], ki
     assert queue.stats().ready == 1
 
 
+@both_kinds
+def test_a_worker_that_is_retired_at_work_takes_as_long_as_it_needs(kind: str) -> None:
+    queues, queue = memory_queues(lease_seconds=0.6)
+    work, watched = Handling(kind), FaultyQueue(queue)
+    queue.add(b"x")
+    with (
+        capture_logs() as logs,
+        running_worker(work.app, lambda name: watched, grace_seconds=0.01, concurrency=2) as worker,
+    ):
+        assert work.started.wait(5)
+        assert not queues.retire_worker("w-1", busy="finish")
+        eventually(lambda: events.WORKER_RETIRED in [entry["event"] for entry in logs])  # its free slot was told
+        queue.add(b"another's")
+        renewed = watched.calls.count("renew")
+        eventually(lambda: watched.calls.count("renew") >= renewed + 3)
+        work.finish.set()
+        assert worker.wait() == 0
+    stats = queue.stats()
+    assert (stats.deleted_total, stats.ready, stats.released_total, stats.expired_total) == (1, 1, 0, 0)
+    queues.close()
+
+
+def test_a_worker_that_is_recycled_gives_no_task_back() -> None:
+    queues, queue = memory_queues(lease_seconds=0.6)
+    watched, app, finish = FaultyQueue(queue), App(), threading.Event()
+
+    @app.task(queue="q")
+    def handle(task: HeldTask) -> None:
+        if task.payload == b"long":
+            finish.wait(20)
+
+    queue.add([NewTask(b"long"), NewTask(b"short")])
+    recycle = Recycle(tasks=1)
+    with (
+        capture_logs() as logs,
+        running_worker(app, lambda name: watched, grace_seconds=0.01, concurrency=2, recycle=recycle) as worker,
+    ):
+        eventually(lambda: events.WORKER_RECYCLED in [entry["event"] for entry in logs])
+        renewed = watched.calls.count("renew")
+        eventually(lambda: watched.calls.count("renew") >= renewed + 3)
+        finish.set()
+        assert worker.wait() == 0
+    assert (queue.stats().deleted_total, queue.stats().released_total) == (2, 0)
+    queues.close()
+
+
+@pytest.mark.parametrize("why", ["it is asked to end", "its supervisor is lost"])
+def test_a_worker_that_takes_its_time_to_finish_is_held_to_its_grace(
+    store: tuple[PullQueues, PullQueue], tmp_path: Path, why: str
+) -> None:
+    queues, queue = store
+    work, lock = Handling("plain"), tmp_path / "lock"
+    queue.add(b"x")
+    supervisor = lock.open("w")
+    fcntl.flock(supervisor, fcntl.LOCK_EX)
+    orphan = {"supervisor_lock": lock, "orphan_grace_seconds": 0.1}
+    with (
+        capture_logs() as logs,
+        running_worker(work.app, queues.queue, grace_seconds=0.05, concurrency=2, **orphan) as worker,
+    ):
+        assert work.started.wait(5)
+        assert not queues.retire_worker("w-1", busy="finish")
+        eventually(lambda: events.WORKER_RETIRED in [entry["event"] for entry in logs])
+        if why == "it is asked to end":
+            worker.runner.drain("SIGTERM")
+        else:
+            supervisor.close()
+        assert worker.wait() == 0
+        assert (queue.stats().ready, queue.stats().released_total) == (1, 1)
+        work.finish.set()
+    supervisor.close()
+
+
 def test_a_worker_is_recycled_after_its_number_of_tasks(store: tuple[PullQueues, PullQueue]) -> None:
     queues, queue = store
     app = App()

@@ -257,9 +257,10 @@ class StoreModel(RuleBasedStateMachine):
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
-    @rule(worker=some.sampled_from(WORKERS[2:]))
-    def retire_worker(self, worker: str) -> None:
-        self.both(lambda to: (to.retire_worker(worker, now=self.clock.now()), set(to.workers_seen(self.known_workers))))
+    @rule(worker=some.sampled_from(WORKERS[2:]), busy=some.sampled_from(["keep", "finish"]))
+    def retire_worker(self, worker: str, busy: Literal["keep", "finish"]) -> None:
+        now = self.clock.now()
+        self.both(lambda to: (to.retire_worker(worker, busy=busy, now=now), set(to.workers_seen(self.known_workers))))
 
     @rule(worker=some.sampled_from(WORKERS[2:]))
     def release_worker(self, worker: str) -> None:
