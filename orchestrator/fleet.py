@@ -77,12 +77,12 @@ class Worker:
 
 @value
 class Memory:
-    """What an earlier supervisor was about with a worker: who was to replace it, whether it was leaving, and by when
-    (None: when what it holds is done)."""
+    """What an earlier supervisor was about with a worker: who was to replace it, and until when it was to finish, or
+    that it was let finish in its own time."""
 
     replaced_by: str | None = None
-    is_leaving: bool = False
     leaves_by: Monotonic | None = None
+    finishes: bool = False
 
 
 NOTHING_KNOWN: Final = Memory()
@@ -200,7 +200,7 @@ def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
     workers = {}
     for name, worker in fleet.workers.items():
         known = memories.get(name, NOTHING_KNOWN)
-        is_leaving = known.is_leaving and not worker.is_external
+        is_leaving = (known.finishes or known.leaves_by is not None) and not worker.is_external
         if known.replaced_by in fleet.workers or is_leaving:
             worker = replace(worker, replaced_by=known.replaced_by)  # noqa: PLW2901
         if is_leaving:

@@ -76,9 +76,9 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
     for worker in workers_in(snapshot):
         name, successor, ends_at = worker.get("worker"), worker.get("replaced_by"), worker.get("ends_at")
         leaves_by = wall.back(ends_at) if isinstance(ends_at, int | float) else None
-        is_leaving = worker.get("state") in ("draining", "killed")
-        if isinstance(name, str) and (successor or is_leaving):
-            memories[name] = Memory(successor if isinstance(successor, str) else None, is_leaving, leaves_by)
+        finishes = leaves_by is None and worker.get("state") == "draining"
+        if isinstance(name, str) and (successor or leaves_by or finishes):
+            memories[name] = Memory(successor if isinstance(successor, str) else None, leaves_by, finishes)
     return memories
 
 
