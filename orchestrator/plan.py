@@ -82,7 +82,8 @@ def plan(
     retire = _surplus(alive, decision, spec=spec, now=now)
     finish = _freed(fleet) + _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
-    room = max(0, most + min(surge, _succeeded(fleet)) - len(fleet.workers) - reserved)
+    places = most + min(surge, _succeeded(fleet)) - len(fleet.workers)
+    room = max(0, places - reserved)
     wanted = max(0, decision.target - len(alive))
     grow = min(room, wanted)
     end = _hung(fleet, spec=spec, needed=wanted - grow - len(fleet.leaving), now=now)
@@ -90,6 +91,8 @@ def plan(
     if not (grow or retire or finish or replaced or _is_replacing_unwise(decision, fleet, spec)):
         beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
         finish, spawn = _replacing(fleet, alive, spec=spec, room=beside, target=decision.target, now=now)
+        if places < 0:  # whoever went could have no successor before others have gone
+            finish = []
     if not (kill or retire or finish or spawn or replaced or end):
         return NOTHING_TO_DO
     for worker, leave in replaced:

@@ -1,6 +1,7 @@
 """Containers under a supervisor on a real engine: what happens to the work when something happens to them."""
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
@@ -55,6 +56,34 @@ def test_a_container_over_its_memory_limit_is_told_with_the_limit_and_its_task_r
     site.stop()
 
 
+def test_a_changed_image_and_a_lowered_max_cut_no_container_short(site: DockerSite) -> None:
+    with site.engine.client() as client:
+        repository, _, tag = site.engine.image().rpartition(":")
+        client.tag(site.engine.image(), repository, f"{tag}-next")
+    pool = {"grace": "500ms", "workers": {"min": 2, "max": 2}}
+    site.write(resize=site.pool(**pool))  # type: ignore[arg-type]
+    site.start()
+    site.add("hold go", "hold go")
+    eventually(lambda: len(site.notes()) == 2, seconds=SECONDS)
+    old = set(site.living())
+    changed = site.pool(**pool, container={"image": f"{site.engine.image()}-next"})  # type: ignore[arg-type]
+    site.write(resize=changed)
+    eventually(lambda: len(site.told("worker.finishing")) == 2, seconds=SECONDS)
+    site.write(resize={**changed, "workers": {"min": 1, "max": 1}})
+    eventually(lambda: len(site.told("supervisor.reloaded")) == 2, seconds=SECONDS)
+    until = site.now() + 4.0
+    eventually(lambda: cast("float", site.shown()["shown_at"]) >= until, seconds=SECONDS)
+    assert old <= site.living().keys()
+    (site.folder / "go").touch()
+    eventually(site.is_done, seconds=SECONDS)
+    stats = site.queue.stats()
+    assert (stats.deleted_total, stats.released_total, stats.expired_total) == (2, 0, 0)
+    assert len(site.notes("begin")) == 2
+    eventually(lambda: len(site.living()) == 1 and not old & site.living().keys(), seconds=SECONDS)
+    assert not site.told("worker.killed") + site.told("worker.draining")
+    site.stop()
+
+
 def test_a_worker_that_heeds_no_sigterm_is_ended_after_its_grace_and_its_task_goes_to_another(
     site: DockerSite,
 ) -> None:
@@ -66,10 +95,12 @@ def test_a_worker_that_heeds_no_sigterm_is_ended_after_its_grace_and_its_task_go
     site.add("rest 0")
     eventually(lambda: site.queue.stats().in_flight == 1, seconds=SECONDS)
     (old,) = site.living()
+    site.stop()
+    death = site.deaths()[old]
+    assert (death["cause"], len(death["held"])) == ("overdue", 1)  # type: ignore[arg-type]
     site.write(resize=site.pool(grace="1s", workers={"min": 1, "max": 1}))
+    site.start()
     eventually(site.is_done, seconds=SECONDS)
-    death = eventually(lambda: site.deaths().get(old), seconds=SECONDS)
-    assert death["cause"] == "overdue"
     assert [note.worker != old for note in site.notes("end")] == [True]
     eventually(lambda: set(site.living()) == site.believed() and len(site.living()) == 1, seconds=SECONDS)
     site.stop()
@@ -83,10 +114,11 @@ def test_a_shell_that_keeps_signals_to_itself_is_ended_with_all_it_started(site:
     site.start()
     site.add("hold go")
     (first,) = eventually(site.notes, seconds=SECONDS)
-    site.write(resize=site.pool(**{**pool, "concurrency": 2}))  # type: ignore[arg-type]
-    death = eventually(lambda: site.deaths().get(first.worker), seconds=SECONDS)
-    assert death["cause"] == ("drained" if init else "overdue")
+    site.stop()
+    death = site.deaths()[first.worker]
+    assert (death["cause"], len(death["held"])) == ("drained" if init else "overdue", 1)  # type: ignore[arg-type]
     (site.folder / "go").touch()
+    site.start()
     eventually(site.is_done, seconds=SECONDS)
     assert [note.worker == first.worker for note in site.notes("end")] == [False]
     eventually(lambda: set(site.living()) == site.believed() and len(site.living()) == 1, seconds=SECONDS)

@@ -166,6 +166,12 @@ class TestReplacing:
         fleet = finishing(a_fleet_of(busy=4, spec=OLD), "b0000", now=NOW)
         assert planned(fleet, 4, spec=spec, now=NOW + 1_000_000).is_empty
 
+    def test_nobody_goes_whose_place_nobody_could_take(self) -> None:
+        fleet = finishing(a_fleet_of(busy=2, spec=OLD), "b0000", now=NOW)
+        assert planned(fleet, 1, spec=a_pool(cwd="/new", most=1), now=NOW + 1_000_000).is_empty
+        alone = a_fleet(fleet.workers["b0001"])
+        assert names(planned(alone, 1, spec=a_pool(cwd="/new", most=1)).finish) == ["b0001"]
+
     def test_who_finishes_after_its_successor_has_gone_again_is_in_nobodys_place(self) -> None:
         old = a_worker("old", "draining", spec=OLD, leases=1, replaced_by="gone")
         spec = a_pool(cwd="/new", most=1, surge=1)
