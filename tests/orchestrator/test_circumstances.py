@@ -101,6 +101,18 @@ def test_a_pool_scaled_to_nothing_stays_empty_though_work_waits(stage: Stage) ->
     assert stage.told(events.POOL_DECIDED)[0]["limits"] == ["max 0 (scaled to 0 by hand)"]
 
 
+def test_a_window_without_workers_shuts_a_pool_whatever_waits_and_why_says_so(stage: Stage) -> None:
+    window = {"cron": "* * * * *", "for": "1h", "workers": {"max": 0}}
+    stage.set_pools(a_pool(least=1, schedule=[window]))
+    stage.source.ready, stage.source.age_seconds = 50, 20.0
+    for _ in range(3):
+        stage.turn()
+    assert stage.runtime.asked == []
+    told = stage.told(events.POOL_DECIDED)[0]
+    assert (told["target"], told["limits"]) == (0, ["max 0 (schedule * * * * *)"])
+    assert told["notes"] == ["schedule * * * * *: min 0, max 0"]
+
+
 def test_busy_workers_beyond_the_size_by_hand_finish_first(stage: Stage) -> None:
     stage.set_pools(a_pool(least=3))
     stage.turn()
@@ -109,8 +121,8 @@ def test_busy_workers_beyond_the_size_by_hand_finish_first(stage: Stage) -> None
     stage.turn()
     stage.order(Orders(ScaleOrder(1, stage.until(600))))
     stage.turn()
-    assert [verb for verb, _ in stage.runtime.asked if verb != "spawn"] == ["drain", "drain"]
-    assert "kill" not in {verb for verb, _ in stage.runtime.asked}
+    assert {verb for verb, _ in stage.runtime.asked} == {"spawn"}
+    assert len(stage.source.retired) == 2
 
 
 def test_an_order_survives_a_restart(stage: Stage) -> None:

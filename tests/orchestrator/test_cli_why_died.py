@@ -127,6 +127,7 @@ def test_without_the_queue_the_certificate_is_shown_all_the_same(towline: Comman
         pytest.param({"cause": "queue lost"}, "towline health", id="no queue"),
         pytest.param({"cause": "overdue"}, "grace", id="overdue"),
         pytest.param({"cause": "drained"}, "nothing to do", id="drained"),
+        pytest.param({"cause": "drained", "held": [a_held("long")]}, "raise grace", id="drained before it was done"),
         pytest.param({"held_unknown": True}, "not known: the queue was away", id="the queue was away"),
         pytest.param(
             {"held": "?", "last_lines": 7, "lived_seconds": "long", "at": None}, "held: nothing", id="nonsense"

@@ -269,3 +269,49 @@ def test_what_became_known_later_is_part_of_the_certificate() -> None:
         {"at": 1.0, "worker": "w1", "cause": "signalled", "held": ["t"], "held_unknown": False},
         newest_first[3],
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "held"),
+    [pytest.param(9.0, 1, id="since it was asked to"), pytest.param(11.0, 0, id="before, as its handler failed")],
+)
+def test_what_a_worker_gave_back_as_it_was_asked_to_end_is_on_record(
+    stage: Stage, seconds_ago: float, held: int
+) -> None:
+    (worker,) = stage.with_workers(1, grace=9)
+    stage.source.held[worker] = ["long"]
+    stage.turn()
+    stage.reconciler.drain_all(why="a stop")
+    stage.clock.advance(10)
+    del stage.source.held[worker]
+    stage.source.given_back[worker] = [("long", seconds_ago)]
+    stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
+    stage.reconciler.reap()
+    (reaped,) = stage.told(events.WORKER_REAPED)
+    assert (reaped["cause"], reaped["held"]) == ("drained", held)
+    (death,) = stage.files.read_deaths(limit=1)
+    told = cast("list[dict[str, object]]", death["held"])
+    assert [(one["task"], one["fate"]) for one in told] == [("long", "given back")] * held
+
+
+def test_what_a_worker_gave_back_before_it_was_ended_is_on_record_too(stage: Stage) -> None:
+    (worker,) = stage.with_workers(1, grace=9)
+    stage.source.held[worker] = ["long", "stuck"]
+    stage.turn()
+    stage.reconciler.drain_all(why="a stop")
+    stage.clock.advance(12)
+    stage.reconciler.end_overdue()
+    stage.source.held[worker] = ["stuck"]
+    stage.source.given_back[worker] = [("long", 3.0)]
+    stage.runtime.end(worker, now=stage.clock.monotonic(), signal=signal.SIGKILL)
+    stage.reconciler.reap()
+    (reaped,) = stage.told(events.WORKER_REAPED)
+    assert (reaped["cause"], reaped["held"]) == ("overdue", 2)
+
+
+def test_a_worker_that_ended_by_itself_is_not_asked_what_its_handlers_gave_back(stage: Stage) -> None:
+    (worker,) = stage.with_workers(1)
+    stage.source.given_back[worker] = [("failed", 0.1)]
+    stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    assert [entry["held"] for entry in stage.told(events.WORKER_REAPED)] == [0]

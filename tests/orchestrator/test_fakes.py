@@ -30,6 +30,8 @@ def test_a_fake_source_does_not_retire_a_worker_that_holds_a_lease() -> None:
     source = FakeSource(held={"busy": ["t1"]})
     assert (source.retire("busy"), source.retire("idle")) == (False, True)
     assert source.retired == {"idle"}
+    assert source.retire("busy", busy="finish") is False
+    assert source.retired == {"idle", "busy"}
 
 
 def test_a_fake_source_makes_released_tasks_ready_again() -> None:

@@ -20,7 +20,7 @@ from orchestrator.sources.pull_queue import (
 )
 from queue_core.api import Look, Observation
 from queue_core.clock import ManualClock
-from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
+from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.pull_queue import PullQueue, PullQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
@@ -193,6 +193,35 @@ def test_an_idle_worker_is_fenced_and_a_busy_one_is_not(site: Site) -> None:
     site.queue.lease(worker="busy")
     assert site.source.retire("busy") is False
     assert site.source.retire("idle") is True
+
+
+def test_a_busy_worker_that_is_to_finish_gets_no_more_and_its_end_is_found_by_asking_again(site: Site) -> None:
+    site.queue.add([NewTask(b"task"), NewTask(b"another")])
+    (lease,) = site.queue.lease(worker="busy")
+    assert site.source.retire("busy", busy="finish") is False
+    with pytest.raises(WorkerRetiredError):
+        site.queue.lease(worker="busy")
+    site.queue.delete(lease)
+    assert site.source.retire("busy", busy="finish") is True
+
+
+def test_what_a_worker_gave_back_since_it_was_asked_is_told(site: Site) -> None:
+    pool = a_pool(tags=["a"])
+    site.queue.add([NewTask(name=name, tag="a") for name in ("before", "asked", "done", "of-another", "kept")])
+    before, asked, done = site.queue.lease(3, worker="w1")
+    (anothers,) = site.queue.lease(worker="w2")
+    site.clock.advance(2)
+    site.queue.release(before)
+    site.clock.advance(5)
+    site.queue.release([asked], charge="uncounted")
+    site.queue.release([anothers], charge="uncounted")
+    site.queue.delete(done)
+    site.clock.advance(1)
+    (told,) = site.source.given_back_by("w1", pool, within_seconds=3)
+    assert (told.queue, told.task, told.tag, told.held_seconds, told.lease_number) == ("thumbs", "asked", "a", 7.0, 1)
+    assert [one.task for one in site.source.given_back_by("w1", pool, within_seconds=8)] == ["before", "asked"]
+    site.sample(tags=["a"])
+    assert site.source.given_back_by("w1", a_pool(), within_seconds=8) == []
 
 
 def test_all_that_a_dead_worker_holds_is_leasable_at_once(site: Site) -> None:

@@ -78,6 +78,15 @@ def test_max_holds_where_windows_leave_min_above_it() -> None:
     assert bounds(pool, at("2026-03-27T12:30")) == (3, 3)
 
 
+def test_a_max_of_none_shuts_a_pool_whatever_its_min_is() -> None:
+    night = a_pool(least=2, most=8, schedule=[a_window("0 22 * * *", 8, most=0)])
+    assert bounds(night, at("2026-03-27T23:00")) == (0, 0)
+    assert bounds(night, at("2026-03-27T12:00")) == (2, 8)
+    by_day = a_pool(most=0, schedule=[a_window("0 8 * * *", 10, least=1, most=4)])
+    assert bounds(by_day, at("2026-03-27T12:00")) == (1, 4)
+    assert bounds(by_day, at("2026-03-27T23:00")) == (0, 0)
+
+
 def test_bounds_say_who_set_them_and_until_when_they_hold() -> None:
     found = bounds_at(OFFICE.workers, OFFICE.schedule, now=at("2026-03-27T09:00", BERLIN))
     assert (found.by, found.until) == ("schedule 0 8 * * 1-5", at("2026-03-27T18:00", BERLIN))
@@ -110,6 +119,9 @@ def test_the_next_time_of_day_is_found(time_of_day: str, now: float, then: float
         pytest.param({"workers": {"min": 9}}, "schedule.0.workers.min", "the pool's own max, which is 8: 9", id="own"),
         pytest.param(
             {"workers": {"min": 9, "max": 3}}, "schedule.0.workers.min", "at most max, which is 3: 9", id="max"
+        ),
+        pytest.param(
+            {"workers": {"min": 1, "max": 0}}, "schedule.0.workers.min", "which is 0: 1", id="shut-with-a-min"
         ),
         pytest.param({"corn": "1"}, "schedule.0.corn", "did you mean 'cron'?", id="unknown"),
     ],
