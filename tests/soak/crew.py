@@ -157,7 +157,8 @@ pools:
         that is let go is told first by the supervisor, and no more ready from then on.
         """
         changes: list[tuple[float, int]] = []
-        let_go = {str(e["worker"]): _seconds(e) for e in self.logged("worker.retired", "worker.draining")}
+        going = self.logged("worker.finishing", "worker.retired", "worker.draining")
+        let_go = {str(entry["worker"]): _seconds(entry) for entry in reversed(going)}
         ended = {str(e["worker"]): _seconds(e) for e in self.logged("worker.reaped")}
         for path in (self.files.path / "workers").glob("*.log"):
             told = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
