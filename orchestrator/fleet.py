@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.exits import WRONG_BY_ITSELF, Cause, Ended, at_work, cause_of
+from orchestrator.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, Ended, at_work, cause_of
 from orchestrator.suspects import is_alone
 from orchestrator.value import value
 
@@ -266,7 +266,9 @@ def cause_in(fleet: Fleet, ended: Ended) -> tuple[Cause, str]:
     worker = fleet.workers.get(ended.worker)
     if worker is None:
         return cause_of(ended, asked=False, overdue=False)
-    return cause_of(ended, asked=worker.is_leaving, overdue=worker.state == "killed", hung=_hung(worker, ended))
+    has_finished = worker.is_finishing and ended.code == EXIT_FINISHED  # by itself: nobody has asked it to end yet
+    is_asked = worker.is_leaving and not has_finished
+    return cause_of(ended, asked=is_asked, overdue=worker.state == "killed", hung=_hung(worker, ended))
 
 
 def _hung(worker: Worker, ended: Ended) -> str:

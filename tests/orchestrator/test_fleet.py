@@ -15,6 +15,7 @@ from orchestrator.fleet import (
     adopted,
     draining,
     exited,
+    finishing,
     joined,
     killed,
     least_recently_used,
@@ -137,6 +138,22 @@ def test_an_exit_has_a_cause(state: str, ended: AnExit, cause: Cause) -> None:
     assert death.cause is cause
     assert death.lived_seconds == 100
     assert not left.workers
+
+
+@pytest.mark.parametrize(
+    ("ended", "held", "cause"),
+    [
+        pytest.param(AnExit("w1", code=EXIT_FINISHED), 0, Cause.FINISHED, id="it has finished"),
+        pytest.param(AnExit("w1", code=EXIT_FINISHED), 1, Cause.FINISHED, id="in the middle of its work"),
+        pytest.param(AnExit("w1"), 0, Cause.DRAINED, id="adopted"),
+        pytest.param(AnExit("w1", signal=signal.SIGSEGV), 1, Cause.SIGNALLED, id="a fault"),
+    ],
+)
+def test_a_worker_that_finishes_was_not_asked_to_end(ended: AnExit, held: int, cause: Cause) -> None:
+    fleet = finishing(a_fleet(a_worker("w1", "busy")), "w1", now=NOW)
+    left, death = exited(fleet, ended, now=NOW, held=held)
+    assert (death.cause, death.failed_start, left.workers) == (cause, False, {})
+    assert ("in the middle of its work" in death.detail) == (held > 0 and cause is Cause.FINISHED)
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ class TestReplacing:
         assert names(planned(alone, 1, spec=a_pool(cwd="/new", most=1)).finish) == ["b0001"]
 
     def test_who_finishes_after_its_successor_has_gone_again_is_in_nobodys_place(self) -> None:
-        old = a_worker("old", "draining", spec=OLD, leases=1, replaced_by="gone")
+        old = a_worker("old", "draining", spec=OLD, leases=1, replaced_by="gone", deadline_at=None)
         spec = a_pool(cwd="/new", most=1, surge=1)
         assert len(planned(a_fleet(old), 1, spec=spec).spawn) == 1
 

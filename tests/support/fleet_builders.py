@@ -69,8 +69,12 @@ def a_worker(
     spawned_at: float = NOW - 100,
     **more: object,
 ) -> Worker:
-    """A worker of `spec`; one that is past its start asked for its first lease a second after it was spawned."""
+    """A worker of `spec`; one that is past its start asked for its first lease a second after it was spawned.
+
+    One that is draining has been asked to end, unless its `deadline_at` is None.
+    """
     given: dict[str, object] = {
+        "deadline_at": Monotonic(NOW + 30) if state == "draining" else None,
         "leases": 1 if state == "busy" else 0,
         "started_at": None if state == "starting" else Monotonic(spawned_at + 1),
         **more,
