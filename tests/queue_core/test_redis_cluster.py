@@ -8,7 +8,13 @@ import pytest
 from redis.crc import key_slot
 from structlog.testing import capture_logs
 
-from queue_core.errors import InvalidRequestError, OutcomeUnknownError, StoreUnavailableError, StoreUnsafeError
+from queue_core.errors import (
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    StoreUnsafeError,
+    WorkerRetiredError,
+)
 from queue_core.pull_queue import PullQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion, Store
@@ -98,6 +104,22 @@ def test_a_step_over_two_nodes_is_refused_before_it_changes_anything(store: Stor
     with pytest.raises(InvalidRequestError):
         prepared.queue.delete([Deletion(prepared.lease.token, (NewTask(queue=a_queue_on(1)),))])
     assert (look(queues, a_queue_on(0)), look(queues, a_queue_on(1))) == before
+
+
+def test_a_worker_that_is_to_finish_on_one_node_gets_nothing_on_another(store: Store) -> None:
+    queues = queues_of(store)
+    names = [a_queue_on(node) for node in range(3)]
+    for name in names:
+        queues.put_queue(QueueSpec(name))
+        queues.queue(name).add(b"x")
+    (held,) = queues.queue(names[1]).lease(worker="w")
+    assert not queues.retire_worker("w", busy="finish")
+    assert not queues.retire_worker("w")  # asked by somebody who knows of nothing: that readmits nobody
+    for name in names:
+        with pytest.raises(WorkerRetiredError):
+            queues.queue(name).lease(worker="w")
+    queues.queue(names[1]).delete(held)
+    assert queues.retire_worker("w", busy="finish")
 
 
 def test_a_waiter_is_woken_on_every_node(store: Store, cluster: Cluster) -> None:

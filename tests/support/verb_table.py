@@ -41,6 +41,7 @@ VERBS: dict[str, Act] = {
     "delete queue": lambda on: on.queues.delete_queue(on.queue.name),
     "release worker": lambda on: on.queues.release_worker(on.worker),
     "retire worker": lambda on: on.queues.retire_worker(f"retired on {on.queue.name}"),
+    "let worker finish": lambda on: on.queues.retire_worker(on.worker, busy="finish"),
     "lead": lambda on: on.queues.lead(on.queue.name, "me", seconds=60.0),
     "stats": lambda on: on.queue.stats(),
     "observe": lambda on: on.queues.observe(on.queue.name),
