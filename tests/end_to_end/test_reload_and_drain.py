@@ -116,6 +116,27 @@ def test_queues_that_are_new_in_the_file_are_made_by_a_reload_and_shown_by_plan(
         queues.close()
 
 
+def test_a_pool_that_an_operator_scales_down_cuts_no_task_short(crew: Crew, towline: Commands) -> None:
+    crew.write(workers=3, colour="red")
+    crew.settings.write_text(crew.settings.read_text().replace("grace: 30s", "grace: 300ms"))
+    crew.start()
+    queues = crew.queues()
+    queue = queues.queue("jobs")
+    try:
+        crew.add(queue, 3, seconds=6.0)
+        eventually(lambda: queue.stats().in_flight == 3, seconds=60)
+        assert towline("scale", "crew", "1", "--for", "10m").code == 0
+        eventually(lambda: len(crew.logged("worker.finishing")) == 2, seconds=60)
+        eventually(lambda: queue.stats().deleted_total == 3, seconds=60)
+        eventually(lambda: len(crew.workers()) == 1, seconds=60)
+        done = crew.done(queue)
+        assert (done.lost, done.twice, done.released, done.expired) == (0, 0, 0, 0)
+        assert not crew.logged("worker.killed", "worker.draining")
+        assert {entry["held"] for entry in crew.logged("worker.reaped")} == {0}
+    finally:
+        queues.close()
+
+
 def test_a_supervisor_that_hangs_does_not_answer_in_time(crew: Crew, towline: Commands) -> None:
     pid = crew.start()
     os.kill(pid, signal.SIGSTOP)
