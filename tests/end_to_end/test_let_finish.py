@@ -81,8 +81,8 @@ def a_window(*, closes_in_seconds: float, **workers: int) -> dict[str, object]:
 def test_a_pool_that_is_made_smaller_cuts_nobody_short(site: Site, by: str) -> None:
     pool = {**SHORT_OF_GRACE, "workers": {"min": 3, "max": 3}}
     if by == "window":
-        window = a_window(closes_in_seconds=12, min=3, max=3)
-        pool = {**pool, "workers": {"max": 1}, "schedule": [window]}
+        window = a_window(closes_in_seconds=3_000, min=3, max=3)
+        pool = {**pool, "workers": {"min": 1, "max": 1}, "schedule": [window]}
     site.write(resize=pool)
     site.start()
     begin(site, 3)
@@ -91,7 +91,9 @@ def test_a_pool_that_is_made_smaller_cuts_nobody_short(site: Site, by: str) -> N
         reload(site, resize={**pool, "workers": {"min": 1, "max": 1}})
     elif by == "reload, removed":
         reload(site)
-    elif by == "scale":
+    elif by == "window":
+        reload(site, resize={**pool, "schedule": [a_window(closes_in_seconds=3, min=3, max=3)]})
+    else:
         scaled_to(site, 1)
     eventually(lambda: len(site.told("worker.finishing")) == 3 - stay, seconds=LONG_SECONDS)
     outlast_the_grace(site)

@@ -123,7 +123,8 @@ def test_a_pool_that_an_operator_scales_down_cuts_no_task_short(crew: Crew, towl
     queues = crew.queues()
     queue = queues.queue("jobs")
     try:
-        crew.add(queue, 3, seconds=6.0)
+        eventually(lambda: crew.capacity() and crew.capacity()[-1][1] == 3, seconds=60)
+        crew.add(queue, 3, seconds=8.0)
         eventually(lambda: queue.stats().in_flight == 3, seconds=60)
         assert towline("scale", "crew", "1", "--for", "10m").code == 0
         eventually(lambda: len(crew.logged("worker.finishing")) == 2, seconds=60)
