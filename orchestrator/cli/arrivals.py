@@ -4,15 +4,15 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from orchestrator.project import Project
 from orchestrator.workloads.arrival_file import read_arrivals
 from orchestrator.workloads.errors import WorkloadError
-from orchestrator.workloads.lifecycle_log import Recorded, read_lifecycle
+from orchestrator.workloads.lifecycle_log import LogFilter, Recorded, read_lifecycle
 from orchestrator.workloads.services import ServiceTimes
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -22,13 +22,12 @@ BYTE_ORDER_MARK: Final = "\ufeff"
 """Spreadsheets write one before the first column's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFilter:
-    """Which tasks of a lifecycle log."""
-
-    queue: str | None = None
-    tags: frozenset[str] | None = None
-    untagged: bool = False
+def log_files(project: Project) -> list[Path]:
+    """The lifecycle log of a project, as far as it is there: the file that logrotate left, then the one of now."""
+    if project.queue_file.log is None:
+        return []
+    log = project.directory / project.queue_file.log
+    return [path for path in (log.with_name(f"{log.name}.1"), log) if path.exists()]
 
 
 @contextmanager
@@ -60,15 +59,7 @@ def read_files(
         first = next(lines, "").removeprefix(BYTE_ORDER_MARK)
         everything = chain([first], lines) if first else iter(())
         if first.lstrip().startswith("{"):
-            return read_lifecycle(
-                everything,
-                name=name,
-                rng=rng,
-                queue=wanted.queue,
-                tags=wanted.tags,
-                untagged=wanted.untagged,
-                since=since,
-            )
+            return read_lifecycle(everything, name=name, rng=rng, wanted=wanted, since=since)
         if len(paths) > 1:
             raise WorkloadError("several files make one lifecycle log, not one CSV file", where=name, fix="give one")
         workload = read_arrivals(everything, name=name, rng=rng, service=service, slot_seconds=slot_seconds)

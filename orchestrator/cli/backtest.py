@@ -1,21 +1,19 @@
 """`towline backtest`: the arrivals of the running system's own log, with its pools as they are or might be."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import click
 
-from orchestrator.cli.arrivals import read_files
+from orchestrator.cli.arrivals import log_files, read_files
 from orchestrator.cli.candidates import Chosen, candidates_of, chosen_pools, parsed_slos, real_of, world_of
 from orchestrator.cli.project_file import state_of
 from orchestrator.cli.simulate import parsed_rules, studied, study_options
 from orchestrator.cli.study_output import show
 from orchestrator.clock import SystemClock
 from orchestrator.project import DEFAULT_FILE, Project
-from orchestrator.simulation.results import quantile
 from orchestrator.workloads.lifecycle_log import Recorded
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -81,20 +79,15 @@ def backtest(
 
 def _recorded(one: Chosen, rng: Random, *, since: float) -> Recorded:
     project = _project_of(one)
-    named = project.queue_file.log
-    if named is None:
+    if project.queue_file.log is None:
         fix = "write `log: events.jsonl` and `lifecycle: task` there, and let it run for a while"
         raise CommandError("the settings file names no lifecycle log", code=exits.NO_INPUT, fix=fix)
-    log = project.directory / named
-    older = log.with_name(f"{log.name}.1")  # as logrotate leaves it
-    paths: Sequence[Path] = [older, log] if older.exists() else [log]
+    paths = log_files(project) or [project.directory / project.queue_file.log]
     return read_files(paths, rng=rng, service=None, slot_seconds=None, wanted=one.wanted, since=since)
 
 
 def _real(one: Chosen, recorded: Recorded, *, since: float) -> dict[str, float]:
-    waits = recorded.waits
-    quantiles = {f"wait_p{share:.0f}": quantile(waits, share / 100) for share in (50.0, 95.0, 99.0)}
-    real = real_of(waits, slo=one.spec.slo, quantiles=quantiles)
+    real = real_of(recorded.waits, slo=one.spec.slo)
     deaths = state_of(_project_of(one)).read_deaths(limit=MAX_DEATHS)
     lived = [_lived_seconds(death, since=since) for death in deaths if death.get("pool") == one.spec.name]
     return real | ({"worker_seconds": math.fsum(lived)} if lived else {})

@@ -1,18 +1,19 @@
 """Which pools a simulation tries, and in which world: settings files, flags, and what a supervisor has learned."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from orchestrator.cli.arrivals import LogFilter
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.config import PoolSpec
 from orchestrator.policy import PolicyState
 from orchestrator.project import DEFAULT_FILE, Project
+from orchestrator.simulation.results import quantile
 from orchestrator.simulation.study import Candidate
 from orchestrator.simulation.workload import World
+from orchestrator.workloads.lifecycle_log import LogFilter
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.mistakes import did_you_mean
@@ -141,10 +142,20 @@ def world_of(chosen: Sequence[Chosen], *, startup: str | None, cores: int | None
     return world, notes
 
 
-def real_of(waits: Sequence[float], *, slo: float, quantiles: Mapping[str, float]) -> dict[str, float]:
-    """What a recorded run came to: its late share and the quantiles of its waits."""
+def real_of(waits: Sequence[float], *, slo: float) -> dict[str, float]:
+    """What a recorded run came to, under the names that a simulated one has; `waits` are in order, at least one."""
     late = sum(1 for seconds in waits if seconds > slo)
-    return {"slo_seconds": slo, "late_share": late / len(waits), **quantiles}
+    p99 = quantile(waits, 0.99)
+    return {
+        "slo_seconds": slo,
+        "late_share": late / len(waits),
+        "p99_over_slo": p99 / slo,
+        "worst_over_slo": waits[-1] / slo,
+        "wait_p50": quantile(waits, 0.50),
+        "wait_p95": quantile(waits, 0.95),
+        "wait_p99": p99,
+        "wait_max": waits[-1],
+    }
 
 
 def _seconds_list(text: str, *, option: str) -> list[float]:

@@ -9,14 +9,14 @@ from typing import Final
 
 import click
 
-from orchestrator.cli.arrivals import LogFilter, read_files, told_as_failure
+from orchestrator.cli.arrivals import read_files, told_as_failure
 from orchestrator.cli.candidates import Chosen, candidates_of, chosen_pools, parsed_slos, world_of
 from orchestrator.cli.study_output import end_progress, progress_of, show
 from orchestrator.model import MAX_WORKERS
 from orchestrator.simulation.rules import RULES
 from orchestrator.simulation.study import Candidate, Row, study
 from orchestrator.simulation.workload import Workload, World
-from orchestrator.workloads.lifecycle_log import Recorded
+from orchestrator.workloads.lifecycle_log import LogFilter, Recorded
 from orchestrator.workloads.services import ServiceTimes
 from orchestrator.workloads.shapes import shaped
 from queue_core.cli import exits

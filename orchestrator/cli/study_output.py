@@ -57,6 +57,8 @@ def show(
         "WHAT",
         ">SLO",
         ">LATE",
+        ">P99/SLO",
+        ">WORST/SLO",
         ">P50",
         ">P95",
         ">P99",
@@ -97,13 +99,15 @@ def _lines(rows: Sequence[Row]) -> list[tuple[object, ...]]:
             told.add(result.slo_seconds)
             yardstick = row.hindsight
             hours = f"{yardstick.worker_seconds / 3600:.2f}"
-            shown = (f"{result.slo_seconds:g}s", "0.00%", "", "", "", hours, "1.00x", yardstick.starts, "", "")
+            shown = (f"{result.slo_seconds:g}s", "0.00%", "", "", "", "", "", hours, "1.00x", yardstick.starts, "", "")
             lines.append(("(hindsight)", *shown))
         lines.append(
             (
                 row.name,
                 f"{result.slo_seconds:g}s",
                 f"{result.late_share:.2%}",
+                f"{result.p99_over_slo:.2f}",
+                f"{result.worst_over_slo:.2f}",
                 shown_seconds(result.wait_p50),
                 shown_seconds(result.wait_p95),
                 shown_seconds(result.wait_p99),
@@ -120,9 +124,10 @@ def _lines(rows: Sequence[Row]) -> list[tuple[object, ...]]:
 def _real_line(real: Mapping[str, float] | None) -> list[tuple[object, ...]]:
     if real is None:
         return []
+    late = f"{real['late_share']:.2%}", f"{real['p99_over_slo']:.2f}", f"{real['worst_over_slo']:.2f}"
     waits = [shown_seconds(real[name]) for name in ("wait_p50", "wait_p95", "wait_p99")]
     hours = f"{real['worker_seconds'] / 3600:.2f}" if "worker_seconds" in real else "-"
-    return [("(as it was)", f"{real['slo_seconds']:g}s", f"{real['late_share']:.2%}", *waits, hours, "", "", "", "")]
+    return [("(as it was)", f"{real['slo_seconds']:g}s", *late, *waits, hours, "", "", "", "")]
 
 
 def _record(
@@ -161,4 +166,8 @@ def _result_record(result: Result) -> dict[str, object]:
     }
     for name in ("scaler", "sizes"):
         del told[name]
-    return told | {"changes_per_hour": round(result.changes_per_hour, 3)}
+    return told | {
+        "p99_over_slo": round(result.p99_over_slo, 4),
+        "worst_over_slo": round(result.worst_over_slo, 4),
+        "changes_per_hour": round(result.changes_per_hour, 3),
+    }

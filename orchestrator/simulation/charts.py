@@ -32,7 +32,7 @@ def terminal_chart(workload: Workload, rows: Sequence[Row], *, columns: int, hei
     rates = arrivals_over(workload.ready_at, end_at=end_at, slots=slots)
     lines = ["", "arrivals per second", *_blocks(rates, max(rates), height)]
     for row in rows:
-        lines += ["", f"{_titled(row)}: workers"]
+        lines += ["", f"{_titled(row)}: workers ({_lateness(row)})"]
         lines += _blocks(workers_over(row.result.sizes, end_at=end_at, slots=slots), most, height)
     marks = [_clock(end_at * share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     axis = "".join(mark.ljust(slots // 4) for mark in marks[:-1]) + marks[-1]
@@ -66,17 +66,17 @@ def svg_chart(workload: Workload, rows: Sequence[Row], *, title: str) -> str:
         ' font-family="system-ui, sans-serif" font-size="12" fill="#212529">',
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="12" y="24" font-size="16" font-weight="600">{escape(title)}</text>',
-        *_panel(0, "arrivals/s", "", rates, max(rates), _ARRIVALS),
+        *_panel(0, "arrivals/s", (), rates, max(rates), _ARRIVALS),
     ]
     for place, row in enumerate(rows, 1):
         workers = workers_over(row.result.sizes, end_at=end_at, slots=_SLOTS)
-        told = f"{row.result.worker_seconds / 3600:.2f} h, {row.result.late_share:.2%} late"
+        told = (f"{row.result.worker_seconds / 3600:.2f} h", *_lateness(row).split(", "))
         parts += _panel(place, _titled(row), told, workers, most, _TOWLINE if row.is_towline else _RULE)
     parts += _time_axis(height - 14, end_at)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _panel(place: int, name: str, told: str, values: Sequence[float], most: float, colour: str) -> list[str]:
+def _panel(place: int, name: str, told: Sequence[str], values: Sequence[float], most: float, colour: str) -> list[str]:
     top = _TOP + place * (_PANEL + _GAP)
     bottom, most = top + _PANEL, most or 1.0
     step = (_WIDTH - _LEFT - _RIGHT) / len(values)
@@ -87,7 +87,10 @@ def _panel(place: int, name: str, told: str, values: Sequence[float], most: floa
     points.append(f"L{_WIDTH - _RIGHT},{bottom}Z")
     return [
         f'<text x="12" y="{top + 14}" font-weight="600">{escape(_cut(name))}</text>',
-        f'<text x="12" y="{top + 30}" fill="#495057" font-size="11">{escape(told)}</text>',
+        *(
+            f'<text x="12" y="{top + 30 + 14 * line}" fill="#495057" font-size="11">{escape(text)}</text>'
+            for line, text in enumerate(told)
+        ),
         f'<text x="{_LEFT - 6}" y="{top + 8}" text-anchor="end" fill="#495057" font-size="10">{most:.3g}</text>',
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#ced4da"/>',
         f'<path d="{"".join(points)}" fill="{colour}" fill-opacity="0.35" stroke="{colour}" stroke-width="1"/>',
@@ -106,6 +109,12 @@ def _time_axis(y: int, end_at: float) -> list[str]:
 
 def _titled(row: Row) -> str:
     return f"{row.name} at {row.result.slo_seconds:g} s" if row.is_towline else row.name
+
+
+def _lateness(row: Row) -> str:
+    """How many were late, and how late."""
+    result = row.result
+    return f"{result.late_share:.2%} late, p99 {result.p99_over_slo:.2f} slo, worst {result.worst_over_slo:.2f} slo"
 
 
 def _cut(name: str) -> str:

@@ -13,7 +13,8 @@ _ROUNDING: float = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run. Waits are those before the lease that ended a task's stay, in seconds.
+    """One run. Waits are those before the lease that ended a task's stay, in seconds; a task that is still ready at
+    the end has waited until then.
 
     `late_share` counts tasks that waited longer than the slo, or never ended. `worker_seconds` are from spawn to exit;
     `grew` and `shrank` count turns; `sizes` has the number of workers from each instant at which it changed.
@@ -40,6 +41,16 @@ class Result:
     sizes: Sequence[tuple[float, int]] = ()
 
     @property
+    def p99_over_slo(self) -> float:
+        """The 99th percentile of the waits, in slos."""
+        return self.wait_p99 / self.slo_seconds
+
+    @property
+    def worst_over_slo(self) -> float:
+        """The longest wait, in slos."""
+        return self.wait_max / self.slo_seconds
+
+    @property
     def changes_per_hour(self) -> float:
         """Turns that changed the size of the pool, per hour."""
         return (self.grew + self.shrank) * 3600.0 / self.ended_at if self.ended_at else 0.0
@@ -49,9 +60,10 @@ def result_of(
     pool: SimulatedPool, workload: Workload, *, scaler: str, slo_seconds: float, grew: int, shrank: int
 ) -> Result:
     """The result of a pool whose time is over; workers that are left cost until now."""
-    waits = sorted(pool.waits)
-    unfinished = workload.tasks - len(waits)
-    late = len(waits) - bisect_right(waits, slo_seconds + _ROUNDING) + unfinished
+    ended = sorted(pool.waits)
+    unfinished = workload.tasks - len(ended)
+    late = len(ended) - bisect_right(ended, slo_seconds + _ROUNDING) + unfinished
+    waits = sorted([*ended, *pool.waited_seconds(range(1, len(pool.ready) + 1))]) if pool.ready else ended
     return Result(
         scaler=scaler,
         slo_seconds=slo_seconds,

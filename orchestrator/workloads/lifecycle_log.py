@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -30,13 +30,33 @@ class Recorded:
 
     `waits` are the seconds before the lease that ended each task's stay; `begins_at` is the epoch second at which the
     workload's time begins (None: nothing says); `unfinished` tasks were not over at the log's end, and take as long as
-    others did.
+    others did; `left_out` came before the newest that were asked for.
     """
 
     workload: Workload
     waits: tuple[float, ...] = ()
     begins_at: float | None = None
     unfinished: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """Which tasks of a lifecycle log: of `queue` (None: the log must be of one), with one of `tags`, or without any."""
+
+    queue: str | None = None
+    tags: frozenset[str] | None = None
+    untagged: bool = False
+
+    def takes(self, event: Mapping[str, object]) -> bool:
+        """Whether an event is of one of these tasks."""
+        if self.queue is not None and event.get("queue") != self.queue:
+            return False
+        tag = event.get("tag")
+        return tag is None if self.untagged else self.tags is None or tag in self.tags
+
+
+EVERYTHING: Final = LogFilter()
 
 
 @dataclass(slots=True)
@@ -94,9 +114,7 @@ def read_lifecycle(
     *,
     name: str,
     rng: Random,
-    queue: str | None = None,
-    tags: frozenset[str] | None = None,
-    untagged: bool = False,
+    wanted: LogFilter = EVERYTHING,
     since: float = -math.inf,
 ) -> Recorded:
     """The tasks of a lifecycle log, a JSON object a line, as `lifecycle: task` writes it.
@@ -104,31 +122,53 @@ def read_lifecycle(
     Args:
         lines: of one log, or of several in their order.
         name: the log's, for mistakes.
-        queue: of this queue only; left out: the log must be of one queue.
-        tags: with one of these tags only. `untagged`: without a tag only.
+        wanted: these tasks only.
         since: tasks that could be leased from this epoch second on.
 
     Raises `WorkloadError`.
     """
     reading, queues = _Reading(), set()
     for event in _events(lines, name):
-        if queue is not None and event.get("queue") != queue:
-            continue
-        if "task" not in event:
-            told = "the log tells calls, not tasks (lifecycle: batch)"
-            raise WorkloadError(told, where=name, fix="write `lifecycle: task` in the settings file, and record anew")
-        tag = event.get("tag")
-        if (untagged and tag is not None) or (tags is not None and tag not in tags):
-            continue
-        queues.add(event.get("queue"))
-        reading.take(event)
+        if wanted.takes(event):
+            queues.add(event.get("queue"))
+            reading.take(event)
     if len(queues) > 1:
         told = f"the log has {len(queues)} queues: {', '.join(sorted(map(str, queues)))[:200]}"
         raise WorkloadError(told, where=name, fix="choose one with --queue")
     return _recorded(reading, name=name, rng=rng, since=since)
 
 
-def _recorded(reading: _Reading, *, name: str, rng: Random, since: float) -> Recorded:
+def read_lifecycles(
+    lines: Iterable[str], *, name: str, rng: Random, wanted: Mapping[str, LogFilter], since: float, newest: int
+) -> Mapping[str, Recorded]:
+    """The tasks of several pools, in one pass through a log; a pool of which no task came and went is left out.
+
+    Args:
+        lines: as `read_lifecycle` takes them; also `name` and `since`.
+        wanted: each pool's tasks, by its name; each filter names a queue.
+        newest: so many of each pool's tasks, the newest, at most.
+
+    Raises `WorkloadError`.
+    """
+    readings = {pool: _Reading() for pool in wanted}
+    by_queue: dict[object, list[tuple[LogFilter, _Reading]]] = {}
+    for pool, one in wanted.items():
+        by_queue.setdefault(one.queue, []).append((one, readings[pool]))
+    for event in _events(lines, name):
+        for one, reading in by_queue.get(event.get("queue"), ()):
+            if one.takes(event):
+                reading.take(event)
+    return {
+        pool: _recorded(reading, name=pool, rng=rng, since=since, newest=newest)
+        for pool, reading in readings.items()
+        if any(task.ready_at >= since for task in reading.past)
+    }
+
+
+def _recorded(reading: _Reading, *, name: str, rng: Random, since: float, newest: int | None = None) -> Recorded:
+    ready = sorted(task.ready_at for task in (*reading.past, *reading.present.values()) if task.ready_at >= since)
+    left_out = 0 if newest is None else max(0, len(ready) - newest)
+    since = ready[left_out] if left_out else since
     past = [task for task in reading.past if task.ready_at >= since]
     rest = [task for task in reading.present.values() if task.ready_at >= since]
     if not past:
@@ -145,7 +185,8 @@ def _recorded(reading: _Reading, *, name: str, rng: Random, since: float) -> Rec
         added_at=[task.added_at - begins_at for task in everything],
         failures=[task.failures for task in everything],
     )
-    return Recorded(workload, tuple(sorted(task.waited_seconds for task in past)), begins_at, len(rest))
+    waits = tuple(sorted(task.waited_seconds for task in past))
+    return Recorded(workload, waits, begins_at, len(rest), left_out)
 
 
 def _events(lines: Iterable[str], name: str) -> Iterator[dict[str, object]]:
@@ -162,8 +203,12 @@ def _events(lines: Iterable[str], name: str) -> Iterator[dict[str, object]]:
                 return  # the last line, cut by a crash
             told = f"not an event of a lifecycle log: {line.strip()[:60]!r}"
             raise WorkloadError(told, where=f"{name}:{number}", fix="give a log that `log:` of the settings file names")
-        if event["event"] in _TASK_EVENTS:
-            yield event
+        if event["event"] not in _TASK_EVENTS:
+            continue
+        if "task" not in event:
+            told = "the log tells calls, not tasks (lifecycle: batch)"
+            raise WorkloadError(told, where=name, fix="write `lifecycle: task` in the settings file, and record anew")
+        yield event
     if not number:
         raise WorkloadError("the log is empty", where=name, fix="let some tasks be done first")
 

@@ -7,7 +7,8 @@ policy over the same seeds. Worker-seconds are compared by their means over the 
 within three standard errors of the two means' difference, where those are more); late shares within 0.3 points; the
 clairvoyant schedules within 1 %. Exit code 1 when a scenario does not.
 
-Changes and starts are shown, not compared. What is not alike, and cannot be made so through the outside's interface:
+Waits, changes and starts are shown, not compared. What is not alike, and cannot be made so through the outside's
+interface:
 
 - Both draw starts from one distribution, but not in one order, and their turns do not fall on the same instants: an
   outside turn that is due at once, or is a turn after one that was, comes up to a tenth of a turn late (see
@@ -56,10 +57,12 @@ _RULES: Final = {
 
 @dataclass(frozen=True)
 class Figures:
-    """One run of either: worker-seconds, the share of late tasks, changes of size, starts."""
+    """One run of either: worker-seconds, the share of late tasks, waits in slos, changes of size, starts."""
 
     cost: float
     late: float
+    p99_over_slo: float
+    worst_over_slo: float
     changes: float
     starts: float
 
@@ -76,7 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     outside = _loaded(options.simulator)
     chosen = options.only.split(",") if options.only else None
-    print(f"{'scenario':<10} {'what':<16} {'worker-hours':>20} {'':>7} {'late':>15} {'changes':>13} {'starts':>13}")
+    print(
+        f"{'scenario':<10} {'what':<16} {'worker-hours':>20} {'':>7} {'late':>15} {'p99/slo':>13} {'worst/slo':>13} "
+        f"{'changes':>13} {'starts':>13}"
+    )
     agree = True
     for scenario in _scenarios(outside, options.suite, options.traces):
         if chosen is None or scenario.name.rstrip("*") in chosen:
@@ -122,11 +128,15 @@ def _agree(outside: ModuleType, scenario, name: str, policy: type, seeds: range)
     is_close = abs(cost[1] - cost[0]) <= max(COST_SHARE * cost[0], _ERRORS * error) and (
         abs(late[1] - late[0]) <= max(LATE_SHARE, _ERRORS * _late_error(theirs, ours))
     )
+    p99 = [_mean([run.p99_over_slo for run in runs]) for runs in (theirs, ours)]
+    worst = [_mean([run.worst_over_slo for run in runs]) for runs in (theirs, ours)]
     changes = [_mean([run.changes for run in runs]) for runs in (theirs, ours)]
     starts = [_mean([run.starts for run in runs]) for runs in (theirs, ours)]
     print(
         f"{scenario.name:<10} {name:<16} {_pair(cost[0] / 3600, cost[1] / 3600)} {_percent(away)} "
-        f"{late[0]:>7.2%} {late[1]:>7.2%} {changes[0]:>6.0f} {changes[1]:>6.0f} {starts[0]:>6.0f} {starts[1]:>6.0f}"
+        f"{late[0]:>7.2%} {late[1]:>7.2%} "
+        f"{p99[0]:>6.2f} {p99[1]:>6.2f} {worst[0]:>6.2f} {worst[1]:>6.2f} "
+        f"{changes[0]:>6.0f} {changes[1]:>6.0f} {starts[0]:>6.0f} {starts[1]:>6.0f}"
         f"{'' if is_close else '   DIFFERS'}",
         flush=True,
     )
@@ -135,14 +145,23 @@ def _agree(outside: ModuleType, scenario, name: str, policy: type, seeds: range)
 
 def _theirs(outside: ModuleType, scenario, policy: type, seed: int) -> Figures:
     told = outside.simulate(scenario, policy(outside.Cfg(scenario)), seed)
-    return Figures(told["worker_s"], told["viol"] / 100, told["actions"], told["starts"])
+    slo = scenario.slo
+    waits = told["p99"] / slo, told["max"] / slo
+    return Figures(told["worker_s"], told["viol"] / 100, *waits, told["actions"], told["starts"])
 
 
 def _ours(scenario, name: str, seed: int) -> Figures:
     result = simulate(
         _workload(scenario), _world(scenario), _scaler(scenario, name), slo_seconds=scenario.slo, seed=seed
     )
-    return Figures(result.worker_seconds, result.late_share, result.grew + result.shrank, result.starts)
+    return Figures(
+        result.worker_seconds,
+        result.late_share,
+        result.p99_over_slo,
+        result.worst_over_slo,
+        result.grew + result.shrank,
+        result.starts,
+    )
 
 
 def _scaler(scenario, name: str) -> Scaler:

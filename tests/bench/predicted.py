@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from orchestrator.cli.arrivals import LogFilter, read_files
+from orchestrator.cli.arrivals import read_files
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.config import PoolSpec
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
@@ -35,7 +35,7 @@ from orchestrator.simulation.run import simulate
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.series import workers_over
 from orchestrator.simulation.workload import World
-from orchestrator.workloads.lifecycle_log import Recorded
+from orchestrator.workloads.lifecycle_log import LogFilter, Recorded
 from orchestrator.workloads.services import ServiceTimes
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.errors import StoreUnavailableError
@@ -66,12 +66,14 @@ pools:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Worker-seconds, late tasks and starts of a run, real or predicted."""
+    """Worker-seconds, late tasks, waits in slos and starts of a run, real or predicted."""
 
     worker_seconds: float
     late_share: float
     starts: float
     wait_p95: float
+    p99_over_slo: float
+    worst_over_slo: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,9 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args(arguments)
     heads = (("run", -5), ("tasks", 6), ("starts take", 12), ("worker-seconds", 24), ("", 7), ("late", 15), ("p95", 13))
-    print(
-        " ".join(f"{head:<{-width}}" if width < 0 else f"{head:>{width}}" for head, width in (*heads, ("starts", 11)))
-    )
+    heads += (("p99/slo", 11), ("worst/slo", 11), ("starts", 11))
+    print(" ".join(f"{head:<{-width}}" if width < 0 else f"{head:>{width}}" for head, width in heads))
     is_right = True
     for repeat in range(1, options.repeats + 1):
         with tempfile.TemporaryDirectory(prefix="towline-predicted-") as name:
@@ -172,6 +173,7 @@ def _compare(folder: Path, repeat: int, ends_at: float) -> bool:
         f"{repeat:<5} {recorded.workload.tasks:>6} {statistics.mean(starts):>10.2f} s "
         f"{real.worker_seconds:>11.1f} {told.worker_seconds:>12.1f} {away:>+7.1%} "
         f"{real.late_share:>7.2%} {told.late_share:>7.2%} {real.wait_p95:>6.1f} {told.wait_p95:>6.1f} "
+        f"{real.p99_over_slo:>5.2f} {told.p99_over_slo:>5.2f} {real.worst_over_slo:>5.2f} {told.worst_over_slo:>5.2f} "
         f"{real.starts:>5.0f} {told.starts:>5.1f}{'' if is_right else '   OFF'}",
         flush=True,
     )
@@ -183,7 +185,8 @@ def _real(folder: Path, recorded: Recorded, spec: PoolSpec, ends_at: float) -> O
     lives = [(float(str(death["at"])), float(str(death["lived_seconds"]))) for death in deaths]
     lived = math.fsum(max(0.0, min(at, ends_at) - (at - seconds)) for at, seconds in lives)
     late = sum(1 for seconds in recorded.waits if seconds > spec.slo) / len(recorded.waits)
-    return Outcome(lived, late, len(lives), quantile(recorded.waits, 0.95))
+    p99, worst = quantile(recorded.waits, 0.99) / spec.slo, recorded.waits[-1] / spec.slo
+    return Outcome(lived, late, len(lives), quantile(recorded.waits, 0.95), p99, worst)
 
 
 def _predicted(recorded: Recorded, spec: PoolSpec, starts: Sequence[float], ends_at: float) -> Outcome:
@@ -199,6 +202,8 @@ def _predicted(recorded: Recorded, spec: PoolSpec, starts: Sequence[float], ends
         statistics.mean(run.late_share for run in runs),
         statistics.mean(run.starts for run in runs),
         statistics.mean(run.wait_p95 for run in runs),
+        statistics.mean(run.p99_over_slo for run in runs),
+        statistics.mean(run.worst_over_slo for run in runs),
     )
 
 

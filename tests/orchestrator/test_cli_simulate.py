@@ -1,6 +1,7 @@
 """`towline simulate` and `towline backtest`, as they are typed."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from typing import cast
 
@@ -127,9 +128,12 @@ def test_a_backtest_sets_the_settings_against_what_was(ran: Commands) -> None:
     assert report["real"] == {
         "slo_seconds": 30.0,
         "late_share": 0.05,
+        "p99_over_slo": pytest.approx(25.49 / 30.0, abs=1e-4),
+        "worst_over_slo": pytest.approx(31.0 / 30.0, abs=1e-4),
         "wait_p50": 2.0,
         "wait_p95": pytest.approx(3.45),
         "wait_p99": pytest.approx(25.49),
+        "wait_max": 31.0,
         "worker_seconds": 120.0,
     }
     assert [row["name"] for row in cast("list[dict[str, object]]", report["rows"])] == ["resize", "one-per-task"]
@@ -140,6 +144,22 @@ def test_a_backtest_shows_every_pool_and_only_the_time_asked_for(ran: Commands) 
     assert told.code == exits.OK
     assert told.out.count("(as it was)") == 2
     assert ran("backtest", "--since", "1s").code == exits.BAD_DATA
+
+
+def test_how_late_is_shown_beside_how_many(ran: Commands) -> None:
+    told = ran("backtest", "--since", "1h", "--pool", "resize", "--rules", "one-per-task", "--chart", "--svg", "a.svg")
+    assert told.code == exits.OK, told.err
+    heads = told.out[told.out.index("WHAT") :].splitlines()[0].split()
+    assert heads[2:5] == ["LATE", "P99/SLO", "WORST/SLO"]
+    assert "(as it was)   30s  5.00%     0.85       1.03  2.0s" in told.out
+    assert re.search(r"^resize at 30 s: workers \(\d\.\d\d% late, p99 ", told.out, re.MULTILINE)
+    assert re.search(r">p99 \d\.\d\d slo<.*>worst \d\.\d\d slo<", (ran.folder / "a.svg").read_text(), re.DOTALL)
+    report = cast(
+        "dict[str, list[dict[str, float]]]", ran("backtest", "--since", "1h", "--pool", "resize", "--json").json
+    )
+    for row in report["rows"]:
+        assert row["worst_over_slo"] == pytest.approx(row["wait_max"] / 30.0, abs=1e-4)
+        assert row["p99_over_slo"] == pytest.approx(row["wait_p99"] / 30.0, abs=1e-4)
 
 
 def test_charts_are_drawn_on_the_terminal_and_to_a_file(towline: Commands) -> None:

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.config import PoolSpec
 from orchestrator.simulation.results import Result
 from orchestrator.simulation.rules import RULES, RuleScaler, Told, told_of
-from orchestrator.simulation.run import COOL_DOWN_SECONDS, simulate
+from orchestrator.simulation.run import COOL_DOWN_SECONDS, GIVE_UP_SECONDS, simulate
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.workload import Workload, World, workload_of
 from tests.support.fleet_builders import a_pool
@@ -98,6 +98,19 @@ def test_tasks_that_fail_come_back_and_are_done() -> None:
     workload = tasks_of([float(at) for at in range(200)], failures=[index % 2 for index in range(200)])
     result = run(workload, a_pool(most=20))
     assert (result.unfinished, result.dead) == (0, 0)
+
+
+def test_tasks_that_nobody_ever_did_have_waited_until_the_end() -> None:
+    result = run(tasks_of([0.0, 30.0]), a_pool(slo=60.0), world=World(cores=CORES, no_start_until=math.inf))
+    assert (result.unfinished, result.late_share) == (2, 1.0)
+    assert result.worst_over_slo >= GIVE_UP_SECONDS / 60.0
+    assert result.p99_over_slo == pytest.approx(result.worst_over_slo, rel=0.01)
+
+
+def test_how_late_is_told_in_slos() -> None:
+    result = run(tasks_of([0.0] * 8, service=10.0), a_pool(slo=20.0, most=1))
+    assert result.worst_over_slo == result.wait_max / 20.0 > 3.0
+    assert 1.0 < result.p99_over_slo <= result.worst_over_slo
 
 
 def test_tasks_with_an_eta_start_nobody_before_it() -> None:

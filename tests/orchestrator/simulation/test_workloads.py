@@ -1,6 +1,7 @@
 """Arrivals from files, logs and shapes; and what is said about those that can't be used."""
 
 import json
+import math
 from collections.abc import Iterable
 from random import Random
 
@@ -9,7 +10,7 @@ import pytest
 from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload
 from orchestrator.workloads.arrival_file import read_arrivals
 from orchestrator.workloads.errors import WorkloadError
-from orchestrator.workloads.lifecycle_log import Recorded, read_lifecycle
+from orchestrator.workloads.lifecycle_log import LogFilter, Recorded, read_lifecycle, read_lifecycles
 from orchestrator.workloads.services import ServiceTimes
 from orchestrator.workloads.shapes import shaped
 from queue_core import events
@@ -36,8 +37,8 @@ def event(kind: str, at: float, task: str = "t1", *, queue: str = "thumbs", **mo
     return QueueEvent(kind, Instant(round((NOON + at) * SECOND)), queue, task, **more)
 
 
-def recorded(lines: Iterable[str], **more) -> Recorded:
-    return read_lifecycle(lines, name="events.jsonl", rng=Random(1), **more)
+def recorded(lines: Iterable[str], *, since: float = -math.inf, **more) -> Recorded:
+    return read_lifecycle(lines, name="events.jsonl", rng=Random(1), wanted=LogFilter(**more), since=since)
 
 
 def test_a_row_per_task_is_read_in_any_order_and_time_begins_with_the_first() -> None:
@@ -203,6 +204,33 @@ def test_only_the_tasks_asked_for_are_read() -> None:
     assert recorded(lines, queue="thumbs", untagged=True, since=NOON + 50).workload.tasks == 1
     with pytest.raises(WorkloadError, match="2 queues: mails, thumbs"):
         recorded(lines)
+
+
+def test_the_tasks_of_several_pools_are_read_in_one_pass_each_the_newest_of_its_own() -> None:
+    ended = {"held_seconds": 1.0, "waited_seconds": 0.5}
+    lines = log_of(
+        *(
+            event(kind, at, f"{queue}{tag}{at:.0f}", queue=queue, tag=tag, **more)
+            for at in range(0, 60, 10)
+            for queue, tag in (("thumbs", "resize"), ("thumbs", None), ("mails", None))
+            for kind, more in ((events.TASK_ADDED, {}), (events.TASK_DELETED, ended))
+        )
+    )
+    wanted = {
+        "resize": LogFilter("thumbs", frozenset({"resize"})),
+        "thumbs": LogFilter("thumbs"),
+        "mails": LogFilter("mails", untagged=True),
+        "other": LogFilter("other"),
+    }
+    found = read_lifecycles(lines, name="a.jsonl", rng=Random(1), wanted=wanted, since=NOON + 5.0, newest=8)
+    assert {pool: (one.workload.tasks, len(one.waits), one.left_out) for pool, one in found.items()} == {
+        "resize": (5, 5, 0),
+        "thumbs": (8, 8, 2),
+        "mails": (5, 5, 0),
+    }
+    assert found["thumbs"].begins_at == NOON + 20.0
+    alone = recorded(lines, queue="thumbs", tags=frozenset({"resize"}), since=NOON + 5.0)
+    assert found["resize"].waits == alone.waits
 
 
 def test_tasks_that_are_not_over_take_as_long_as_others_did() -> None:
