@@ -11,7 +11,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.fleet import Fleet, draining, examined, finishing, joined, killed, spawn_failed
 from orchestrator.launch import Launch
-from orchestrator.managed import ManagedPool, Outage
+from orchestrator.managed import Failure, ManagedPool, Outage
 from orchestrator.plan import Leave, Plan, Spawn
 from orchestrator.rollcall import is_external, released
 from orchestrator.runtime import Runtime, SpawnRequest
@@ -73,6 +73,7 @@ class Acts:
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
             pool.tally.failed_starts += 1
+            pool.last_failure = Failure(now, str(error))
             log.warning(
                 events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
             )

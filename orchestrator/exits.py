@@ -47,6 +47,9 @@ WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
 """Causes that lie in the worker, not in its host or its operator."""
 
 
+ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
+"""Causes that are no reason to look."""
+
 WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE})
 """Causes that say nothing of what the worker was working on: somebody asked it to end, or its queue was away."""
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from orchestrator.clock import Monotonic
+from orchestrator.concerns import Concern, concern_of
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
 from orchestrator.fleet import State
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
 from orchestrator.tally import Tally
+from orchestrator.waits import Recent
 
 Phase = Literal["starting", "leading", "standby", "draining", "stopping", "stopped"]
 
@@ -33,6 +35,7 @@ class PoolView:
     sample: QueueSample | None
     decision: Decision | None
     tally: Tally
+    concern: Concern | None
 
     @property
     def desired(self) -> int | None:
@@ -44,7 +47,12 @@ class PoolView:
     @property
     def oldest_seconds(self) -> float:
         """How long the oldest ready task had waited when last looked at; 0 when there was none."""
-        return max((w.age_seconds for w in self.sample.waiting), default=0.0) if self.sample else 0.0
+        return self.sample.oldest_seconds if self.sample else 0.0
+
+    @property
+    def waited(self) -> Recent:
+        """How long leases waited that began within the last hour."""
+        return self.tally.waits.recent(self.sample.at) if self.sample else Recent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +85,5 @@ def _pool(pool: ManagedPool, spec: PoolSpec) -> PoolView:
         sample=pool.sample,
         decision=pool.decision,
         tally=pool.tally.copy(),
+        concern=concern_of(pool),
     )

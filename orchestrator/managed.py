@@ -35,12 +35,21 @@ class Outage:
     retry_at: Monotonic
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker that went wrong, or a start that could not be begun: when, and in words."""
+
+    at: Monotonic
+    why: str
+
+
 @dataclass(slots=True)
 class ManagedPool:
     """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave.
 
     `effective` is the spec with the bounds of the moment and `conditions` what else there was, at the last decision.
-    `outage` is what kept its last worker from being started, when that was not its own fault.
+    `outage` is what kept its last worker from being started, when that was not its own fault; `last_failure` is the
+    last thing that was.
     `suspects` wait for a worker of their own, and `errands` have one, by its name.
     """
 
@@ -58,6 +67,7 @@ class ManagedPool:
     grace_seconds: float = LEAVING_GRACE_SECONDS
     told: tuple[object, ...] = ()
     outage: Outage | None = None
+    last_failure: Failure | None = None
     suspects: tuple[Suspect, ...] = ()
     errands: dict[str, Suspect] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)

@@ -80,3 +80,8 @@ class QueueSample:
     finished: tuple[FinishedLease, ...] = ()
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
     heard: dict[str, Present] = field(default_factory=dict)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest ready task has waited; 0 when there is none."""
+        return max((waiting.age_seconds for waiting in self.waiting), default=0.0)

@@ -11,7 +11,7 @@ from orchestrator.certificate import MAX_HELD_TOLD, certificate, told_fates, tol
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.exits import WITHOUT_FAULT, Cause, at_work
+from orchestrator.exits import ENDS_WELL, WITHOUT_FAULT, Cause, at_work
 from orchestrator.fleet import Death
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
@@ -22,7 +22,6 @@ log = structlog.get_logger()
 
 MAX_UNRELEASED: Final = 10_000
 MAX_READ: Final = 10_000
-_QUIET: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class Morgue:
     def certify(self, death: Death, ended: Exit) -> None:
         """Put a death on record: why, after how long, holding what, with which last words."""
         burial = self._buried(death.worker)
-        tell = log.info if death.cause in _QUIET else log.warning
+        tell = log.info if death.cause in ENDS_WELL else log.warning
         tell(
             events.WORKER_REAPED,
             pool=ended.pool,

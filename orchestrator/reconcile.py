@@ -12,9 +12,10 @@ from orchestrator.circumstances import Circumstances
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errands import Errands
+from orchestrator.exits import ENDS_WELL
 from orchestrator.fleet import Fleet, Memory, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
-from orchestrator.managed import AT_ONCE, ManagedPool, state_of
+from orchestrator.managed import AT_ONCE, Failure, ManagedPool, state_of
 from orchestrator.morgue import End, Morgue
 from orchestrator.plan import Leave
 from orchestrator.rollcall import without_external
@@ -171,6 +172,8 @@ class Reconciler:
         held = self._morgue.held(ended.worker)
         pool.fleet, death = exited(pool.fleet, ended, now=now, held=held)
         pool.tally.died(death.cause, failed_start=death.failed_start)
+        if death.failed_start or death.cause not in ENDS_WELL:
+            pool.last_failure = Failure(now, f"{death.worker} {death.cause}: {death.detail}")
         pool.due_at = AT_ONCE
         if pool.errands:
             self._errands.over(pool, ended.worker, cause=death.cause, held=held)

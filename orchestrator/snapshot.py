@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from orchestrator.clock import Monotonic
+from orchestrator.concerns import concern_of
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Memory, Worker
 from orchestrator.managed import ManagedPool
@@ -84,7 +85,7 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
 
 def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:
     decision = pool.decision
-    crash = pool.fleet.crash
+    crash, concern = pool.fleet.crash, concern_of(pool)
     return {
         "settings": _settings(pool.effective or pool.spec) if pool.spec else None,
         "current": len(pool.fleet.alive),
@@ -94,6 +95,8 @@ def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:
         "is_stale": pool.is_stale,
         "sample": _sample(pool.sample, wall) if pool.sample else None,
         "decision": {"at": wall.of(decision.at), **decision.record()} if decision else None,
+        "waited": pool.tally.waits.recent(pool.sample.at).record() if pool.sample else None,
+        "concern": concern.record() if concern else None,
         "failed_starts": crash.failures,
         "next_start_at": wall.of(crash.retry_at) if crash.failures else None,
     }
@@ -123,7 +126,7 @@ def _sample(sample: QueueSample, wall: WallTime) -> dict[str, object]:
         "in_flight": sample.in_flight,
         "dead": sample.dead,
         "paused": sample.paused,
-        "oldest_seconds": round(max((w.age_seconds for w in sample.waiting), default=0.0), 3),
+        "oldest_seconds": round(sample.oldest_seconds, 3),
     }
 
 

@@ -130,10 +130,11 @@ class PoolTurn:
             log.info(events.SOURCE_RECOVERED, pool=pool.name)
         last, pool.is_stale = None if pool.is_stale else pool.sample, False
         before = pool.fleet
+        since = pool.sample.at if pool.sample else None
         pool.watch = watched(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
         pool.sample = sample
         pool.fleet = judged(observe(before, sample), sample, spec=spec, watch=pool.watch)
-        pool.tally.finished(sample.finished, slo_seconds=spec.slo)
+        pool.tally.sampled(sample, since=since, slo_seconds=spec.slo)
         if pool.fleet is not before:
             for started in pool.fleet.started:
                 log.info(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from orchestrator.cli.fleet import Json, concerns_in, titled
 from orchestrator.cli.project_file import state_of
 from orchestrator.clock import SystemClock
 from orchestrator.project import Project
@@ -78,7 +79,7 @@ def findings(project: Project | None) -> Iterator[Finding]:
     yield _clock(folder)
     yield _server(project)
     if project is not None:
-        yield _supervisor(project)
+        yield from _supervisor(project)
 
 
 def _python() -> Finding:
@@ -261,16 +262,32 @@ def _server(project: Project | None) -> Finding:
     return Finding("server", "ok", f"{url} takes changes")
 
 
-def _supervisor(project: Project) -> Finding:
+def _supervisor(project: Project) -> Iterator[Finding]:
     files = state_of(project)
     snapshot = files.read_snapshot()
     if not files.is_supervised():
         told = "none is alive" if snapshot else "none has run here"
-        return Finding("supervisor", "warn" if project.pools else "ok", told, "`towline up` starts it")
+        yield Finding("supervisor", "warn" if project.pools else "ok", told, "`towline up` starts it")
+        return
     shown_at = (snapshot or {}).get("shown_at")
     age = SystemClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
     if age > _STUCK_SECONDS:
-        return Finding("supervisor", "bad", f"alive, but silent for {age:.0f} s", "look at its log; restart it")
+        yield Finding("supervisor", "bad", f"alive, but silent for {age:.0f} s", "look at its log; restart it")
+        return
     workers = (snapshot or {}).get("workers")
     count = len(workers) if isinstance(workers, list) else 0
-    return Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {count} worker(s)")
+    yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {count} worker(s)")
+    yield from _pools(snapshot or {})
+
+
+def _pools(snapshot: Json) -> Iterator[Finding]:
+    """What the supervisor says is wrong with its pools; a pool that starts no worker needs somebody."""
+    concerns = concerns_in(snapshot)
+    for concern in concerns:
+        fix = f"`towline why {concern['pool']}` tells what decides its size"
+        is_bad = "no_starts" in str(concern["kinds"])
+        if is_bad:
+            fix += "; `towline why-died` how its workers ended"
+        yield Finding("pools", "bad" if is_bad else "warn", f"{concern['pool']}: {titled(concern)}", fix)
+    if not concerns and snapshot.get("pools"):
+        yield Finding("pools", "ok", "none is late, at its max, or without starts")

@@ -1,5 +1,7 @@
 """`towline doctor`: what may go wrong on this machine, each with what to do about it."""
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -20,18 +22,22 @@ _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 @file_option
 @json_option
 def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Look at Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor and container engines.
+    """Look at Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
+
+    Pools that are late, at their max, or start no worker are named with the cause. The last day of the lifecycle log is
+    replayed, to compare each pool with a worker per task.
 
     Changes nothing, but for a small file written and removed to time the disk, and a store across a network, which is
     opened as `towline up` would: its tables are made where there are none. Exit code 1 when something is bad.
     """
     project, first = _project(file)
-    found = [*first, *findings(project), *_of_engines(project)]
+    found = []
+    for finding in chain(first, findings(project), _of_engines(project), _of_last_day(project)):
+        found.append(finding)
+        if not as_json:
+            _print(finding)
     if as_json:
         print_json([{"check": f.check, "level": f.level, "found": f.found, "fix": f.fix, "see": f.see} for f in found])
-    else:
-        for finding in found:
-            _print(finding)
     return exits.NEGATIVE if any(finding.level == "bad" for finding in found) else exits.OK
 
 
@@ -49,12 +55,20 @@ def _project(file: Path | None) -> tuple[Project | None, list[Finding]]:
     return project, [Finding("settings", "ok", f"{path}: right"), *notes]
 
 
-def _of_engines(project: Project | None) -> list[Finding]:
+def _of_engines(project: Project | None) -> Iterator[Finding]:
     if project is None or not any(pool.containers for pool in project.pools.values()):
-        return []
+        return
     from orchestrator.cli.engine_checkup import engine_findings  # takes half a second
 
-    return list(engine_findings(project))
+    yield from engine_findings(project)
+
+
+def _of_last_day(project: Project | None) -> Iterator[Finding]:
+    if project is None:
+        return
+    from orchestrator.cli.last_day import findings_of_last_day  # the simulator takes a tenth of a second
+
+    yield from findings_of_last_day(project)
 
 
 def _print(finding: Finding) -> None:

@@ -24,6 +24,7 @@ Json: TypeAlias = dict[str, object]
 
 STALE_SECONDS: Final = 15.0
 _MIB: Final = 1 << 20
+_CONCERNS: Final = {"late": "late", "at_max": "at its max", "no_starts": "starts no worker"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,24 @@ def shown_fleet(files: StateDir) -> Shown:
     return Shown(snapshot, files.is_supervised(), max(0.0, age))
 
 
+def titled(concern: Json) -> str:
+    """What is wrong with a pool, and why, in a line."""
+    kinds = concern["kinds"]
+    assert isinstance(kinds, list)
+    return f"{', '.join(_CONCERNS.get(kind, str(kind)) for kind in kinds)}: {concern['why']}"
+
+
+def concerns_in(snapshot: Json) -> list[Json]:
+    """What is wrong with pools, as their supervisor saw it: `pool`, `kinds` and `why` of each."""
+    pools = snapshot.get("pools")
+    found = []
+    for name, pool in (pools if isinstance(pools, dict) else {}).items():
+        match pool.get("concern"):
+            case {"kinds": list(kinds), "why": str(why)}:
+                found.append({"pool": name, "kinds": kinds, "why": why})
+    return found
+
+
 @command(
     "pools",
     examples=("towline pools", "towline pools resize --finish-by 09:00", "towline pools resize --finish-by never"),
@@ -71,9 +90,11 @@ def shown_fleet(files: StateDir) -> Shown:
 def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Pools of the settings file, or one: workers, what waits, what decided their size, what was asked by hand.
 
-    Suspects, tasks that were there at several deaths and wait to run alone, are counted where there are some.
-    --finish-by takes 09:00 (the next one, on this clock), 2026-03-29T09:00, or 2h from now. The pool then has the
-    smallest fleet that does what waits by then, and never fewer workers than its slo needs.
+    P99/SLO tells how late the leases of the last hour began: the 99th percentile of their waits, over the slo;
+    --json has the longest of them too. Suspects, tasks that were there at several deaths and wait to run alone, are
+    counted where there are some. --finish-by takes 09:00 (the next one, on this clock), 2026-03-29T09:00, or 2h
+    from now. The pool then has the smallest fleet that does what waits by then, and never fewer workers than its
+    slo needs.
     """
     if by is not None:
         if pool is None:
@@ -91,7 +112,19 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
         return exits.OK
     rows = [pool_row(name, one, shown.workers) for name, one in found.items()]
     heads = columns(
-        *("POOL", ">WORKERS", ">TARGET", ">BUSY", ">READY", ">IN-FLIGHT", ">OLDEST", ">SLO", "RULE", "LIMITED BY"),
+        *(
+            "POOL",
+            ">WORKERS",
+            ">TARGET",
+            ">BUSY",
+            ">READY",
+            ">IN-FLIGHT",
+            ">OLDEST",
+            ">SLO",
+            ">P99/SLO",
+            "RULE",
+            "LIMITED BY",
+        ),
         "IN FORCE",
     )
     print_table(heads, rows, empty="no pools in the settings file")
@@ -128,7 +161,7 @@ def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
 def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
     """A pool as a row of a table."""
     sample, decision = _part(pool, "sample"), _part(pool, "decision")
-    settings = _part(pool, "settings")
+    settings, waited = _part(pool, "settings"), _part(pool, "waited")
     busy = sum(1 for worker in crew if worker.get("pool") == name and worker.get("state") == "busy")
     limits = decision.get("limited_by")
     return (
@@ -140,6 +173,7 @@ def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
         sample.get("in_flight"),
         shown_seconds(_number(sample, "oldest_seconds")) if sample.get("ready") else "",
         format_seconds(_number(settings, "slo_seconds")),
+        f"{_number(waited, 'p99_over_slo'):.2f}" if waited.get("leases") else "",
         decision.get("rule", ""),
         ", ".join(map(str, limits)) if isinstance(limits, list) else "",
         "; ".join(_notes(pool, decision)),

@@ -1,10 +1,13 @@
 """`towline health`: for probes and scripts, whether a queue server and a supervisor are well; asked where they are."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, Unpack
 
 import click
 
+from orchestrator.cli.fleet import concerns_in, titled
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.clock import SystemClock
 from orchestrator.project import DEFAULT_FILE, Project
@@ -19,6 +22,7 @@ from queue_core.cli.target import Target, Where, answers, find_target
 from queue_core.config import ServerSettings
 
 READY: Final = "/v1/supervisor/readyz"
+POOLS: Final = "/v1/pools"
 
 Part = Literal["all", "queue", "supervisor"]
 
@@ -39,7 +43,9 @@ def health(part: Part, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: F
     """Ask the queue server whether its store takes changes, and the supervisor whether its turns finish.
 
     The supervisor is asked at the URL of the server, else at supervisor.listen of the settings file, else looked for in
-    its state directory on this machine. Exit code 69 when something is not well.
+    its state directory on this machine. Exit code 69 when something is not well. Pools that are late, at their max, or
+    start no worker are named with the cause, as far as this token may see them; that is no failure of either, and
+    changes no exit code.
     """
     told: dict[str, object] = {"status": "ok"}
     target = find_target(**where) if part != "supervisor" or where["url"] else None
@@ -55,7 +61,8 @@ def health(part: Part, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: F
     if as_json:
         print_json(told)
     else:
-        echo(_shown(told))
+        for line in _shown(told):
+            echo(line)
     return exits.OK
 
 
@@ -64,7 +71,7 @@ def _supervisor(target: Target | None, file: Path | None) -> dict[str, object] |
     if target is not None and target.is_server:
         found = ask(target, READY, what="the supervisor", missing="fine")
         if found is not None:
-            return found
+            return found | {"concerns": _concerns_at(target)}
     path = file or Path(DEFAULT_FILE)
     project = load_project(file) if path.is_file() else None
     if project is None:
@@ -79,8 +86,22 @@ def _listening(project: Project, target: Target | None) -> dict[str, object] | N
     url = ServerSettings(listen=listen).url(project.directory)
     if not answers(url):
         return None
-    found = Target(url, "supervisor.listen", target.token if target else None)
-    return ask(found, READY, what="the supervisor", missing="fine")
+    there = Target(url, "supervisor.listen", target.token if target else None)
+    found = ask(there, READY, what="the supervisor", missing="fine")
+    return found and found | {"concerns": _concerns_at(there)}
+
+
+def _concerns_at(target: Target) -> list[dict[str, object]]:
+    """What a supervisor tells of its pools; nothing where it may not be asked, or does not lead."""
+    found: dict[str, object] = {}
+    with suppress(CommandError):
+        found = ask(target, POOLS, what="the supervisor", missing="fine") or {}
+    pools = found.get("pools")
+    return [
+        {"pool": pool.get("pool"), "kinds": str(pool["concerns"]).split(","), "why": pool.get("concerns_why")}
+        for pool in (pools if isinstance(pools, list) else ())
+        if pool.get("concerns")
+    ]
 
 
 def _local(project: Project) -> dict[str, object] | None:
@@ -94,16 +115,25 @@ def _local(project: Project) -> dict[str, object] | None:
         told = f"not well: the supervisor has shown nothing for {age_seconds:.0f} s"
         fix = "look at its log; restart it"
         raise CommandError(told, code=exits.UNAVAILABLE, where=str(files.path), fix=fix)
-    return {"status": "ok", "phase": phase, "turn_age_seconds": round(max(0.0, age_seconds), 3)}
+    turn_age_seconds = round(max(0.0, age_seconds), 3)
+    return {
+        "status": "ok",
+        "phase": phase,
+        "turn_age_seconds": turn_age_seconds,
+        "concerns": concerns_in(snapshot),
+    }
 
 
-def _shown(told: dict[str, object]) -> str:
-    parts = []
+def _shown(told: dict[str, object]) -> Iterator[str]:
+    parts: list[str] = []
+    concerns: list[dict[str, object]] = []
     if "url" in told:
         parts.append(f"ready: {told['url']} ({told['milliseconds']} ms)")
     match told.get("supervisor"):
-        case {"phase": phase}:
+        case {"phase": phase, "concerns": list(concerns)}:
             parts.append(f"supervisor: {phase}")
         case _:
             pass
-    return "; ".join(parts)
+    yield "; ".join(parts)
+    for one in concerns:
+        yield f"pool {one['pool']}: {titled(one)}"

@@ -21,7 +21,7 @@ from queue_core.cli.output import print_json
 from queue_core.terminal_text import clean
 
 _POOL_HEADS = (
-    *("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "rule", "limited by"),
+    *("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "p99/slo", "rule", "limited by"),
     "in force",
 )
 _WORKER_HEADS = ("worker", "pool", "pid", "state", "for", "holds", "done", "memory", "age", "")

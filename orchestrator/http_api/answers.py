@@ -19,6 +19,8 @@ class PoolStats(_Answer):
     dead: int = Field(description="Tasks kept aside after their last lease.")
     suspects: int = Field(description="Tasks that were there at several deaths and wait for workers of their own.")
     oldest_age_seconds: float = Field(description="How long the oldest ready task had waited when last looked at.")
+    p99_over_slo: float = Field(description="99th percentile of the waits of the last hour's leases, over the slo.")
+    worst_over_slo: float = Field(description="The longest of those waits, over the slo.")
     desired_workers: int = Field(description="How many workers the pool should have now.")
     unguarded_workers: int = Field(description="How many it would want if no guard had spoken.")
     alive_workers: int = Field(description="Workers it has that are not asked to leave.")
@@ -36,6 +38,8 @@ class PoolStats(_Answer):
     rule: str = Field(description="What set the number of workers.")
     why: str = Field(description="The same in words.")
     guards: str = Field(description="The guards that hold the decision back, joined by commas.")
+    concerns: str = Field(description="What is wrong with it (late, at_max, no_starts), joined by commas.")
+    concerns_why: str = Field(description="The causes of that in words.")
 
 
 class Pools(_Answer):

@@ -13,6 +13,7 @@ from orchestrator.exits import Cause
 from orchestrator.fleet_view import WORKER_STATES, FleetView, PoolView
 from orchestrator.metrics import Outcome, QueueSample
 from orchestrator.pulse import DURATION_BUCKETS, Pulse, Rounds
+from orchestrator.waits import BUCKETS as WAIT_BUCKETS
 
 GUARDS: Final[Sequence[GuardName]] = get_args(GuardName)
 OUTCOMES: Final[Sequence[Outcome]] = get_args(Outcome)
@@ -61,6 +62,7 @@ class FleetMetrics(Collector):
         yield _info(pools)
         yield from _simple(pools)
         yield from _labelled(pools)
+        yield _waits(pools)
         yield from _sampled(pools, now=now)
         yield from _decided(pools, now=now)
 
@@ -85,12 +87,17 @@ def _supervisor(pulse: Pulse, view: FleetView, *, now: Monotonic, started_at: fl
 
 
 def _durations(rounds: Rounds) -> Metric:
-    bounds = [*[f"{seconds:g}" for seconds in DURATION_BUCKETS], "+Inf"]
-    buckets = [(bound, float(count)) for bound, count in zip(bounds, accumulate(rounds.counts), strict=True)]
     told = "How long the turns that were due at a time took."
+    buckets = _buckets(DURATION_BUCKETS, rounds.counts)
     return HistogramMetricFamily(
         "towline_supervisor_turn_duration_seconds", told, buckets=buckets, sum_value=rounds.seconds
     )
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Counts per bucket, and beyond the last of them, as a histogram tells them."""
+    titles = [*[f"{bound:g}" for bound in bounds], "+Inf"]
+    return [(title, float(count)) for title, count in zip(titles, accumulate(counts), strict=True)]
 
 
 def _info(pools: Pools) -> Metric:
@@ -129,6 +136,15 @@ def _labelled(pools: Pools) -> Iterator[Metric]:
         for (rule, direction), count in pool.tally.decisions.items():
             decisions.add_metric([name, rule, direction], count)
     yield from (workers, deaths, leases, decisions)
+
+
+def _waits(pools: Pools) -> Metric:
+    told = "How long tasks had waited when a lease of them began, over the slo."
+    family = HistogramMetricFamily("towline_wait_over_slo", told, labels=["pool"])
+    for name, pool in pools:
+        waits = pool.tally.waits
+        family.add_metric([name], buckets=_buckets(WAIT_BUCKETS, waits.counts), sum_value=waits.total)
+    return family
 
 
 def _sampled(pools: Pools, *, now: Monotonic) -> Iterator[Metric]:

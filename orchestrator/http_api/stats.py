@@ -74,7 +74,7 @@ def _not_now(detail: str) -> Problem:
 
 
 def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> PoolStats | None:
-    sample, decision, desired, spec = pool.sample, pool.decision, pool.desired, pool.spec
+    sample, decision, desired, spec, concern = pool.sample, pool.decision, pool.desired, pool.spec, pool.concern
     if sample is None or decision is None or desired is None:
         return None
     if spec.runtime_kind == "external" and now - view.started_at < SETTLING_SECONDS:
@@ -89,6 +89,8 @@ def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> Poo
         dead=sample.dead,
         suspects=pool.suspects,
         oldest_age_seconds=round(pool.oldest_seconds, 3),
+        p99_over_slo=round(pool.waited.p99_over_slo, 3),
+        worst_over_slo=round(pool.waited.worst_over_slo, 3),
         desired_workers=desired,
         unguarded_workers=decision.unguarded,
         alive_workers=pool.alive,
@@ -106,4 +108,6 @@ def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> Poo
         rule=decision.rule,
         why=decision.why,
         guards=",".join(decision.limited_by),
+        concerns=",".join(concern.kinds) if concern else "",
+        concerns_why=concern.why if concern else "",
     )

@@ -375,6 +375,71 @@ def test_doctor_finds_nothing_bad_here_and_says_what_is_missing(towline: Command
     assert (found["server"]["level"], found["supervisor"]["level"]) == ("warn", "warn")
 
 
+def shown_with(shown: Commands, **pools: dict[str, object] | None) -> StateDir:
+    """The supervisor's folder, in which it has shown what is wrong with its pools."""
+    files = StateDir(shown.folder / ".towline")
+    snapshot = cast("dict[str, dict[str, dict[str, object]]]", files.read_snapshot())
+    for name, concern in pools.items():
+        snapshot["pools"][name] = {**snapshot["pools"]["resize"], "concern": concern}
+    files.write_snapshot(snapshot)
+    return files
+
+
+LATE: dict[str, object] = {"kinds": ["late", "at_max"], "why": "a task has waited for 45 s, the slo is 30 s"}
+BROKEN: dict[str, object] = {"kinds": ["no_starts"], "why": "the last start failed; last failure: w1 crashed: code 3"}
+
+
+def findings_about(towline: Commands, check: str) -> tuple[int, list[tuple[str, str]]]:
+    told = towline("doctor", "--json")
+    found = cast("list[dict[str, str]]", told.json)
+    return told.code, [(each["level"], each["found"]) for each in found if each["check"] == check]
+
+
+def test_doctor_names_pools_that_are_late_or_start_nobody_with_the_cause(shown: Commands) -> None:
+    assert findings_about(shown, "pools") == (0, []), "no supervisor is alive: what it showed is history"
+    with shown_with(shown, resize=None).locked():
+        assert findings_about(shown, "pools") == (0, [("ok", "none is late, at its max, or without starts")])
+        shown_with(shown, resize=LATE)
+        code, found = findings_about(shown, "pools")
+        late = "resize: late, at its max: a task has waited for 45 s, the slo is 30 s"
+        assert (code, found) == (0, [("warn", late)])
+        shown_with(shown, other=BROKEN)
+        code, found = findings_about(shown, "pools")
+        assert (code, found[1][0]) == (1, "bad")
+        assert found[1][1] == "other: starts no worker: the last start failed; last failure: w1 crashed: code 3"
+
+
+def test_health_names_such_pools_and_stays_well(shown: Commands) -> None:
+    with shown_with(shown, resize=LATE, other=BROKEN).locked():
+        told = shown("health", "--part", "supervisor")
+        assert told.code == 0, told.err
+        assert told.out.splitlines() == [
+            "supervisor: leading",
+            "pool resize: late, at its max: a task has waited for 45 s, the slo is 30 s",
+            "pool other: starts no worker: the last start failed; last failure: w1 crashed: code 3",
+        ]
+        found = cast("dict[str, dict[str, object]]", shown("health", "--part", "supervisor", "--json").json)
+        assert found["supervisor"]["concerns"] == [{"pool": "resize", **LATE}, {"pool": "other", **BROKEN}]
+        shown_with(shown, resize=None, other=None)
+        assert shown("health", "--part", "supervisor").out == "supervisor: leading\n"
+
+
+def test_pools_and_top_tell_how_late_the_leases_of_the_last_hour_began(
+    shown: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "P99/SLO" in shown("pools").out
+    files = StateDir(shown.folder / ".towline")
+    snapshot = cast("dict[str, dict[str, dict[str, object]]]", files.read_snapshot())
+    waited = {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5}
+    snapshot["pools"]["resize"]["waited"] = waited
+    files.write_snapshot(snapshot)
+    for words in (["pools"], ["top", "--once"]):
+        assert " 30s 3.22 deadline" in " ".join(shown(*words).out.split())
+    found = cast("dict[str, dict[str, dict[str, object]]]", shown("pools", "--json").json)
+    assert found["pools"]["resize"]["waited"] == waited
+
+
 def finding_about_the_store(towline: Commands) -> tuple[object, str]:
     told = towline("doctor", "--json")
     (found,) = [each for each in told.json if each["check"] == "store"]  # type: ignore[attr-defined]

@@ -30,6 +30,7 @@ from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.problems import Problem
 from queue_core.server.run import ServerThread
 from queue_core.stores.memory import MemoryStore
+from tests.support.commands import Commands
 from tests.support.fleet_builders import NOW, a_pool
 from tests.support.fleet_views import a_managed_pool, a_pulse, a_view
 from tests.support.servers import read_reply
@@ -111,6 +112,38 @@ def test_suspects_that_wait_for_a_worker_are_told_in_numbers_and_to_prometheus(s
         metrics = got(port, "/metrics")[1].decode()
     assert told["suspects"] == 1
     assert 'towline_pool_suspects{pool="resize"} 1.0' in metrics
+
+
+@BOTH
+def test_how_late_leases_were_and_what_is_wrong_is_told_in_numbers_and_to_prometheus(serving: object) -> None:
+    pool = a_managed_pool(a_pool(slo=3.0))
+    pool.tally.waits = pool.tally.waits.after([0.1] * 8 + [2.0], at=NOW)
+    with serving(*a_pulse(a_view(pool))) as port:  # type: ignore[operator]
+        told = json.loads(got(port, "/v1/pools/resize/stats")[1])
+        metrics = got(port, "/metrics")[1].decode()
+    assert (told["p99_over_slo"], told["worst_over_slo"]) == (2.0, 2.0)
+    assert told["concerns"] == "late"
+    assert told["concerns_why"].startswith("a task has waited for 4 s, the slo is 3 s")
+    for le, count in (("0.25", 8), ("1.5", 8), ("3", 9), ("+Inf", 9)):
+        assert f'towline_wait_over_slo_bucket{{le="{le}",pool="resize"}} {count}.0' in metrics
+    assert 'towline_wait_over_slo_count{pool="resize"} 9.0' in metrics
+
+
+def test_health_names_pools_of_a_server_elsewhere_to_those_who_may_see_them(
+    towline: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = a_managed_pool(a_pool("resize", slo=3.0))
+    with beside_queues(*a_pulse(a_view(late, a_managed_pool(a_pool("other")))), VIEWER) as port:
+        url = f"http://127.0.0.1:{port}"
+        told = towline("health", "--url", url)
+        assert (told.code, told.out.endswith("supervisor: leading\n")) == (0, True)
+        monkeypatch.setenv("TOWLINE_TOKEN", OBSERVER)
+        told = towline("health", "--url", url)
+        assert told.code == 0
+        (line,) = told.out.splitlines()[1:]
+        assert line.startswith("pool resize: late: a task has waited for 4 s, the slo is 3 s; ")
+        found = towline("health", "--url", url, "--json").json["supervisor"]["concerns"]  # type: ignore[index]
+        assert [(one["pool"], one["kinds"]) for one in found] == [("resize", ["late"])]
 
 
 @BOTH
@@ -276,15 +309,17 @@ def documented(prefix: str) -> dict[str, dict[str, object]]:
 
 def test_the_page_of_metrics_names_every_metric_with_its_kind_and_labels() -> None:
     told = told_of()
-    histogram = "towline_supervisor_turn_duration_seconds"
-    for name in ("bucket", "sum", "count"):
-        assert told.pop(f"{histogram}_{name}")["type"] == "histogram"
+    histograms = {"towline_supervisor_turn_duration_seconds": set(), "towline_wait_over_slo": {"pool"}}
+    for histogram, labels in histograms.items():
+        for name in ("bucket", "sum", "count"):
+            assert told.pop(f"{histogram}_{name}") == {"type": "histogram", "labels": labels}
     process = {name for name in told if name.startswith("process_")}
     assert process <= set(re.findall(r"`(process_\w+)`", DOC.read_text()))
     for name in process:
         del told[name]
-    expected = documented("towline_pool_") | documented("towline_supervisor_")
-    assert expected.pop(histogram)["type"] == "histogram"
+    expected = documented("towline_pool_") | documented("towline_supervisor_") | documented("towline_wait_")
+    for histogram, labels in histograms.items():
+        assert expected.pop(histogram) == {"type": "histogram", "labels": labels}
     assert told == expected
 
 

@@ -2,10 +2,12 @@
 
 import signal
 from collections.abc import Callable
+from typing import Any, cast
 
 from orchestrator import events
 from orchestrator.config import PoolSpec
 from orchestrator.metrics import QueueSample
+from orchestrator.snapshot import WallTime, snapshot_of
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import a_pool
 from tests.support.reconciling import Stage
@@ -228,6 +230,8 @@ def test_a_start_that_fails_holds_the_next_one_back(stage: Stage) -> None:
     failures = stage.told(events.WORKER_SPAWN_FAILED)
     assert 2 <= len(failures) <= 5
     assert failures[0]["error"] == "no such command: x"
+    assert shown(stage)["concern"]["kinds"] == ["no_starts"]
+    assert shown(stage)["concern"]["why"].endswith("last failure: no such command: x")
 
 
 def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
@@ -239,6 +243,42 @@ def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
             spawned += 1
             stage.runtime.end(worker, now=stage.clock.monotonic(), code=1)
     assert 3 <= spawned <= 7
+    stage.turn()
+    assert shown(stage)["concern"]["kinds"] == ["no_starts"]
+    assert shown(stage)["concern"]["why"].endswith(f"last failure: resize-{spawned} crashed: exit code 1")
+
+
+def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(stage: Stage) -> None:
+    asked, killed = stage.with_workers(2)
+    [pool] = stage.reconciler.pools.values()
+    stage.reconciler.drain_pool(pool, why="a test", now=stage.clock.monotonic())
+    stage.source.ready, stage.source.age_seconds = 1, 40.0
+    stage.runtime.end(asked, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    assert shown(stage)["concern"]["kinds"] == ["late"]
+    assert "last failure" not in shown(stage)["concern"]["why"]
+    stage.runtime.end(killed, now=stage.clock.monotonic(), signal=signal.SIGSEGV)
+    stage.turn()
+    assert shown(stage)["concern"]["why"].endswith(f"last failure: {killed} signalled: ended by SIGSEGV")
+
+
+def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: Stage) -> None:
+    one, two = stage.with_workers(2)
+    assert shown(stage)["waited"] == {"leases": 0, "p99_over_slo": 0.0, "worst_over_slo": 0.0}
+    assert shown(stage)["concern"] is None
+    stage.source.held = {one: ["t1"], two: ["t2", "t3"]}
+    stage.turn()
+    waited = shown(stage)["waited"]
+    assert waited == {"leases": 3, "p99_over_slo": 0.003, "worst_over_slo": 0.003}
+
+
+def shown(stage: Stage) -> dict[str, Any]:
+    """The only pool, as its supervisor shows it."""
+    wall = WallTime(wall_seconds=0.0, monotonic=stage.clock.monotonic())
+    (pool,) = cast(
+        "dict[str, dict[str, Any]]", snapshot_of(stage.reconciler.pools.values(), wall=wall)["pools"]
+    ).values()
+    return pool
 
 
 def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: Stage) -> None:

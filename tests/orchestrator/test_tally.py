@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+from orchestrator.clock import Monotonic
 from orchestrator.decision import Decision
 from orchestrator.exits import Cause
 from orchestrator.fleet_view import view_of
 from orchestrator.metrics import FinishedLease
 from orchestrator.pulse import DURATION_BUCKETS, Pulse, Rounds
 from orchestrator.tally import Tally
-from tests.support.fleet_builders import INPUTS, NOW, a_pool
+from orchestrator.waits import Recent, Waits
+from tests.support.fleet_builders import INPUTS, NOW, a_finished_lease, a_lease, a_pool, a_sample
 from tests.support.fleet_views import a_managed_pool
 
 DECISION = Decision("resize", NOW, 2, 2, "hold", "", INPUTS, 2)
@@ -27,8 +29,25 @@ def test_a_first_lease_is_late_when_its_task_waited_longer_than_the_slo() -> Non
         FinishedLease("w", 1.0, waited, "deleted", number, 0.0)
         for waited, number in ((30.0, 1), (30.001, 1), (99.0, 2))
     ]
-    tally.finished(leases, slo_seconds=30.0)
+    tally.sampled(a_sample(finished=leases), since=None, slo_seconds=30.0)
     assert (tally.late_leases, tally.leases) == (1, {"deleted": 3})
+
+
+def test_a_wait_counts_when_its_lease_begins_and_no_second_time_when_it_ends() -> None:
+    tally = Tally()
+    begun = [a_lease(held=0.5, waited=15.0), a_lease(held=7.0, waited=300.0)]
+    short = a_finished_lease(held=0.2, waited=60.0, ended_ago=0.3)
+    tally.sampled(a_sample(at=NOW, running=begun, finished=[short]), since=Monotonic(NOW - 2), slo_seconds=30.0)
+    ended = [a_finished_lease(held=1.5, waited=15.0, ended_ago=1.0)]
+    tally.sampled(a_sample(at=NOW + 2, finished=ended), since=NOW, slo_seconds=30.0)
+    assert tally.waits.recent(NOW) == Recent(2, 2.0, 2.0)
+    assert tally.waits.total == 2.5
+
+
+def test_leases_that_were_there_at_the_first_look_are_history() -> None:
+    tally = Tally()
+    tally.sampled(a_sample(running=[a_lease(held=0.5, waited=15.0)]), since=None, slo_seconds=30.0)
+    assert tally.waits == Waits()
 
 
 def test_a_start_that_failed_is_a_death_and_a_failed_start() -> None:

@@ -1,0 +1,110 @@
+"""Whether a pool does better than a worker per task would have: the same tasks through both, in a sentence. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.simulation.results import Result
+from orchestrator.simulation.rules import RuleScaler, told_of
+from orchestrator.simulation.run import simulate
+from orchestrator.simulation.scaler import PolicyScaler
+from orchestrator.simulation.study import Candidate
+from orchestrator.simulation.workload import Workload, World
+
+RULE: Final = "one-per-task"
+SAME_COST: Final = 0.02
+SAME_LATE: Final = 0.005
+SAME_WAIT: Final = 0.1
+"""Shares below which costs, numbers of late tasks and waits beyond the slo count as alike: starts are random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What some runs came to, each figure their mean; waits are in slos."""
+
+    worker_seconds: float
+    late_share: float
+    p99_over_slo: float
+    worst_over_slo: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A pool beside the rule "a worker per task", on the same tasks."""
+
+    pool: Figures
+    rule: Figures
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the rule is cheaper and no later, or less late and no dearer."""
+        is_cheaper = self._cost < -SAME_COST
+        is_no_dearer = self._cost <= SAME_COST
+        return (is_cheaper and not _is_later(self.rule, self.pool)) or (
+            is_no_dearer and _is_later(self.pool, self.rule) and not _is_later(self.rule, self.pool)
+        )
+
+    def sentence(self) -> str:
+        """What the rule would have done; it follows on "a worker per task would have"."""
+        cost = "cost about as much"
+        if abs(self._cost) > SAME_COST:
+            cost = f"cost {abs(self._cost):.0%} {'less' if self._cost < 0 else 'more'}"
+        lateness = "no later"
+        if _is_later(self.rule, self.pool):
+            lateness = "later"
+        elif _is_later(self.pool, self.rule):
+            lateness = "less late"
+        rule, pool = self.rule, self.pool
+        return (
+            f"{cost} and been {lateness} "
+            f"(p99 {shown_slos(rule.p99_over_slo)} slo against {shown_slos(pool.p99_over_slo)}, "
+            f"worst {shown_slos(rule.worst_over_slo)} against {shown_slos(pool.worst_over_slo)}, "
+            f"{rule.late_share:.1%} late against {pool.late_share:.1%})"
+        )
+
+    @property
+    def _cost(self) -> float:
+        """How much more the rule costs, as a share of what the pool does."""
+        return self.rule.worker_seconds / self.pool.worker_seconds - 1.0 if self.pool.worker_seconds else 0.0
+
+
+def against_rule(workload: Workload, world: World, candidate: Candidate, *, seeds: Sequence[int]) -> Comparison:
+    """A pool beside a worker per task within the pool's bounds; each figure is the mean over the seeds' runs."""
+    spec = candidate.spec
+    slots, bounds = spec.concurrency, spec.workers
+    told = told_of(workload, slo_seconds=spec.slo, least=bounds.min, most=bounds.max, slots=slots)
+    scalers = (
+        lambda: PolicyScaler(spec, cores=world.cores, begins_at=world.begins_at, state=candidate.state),
+        lambda: RuleScaler(RULE, told),
+    )
+    pool, rule = (
+        _figures([simulate(workload, world, made(), slo_seconds=spec.slo, slots=slots, seed=seed) for seed in seeds])
+        for made in scalers
+    )
+    return Comparison(pool, rule)
+
+
+def _figures(runs: Sequence[Result]) -> Figures:
+    def mean(numbers: Sequence[float]) -> float:
+        return math.fsum(numbers) / len(numbers)
+
+    return Figures(
+        mean([run.worker_seconds for run in runs]),
+        mean([run.late_share for run in runs]),
+        mean([run.p99_over_slo for run in runs]),
+        mean([run.worst_over_slo for run in runs]),
+    )
+
+
+def shown_slos(wait: float) -> str:
+    """A wait in slos, short."""
+    return f"{wait:.2g}" if wait < 10.0 else f"{wait:,.0f}"
+
+
+def _is_later(one: Figures, other: Figures) -> bool:
+    """Whether one has clearly more late tasks than the other, or later ones; within the slo no wait is late."""
+    if one.late_share > other.late_share + SAME_LATE:
+        return True
+    pairs = ((one.p99_over_slo, other.p99_over_slo), (one.worst_over_slo, other.worst_over_slo))
+    return any(max(1.0, mine) > (1.0 + SAME_WAIT) * max(1.0, theirs) for mine, theirs in pairs)
