@@ -27,7 +27,8 @@ class Observation:
     """One look at some tags of a queue, all of it as of `now`: what a supervisor scales on.
 
     `heard` has those of the workers asked for that the answering server has heard of; None where no server answers, as
-    a store that is opened directly does not know who waits.
+    a store that is opened directly does not know who waits. `upcoming` tells of delayed tasks that were never leased
+    and become leasable within the time asked for, of a thousand at most (see `stats.coming`).
     """
 
     now: Instant
@@ -37,6 +38,7 @@ class Observation:
     live: tuple[LiveLease, ...] = ()
     seen: dict[str, Instant] = field(default_factory=dict)
     heard: tuple[HeardWorker, ...] | None = None
+    upcoming: tuple[WaitingTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Look:
     tags: TagFilter = ANY
     after: int = 0
     workers: tuple[str, ...] = ()
+    ahead_seconds: float = 0.0
 
 
 class QueueApi(Protocol):
@@ -187,8 +190,19 @@ class QueuesApi(Protocol):
         another one set within a second; adds of several servers at the same moment may pass the limit together.
         """
 
-    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
-        """Everything a scaling decision needs, in one round trip; `after` is the last observation's cursor."""
+    def observe(
+        self,
+        queue: str,
+        *,
+        tags: TagFilter = ANY,
+        after: int = 0,
+        workers: Sequence[str] = (),
+        ahead_seconds: float = 0.0,
+    ) -> Observation:
+        """Everything a scaling decision needs, in one round trip; `after` is the last observation's cursor.
+
+        `ahead_seconds`, up to 30 days: how far ahead tasks to come are told; 0: none is.
+        """
 
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
         """Observations of several queues in one round trip, at most 1000; None for a queue that does not exist."""

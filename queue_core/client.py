@@ -237,9 +237,18 @@ class HttpQueues:
         """See `QueuesApi.set_storage_limit`."""
         self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe")
 
-    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
+    def observe(
+        self,
+        queue: str,
+        *,
+        tags: TagFilter = ANY,
+        after: int = 0,
+        workers: Sequence[str] = (),
+        ahead_seconds: float = 0.0,
+    ) -> Observation:
         """See `QueuesApi.observe`."""
-        body: Json = {**values.tags_json(tags), "after": after, "workers": list(workers)}
+        body = values.look_json(Look(queue, tags, after, tuple(workers), ahead_seconds))
+        del body["queue"]
         return values.observation_of(self._post(f"/v1/queues/{quoted(queue)}/observe", body))
 
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:

@@ -121,6 +121,12 @@ def check_delay_seconds(seconds: float) -> None:
         raise InvalidEtaError(f"delay must be a number in [0, {MAX_ETA_SECONDS:.0f}] s: {seconds!r}")
 
 
+def check_ahead_seconds(seconds: float) -> None:
+    """Raise `InvalidEtaError` unless 0 <= `seconds` <= 30 days."""
+    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_ETA_SECONDS:
+        raise InvalidEtaError(f"ahead_seconds must be a number in [0, {MAX_ETA_SECONDS:.0f}]: {seconds!r}")
+
+
 def check_lease_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days."""
     if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_LEASE_SECONDS:

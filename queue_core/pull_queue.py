@@ -300,10 +300,20 @@ class PullQueues:
         """See `QueuesApi.set_storage_limit`."""
         self._service.run(lambda turn: turn.set_storage_limit(limit_bytes))
 
-    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
+    def observe(
+        self,
+        queue: str,
+        *,
+        tags: TagFilter = ANY,
+        after: int = 0,
+        workers: Sequence[str] = (),
+        ahead_seconds: float = 0.0,
+    ) -> Observation:
         """See `QueuesApi.observe`."""
         check_text("queue", queue, error=InvalidQueueNameError)
-        return self._service.look(lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers))
+        return self._service.look(
+            lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
+        )
 
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
         """See `QueuesApi.observe_many`."""

@@ -49,7 +49,10 @@ class TagStats:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
-    """The `position`-th ready task (from 1, in lease order) has been leasable since `ready_at`."""
+    """The `position`-th ready task (from 1, in lease order) has been leasable since `ready_at`.
+
+    Of tasks to come: so many have become leasable soon after `ready_at`, an instant to come.
+    """
 
     position: int
     ready_at: Instant
@@ -140,6 +143,23 @@ def spread(etas: Sequence[Instant], *, ready: int, newest: Instant, points: int 
             eta = Instant(etas[-1] + round((max(newest, etas[-1]) - etas[-1]) * share))
         waiting.append(WaitingTask(position, eta))
     return tuple(waiting)
+
+
+def coming(etas: Sequence[Instant], *, now: Instant, until: Instant, slices: int = 64) -> tuple[WaitingTask, ...]:
+    """How many tasks become leasable until then: one entry for each of up to `slices` equal spans in which any does.
+
+    Args:
+        etas: of these tasks, in order, each after `now` and at most `until`.
+
+    An entry counts the tasks up to the end of its span, and has the eta of the first task within it.
+    """
+    width = max(1, until - now)
+    told: dict[int, WaitingTask] = {}
+    for position, eta in enumerate(etas, start=1):
+        slice_of = (eta - now - 1) * slices // width
+        first = told.get(slice_of)
+        told[slice_of] = WaitingTask(position, eta if first is None else first.ready_at)
+    return tuple(told.values())
 
 
 def rate_per_second(earlier: int, later: int, *, seconds: float) -> float:

@@ -178,6 +178,13 @@ class Transaction(Protocol):
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
         """Since when the tasks at 8 positions of the ready queue wait; bounded cost (`stats.spread`)."""
 
+    def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+        """Etas, in order, of delayed tasks that become leasable after `now` and until then, and were never leased.
+
+        Looks at `limit` delayed tasks of the queue at least, those of other tags or with leases included; of more it
+        may leave out the last. The cost is bounded by that.
+        """
+
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         """Finished leases noted after the cursor."""
 

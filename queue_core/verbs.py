@@ -15,11 +15,12 @@ from queue_core.admission import check_choice, check_filter, check_new_tasks, ch
 from queue_core.api import ALL_STATES, Look, Observation
 from queue_core.building import builder
 from queue_core.clock import Instant
+from queue_core.clock import after as after_seconds
 from queue_core.errand import Errand, errand_of
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.notes import Notes
-from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.stats import FinishedLease, QueueStats, TagStats, WaitingTask, coming
 from queue_core.storage_guard import StorageGuard
 from queue_core.store import (
     Added,
@@ -43,6 +44,7 @@ PURGE_CHUNK = 1000
 SETTLE_CHUNK = 500
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
+MAX_UPCOMING_PER_OBSERVATION = 1000
 
 new_request = builder(LeaseRequest)
 
@@ -402,14 +404,18 @@ class Turn(Notes):
             queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=self.now
         )
 
-    def observe(self, queue: str, *, tags: TagFilter, after: int, workers: Sequence[str]) -> Observation:
+    def observe(
+        self, queue: str, *, tags: TagFilter, after: int, workers: Sequence[str], ahead_seconds: float
+    ) -> Observation:
         check_filter(tags)
+        limits.check_ahead_seconds(ahead_seconds)
         for worker in workers:
             limits.check_worker(worker)
         look = self.transaction
+        stats = look.stats(queue, tags, now=self.now)
         return Observation(
             self.now,
-            look.stats(queue, tags, now=self.now),
+            stats,
             look.waiting(queue, tags, now=self.now),
             look.samples(queue, after=after, limit=MAX_SAMPLES_PER_OBSERVATION),
             tuple(
@@ -418,12 +424,20 @@ class Turn(Notes):
                 if tags.accepts(lease.tag)
             ),
             look.workers_seen(workers) if workers else {},
+            upcoming=self._upcoming(queue, tags, ahead_seconds) if ahead_seconds and stats.delayed else (),
         )
+
+    def _upcoming(self, queue: str, tags: TagFilter, ahead_seconds: float) -> tuple[WaitingTask, ...]:
+        until, limit = after_seconds(self.now, ahead_seconds), MAX_UPCOMING_PER_OBSERVATION
+        etas = self.transaction.upcoming(queue, tags, until=until, limit=limit, now=self.now)
+        return coming(etas, now=self.now, until=until)
 
     def observe_if_there(self, look: Look) -> Observation | None:
         """The same; None when there is no such queue."""
         try:
-            return self.observe(look.queue, tags=look.tags, after=look.after, workers=look.workers)
+            return self.observe(
+                look.queue, tags=look.tags, after=look.after, workers=look.workers, ahead_seconds=look.ahead_seconds
+            )
         except UnknownQueueError:
             return None
 

@@ -211,7 +211,13 @@ def tag_stats_of(json: object) -> list[TagStats]:
 
 def look_json(look: Look) -> Json:
     """What an observation is to be of."""
-    return {"queue": look.queue, **tags_json(look.tags), "after": look.after, "workers": list(look.workers)}
+    return {
+        "queue": look.queue,
+        **tags_json(look.tags),
+        "after": look.after,
+        "workers": list(look.workers),
+        "ahead_seconds": look.ahead_seconds,
+    }
 
 
 def observation_json(look: Observation) -> Json:
@@ -228,6 +234,7 @@ def observation_json(look: Observation) -> Json:
         "live": [flat_json(live) for live in look.live],
         "seen": look.seen,
         "heard": None if look.heard is None else [flat_json(heard) for heard in look.heard],
+        "upcoming": [flat_json(coming) for coming in look.upcoming],
     }
 
 
@@ -247,6 +254,7 @@ def observation_of(json: Json) -> Observation:
         tuple(many_of(LiveLease, json["live"])),
         cast("dict[str, Instant]", json["seen"]),
         None if heard is None else tuple(many_of(HeardWorker, heard)),
+        tuple(many_of(WaitingTask, json["upcoming"])),
     )
 
 

@@ -157,6 +157,7 @@ class ObservationOut(Answer):
     live: list[LiveLease]
     seen: dict[str, int]
     heard: list[HeardWorkerOut] | None
+    upcoming: list[WaitingTask]
 
 
 class ObservationsOut(Answer):

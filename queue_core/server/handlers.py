@@ -191,7 +191,11 @@ async def peek(core: ServerCore, call: Call) -> Json:
 async def observe(core: ServerCore, call: Call) -> Json:
     asked = call.read(wire.ObserveRequest)
     tags = asked.filter()
-    look = await core.look(lambda turn: turn.observe(call.queue, tags=tags, after=asked.after, workers=asked.workers))
+    look = await core.look(
+        lambda turn: turn.observe(
+            call.queue, tags=tags, after=asked.after, workers=asked.workers, ahead_seconds=asked.ahead_seconds
+        )
+    )
     return values.observation_json(replace(look, heard=_heard(core, call.queue, asked.workers)))
 
 

@@ -198,6 +198,7 @@ class ObserveRequest(Tagged):
     workers: tuple[Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)], ...] = Field(
         (), max_length=10_000, strict=False
     )
+    ahead_seconds: float = Field(0.0, description="In [0, 2592000]: how far ahead tasks to come are told.")
 
 
 class LookRequest(ObserveRequest):
@@ -207,7 +208,7 @@ class LookRequest(ObserveRequest):
 
     def look(self) -> Look:
         """As a value."""
-        return Look(self.queue, self.filter(), self.after, self.workers)
+        return Look(self.queue, self.filter(), self.after, self.workers, self.ahead_seconds)
 
 
 class ObserveManyRequest(Wire):

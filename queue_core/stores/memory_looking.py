@@ -55,6 +55,13 @@ def waiting(held: MemoryQueue, tags: TagFilter, *, now: Instant) -> tuple[Waitin
     return spread(etas[:HEAD], ready=len(etas), newest=etas[-1]) if etas else ()
 
 
+def upcoming(held: MemoryQueue, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+    """See `Transaction.upcoming`."""
+    delayed = [task for task in held.tasks.values() if task.state is TaskState.DELAYED and now < task.eta <= until]
+    delayed.sort(key=lambda task: (task.eta, task.id))
+    return [task.eta for task in delayed[:limit] if not task.leases and tags.accepts(task.tag)]
+
+
 def live_leases(held: MemoryQueue, *, limit: int, now: Instant) -> list[LiveLease]:
     """See `Transaction.live_leases`."""
     leased = [task for task in held.tasks.values() if task.state is TaskState.LEASED and task.eta > now]

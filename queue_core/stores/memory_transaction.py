@@ -251,6 +251,9 @@ class MemoryTransaction(MemoryQueues):
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
         return memory_looking.waiting(self._of(queue), tags, now=now)
 
+    def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+        return memory_looking.upcoming(self._of(queue), tags, until=until, limit=limit, now=now)
+
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         return self._of(queue).samples_after(after, limit=limit)
 

@@ -194,10 +194,17 @@ def test_many_queues_are_observed_as_one_by_one(pair: Pair) -> None:
         for name in ("left", "right"):
             queues.put_queue(QueueSpec(name))
             queues.queue(name).add([NewTask(b"a", tag="a"), NewTask(b"b", tag="b")])
+            queues.queue(name).add([NewTask(b"c", tag="b", delay_seconds=second) for second in (5, 20, 20.5, 99)])
         queues.queue("left").delete(queues.queue("left").lease(worker="w"))
-        looks = [Look("left", TagFilter.of("b"), 0, ("w",)), Look("none of this name"), Look("right", after=1)]
+        looks = [Look("left", TagFilter.of("b"), 0, ("w",), 32.0), Look("none of this name"), Look("right", after=1)]
         many = [None if one is None else replace(one, heard=None) for one in queues.observe_many(looks)]
-        single = queues.observe("left", tags=TagFilter.of("b"), workers=["w"])
+        single = queues.observe("left", tags=TagFilter.of("b"), workers=["w"], ahead_seconds=32.0)
+        assert [(to_come.position, to_come.ready_at - single.now) for to_come in single.upcoming] == [
+            (1, 5_000_000),
+            (2, 20_000_000),
+            (3, 20_500_000),
+        ]
+        assert queues.observe("left").upcoming == ()
         assert many[:2] == [replace(single, heard=None), None]
         return many
 

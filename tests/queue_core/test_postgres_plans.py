@@ -136,6 +136,7 @@ VERBS: dict[str, Verb] = {
     "lease delayed": lambda to: to.lease_delayed(QUEUE, 10, expected=at(86_400), worker="w", seconds=9.0, now=at(9)),
     "lead": lambda to: to.lead("fleet", "host", seconds=9.0, now=at(9)),
     "live leases": lambda to: to.live_leases(QUEUE, limit=10, now=at(9)),
+    "upcoming": lambda to: to.upcoming(QUEUE, TagFilter.of("tag-3"), until=at(99_999), limit=10, now=at(9)),
     "next eta": lambda to: to.next_eta(QUEUE, now=at(9)),
     "peek": lambda to: to.peek(QUEUE, ANY, frozenset({TaskState.READY}), limit=10, payload_bytes=1, now=at(9)),
     "peek by name": lambda to: to.peek(

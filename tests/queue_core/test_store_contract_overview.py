@@ -8,7 +8,7 @@ from queue_core.errors import (
     WorkerRetiredError,
 )
 from queue_core.stats import Samples
-from queue_core.store import Release, Renewal, Store
+from queue_core.store import LeaseRequest, Release, Renewal, Store
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
 from tests.support.task_builders import (
     MICROSECOND,
@@ -23,6 +23,7 @@ from tests.support.task_builders import (
     stats,
 )
 
+SECOND = 1_000_000
 BEFORE, AFTER = -MICROSECOND, MICROSECOND
 
 
@@ -180,6 +181,37 @@ def test_waiting_times_are_read_at_a_few_positions(store: Store) -> None:
     assert len(waiting) == 8
     assert (waiting[0].ready_at, waiting[-1].position, waiting[-1].ready_at) == (at(2), 20, at(19))
     assert of_a[-1].position == 10
+
+
+def etas_to_come(store: Store, tags: TagFilter = ANY, *, now: int = 0, until: int = 60, limit: int = 99) -> list[int]:
+    with store.read() as transaction:
+        found = transaction.upcoming(QUEUE, tags, until=at(until), limit=limit, now=at(now))
+    return [(eta - START) // SECOND for eta in found]
+
+
+def test_tasks_to_come_are_told_by_their_etas_until_an_instant(store: Store) -> None:
+    add(store, *[NewTask(tag="a" if second % 2 else "b", delay_seconds=second) for second in (9, 3, 60, 6, 61)])
+    add(store, NewTask(), NewTask(delay_seconds=5), NewTask(tag="a", delay_seconds=3, max_leases=2))
+    assert etas_to_come(store) == [3, 3, 5, 6, 9, 60]
+    assert etas_to_come(store, now=5) == [6, 9, 60]
+    assert etas_to_come(store, until=8, now=3) == [5, 6]
+    assert etas_to_come(store, TagFilter.of("a")) == [3, 3, 9]
+    assert etas_to_come(store, TagFilter.of("b", "none")) == [6, 60]
+    assert etas_to_come(store, TagFilter.of("none")) == []
+    assert etas_to_come(store, UNTAGGED) == [5]
+    assert etas_to_come(store, limit=2) == [3, 3]
+    with store.read() as transaction, pytest.raises(UnknownQueueError):
+        transaction.upcoming("nowhere", ANY, until=at(9), limit=9, now=START)
+
+
+def test_a_task_that_was_leased_before_is_not_among_those_to_come(store: Store) -> None:
+    add(store, NewTask(tag="a"), NewTask(), NewTask(tag="a", delay_seconds=7))
+    with store.begin() as transaction:
+        for held in transaction.lease(QUEUE, LeaseRequest(2, 9.0, ANY, "w"), now=START).leases:
+            transaction.release(QUEUE, [Release(held.token, delay_seconds=5)], now=START)
+    assert stats(store).delayed == 3
+    assert etas_to_come(store) == [7]
+    assert etas_to_come(store, TagFilter.of("a")) == [7]
 
 
 def test_live_leases_are_listed_soonest_to_end_first(store: Store) -> None:

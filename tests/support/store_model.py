@@ -292,6 +292,7 @@ class StoreModel(RuleBasedStateMachine):
                 to.tag_stats(queue, after=None, limit=3, now=now),
                 to.tag_stats(queue, after="a", limit=3, now=now),
                 to.waiting(queue, tags, now=now),
+                to.upcoming(queue, tags, until=after(now, 30), limit=500, now=now),
             )
 
         # The reference settles for good when it looks; so that a clock stepped back finds both alike, settle both.

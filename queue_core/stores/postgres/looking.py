@@ -28,6 +28,11 @@ _WAITING = Statement(
     "SELECT * FROM towline.waiting($1, $2, $3, $4, $5)",
     (pack.text, pack.texts, pack.boolean, pack.int4, pack.int8),
 )
+_UPCOMING = Statement(
+    "towline_upcoming",
+    "SELECT towline.upcoming($1, $2, $3, $4, $5)",
+    (pack.text, pack.texts, pack.int8, pack.int8, pack.int4),
+)
 _SAMPLES = Statement(
     "towline_samples", "SELECT * FROM towline.read_samples($1, $2, $3)", (pack.text, pack.int8, pack.int4)
 )
@@ -74,6 +79,15 @@ def waiting(step: Step, queue: str, tags: TagFilter, *, now: Instant) -> tuple[W
     etas = list(islice(merge(stored, due), HEAD))
     last = max([now if newest is None else newest, *due[-1:]]) if newest is None else max([newest, *due[-1:]])
     return spread(etas, ready=ready, newest=Instant(last)) if etas else ()
+
+
+def upcoming(step: Step, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+    """See `Transaction.upcoming`."""
+    ((etas,),) = step.rows(_UPCOMING, queue, asked(tags), now, until, limit)
+    if etas is None:
+        find(step, queue)
+        return []
+    return [Instant(eta) for eta in etas]
 
 
 def samples(step: Step, queue: str, *, after: int, limit: int) -> Samples:

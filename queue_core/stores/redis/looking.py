@@ -68,6 +68,13 @@ def waiting(calls: Calls, queue: str, tags: TagFilter, *, now: Instant) -> tuple
     return spread(etas, ready=ready, newest=newest)
 
 
+def upcoming(calls: Calls, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+    """See `Transaction.upcoming`."""
+    kind, names = pack_filter(tags)
+    data = calls.look("upcoming", queue, pack(">QQIB", now, until, limit, kind), *names)
+    return [Instant(eta) for eta in unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)]
+
+
 def live_leases(calls: Calls, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
     """See `Transaction.live_leases`."""
     data = calls.look("live_leases", queue, pack(">QI", now, limit))

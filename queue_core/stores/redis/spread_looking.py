@@ -79,6 +79,10 @@ class SpreadLooking:
                 position = next(positions, None)
         return tuple(merged)
 
+    def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+        of_shards = [self._plain.upcoming(name, tags, until=until, limit=limit, now=now) for name in self._names(queue)]
+        return list(islice(merge(*of_shards), limit))
+
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
         etas = [self._plain.next_eta(name, now=now) for name in self._names(queue)]
         return min((eta for eta in etas if eta is not None), default=None)

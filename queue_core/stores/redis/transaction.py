@@ -136,6 +136,9 @@ class RedisTransaction:
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
         return looking.waiting(self._calls, queue, tags, now=now)
 
+    def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+        return looking.upcoming(self._calls, queue, tags, until=until, limit=limit, now=now)
+
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         return looking.samples(self._calls, queue, after=after, limit=limit)
 

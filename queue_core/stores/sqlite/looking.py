@@ -123,6 +123,19 @@ def waiting(step: Step, name: str, tags: TagFilter, *, now: Instant) -> tuple[Wa
     return spread(etas, ready=ready, newest=newest) if etas else ()
 
 
+def upcoming(step: Step, name: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+    """See `Transaction.upcoming`."""
+    queue = step.queue(name)
+    of_tags, cells = _narrowed(step.tag_ids(queue, tags))
+    rows = step.connection.execute(
+        "SELECT eta FROM (SELECT eta, tag, leases FROM tasks INDEXED BY tasks_delayed"  # noqa: S608
+        " WHERE queue = ? AND state = 1 AND eta > ? AND eta <= ? ORDER BY eta LIMIT ?)"
+        f" WHERE leases = 0{of_tags} ORDER BY eta",
+        (queue.id, now, until, limit, *cells),
+    )
+    return [row[0] for row in rows]
+
+
 def _due_etas(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[Instant]:
     """Etas, in order, of the first tasks that are stored as delayed or leased but are ready by now."""
     of_tags, cells = _narrowed(tag_ids)

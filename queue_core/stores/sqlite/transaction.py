@@ -195,6 +195,9 @@ class SqliteTransaction:
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
         return looking.waiting(self._at(now), queue, tags, now=now)
 
+    def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+        return looking.upcoming(self._at(now), queue, tags, until=until, limit=limit, now=now)
+
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         self._step.write_samples()
         row = self._step.queue(queue)

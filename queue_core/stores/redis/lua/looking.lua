@@ -221,6 +221,28 @@ local function waiting(keys, args)
   return 'o\0' .. pack('>I8I8', ready, newest) .. concat(parts)
 end
 
+-- Arguments: now, until, limit, kind of filter; tags. Answers etas, in order, of delayed tasks that were never leased.
+local function upcoming(keys, args)
+  local now, till, limit, kind = parse('>I8I8I4B', args[1])
+  local queue, refusal = look_at(keys[1], now)
+  if not queue then return refusal end
+  local etas, most = {}, text_of(limit)
+  for _, set in ipairs(sets_of(queue, DELAYED, kind, { unpack(args, 2) })) do
+    local rows = call('ZRANGEBYSCORE', set, '(' .. queue.at, text_of(till), 'WITHSCORES', 'LIMIT', '0', most)
+    local members = {}
+    for index = 1, #rows, 2 do members[#members + 1] = rows[index] end
+    local held = read_many('HMGET', queue.key, held_fields(members))
+    for index = 1, #members do
+      -- A task that was never leased has such a field only for a bound of leases of its own.
+      if not held[index] or parse_held(held[index]).leases == 0 then etas[#etas + 1] = tonumber(rows[2 * index]) end
+    end
+  end
+  table.sort(etas)
+  local parts = {}
+  for index = 1, min(limit, #etas) do parts[index] = pack('>I8', etas[index]) end
+  return 'o\0' .. concat(parts)
+end
+
 -- Arguments: now, limit. Answers eta, lengths and `held` of each lease.
 local function live_leases(keys, args)
   local now, limit = parse('>I8I4', args[1])
@@ -259,6 +281,7 @@ end
 looks('stats', stats)
 looks('tag_stats', tag_stats)
 looks('waiting', waiting)
+looks('upcoming', upcoming)
 looks('live_leases', live_leases)
 looks('next_eta', next_eta)
 looks('samples', samples)
