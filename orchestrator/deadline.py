@@ -50,6 +50,16 @@ class Crew:
                 begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / remaining.mean_seconds)
         return begun
 
+    def slots_up(self, within_seconds: float) -> float:
+        """Slots of workers that are up by then."""
+        started = sum(1 for ready_in in self.ready_in_seconds if ready_in <= within_seconds)
+        return self.idle_slots + self.busy_slots + started * self.slots_per_worker
+
+    @property
+    def busy_slots(self) -> int:
+        """Slots that hold a lease."""
+        return sum(slots for _, slots in self.running)
+
     def one_more_can_start(self, within_seconds: float, *, startup_seconds: float) -> float:
         """Leases that one worker spawned now may begin within that time, which is no shorter than its start."""
         return self.slots_per_worker * (1.0 + (within_seconds - startup_seconds) / self.service_seconds)

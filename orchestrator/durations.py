@@ -94,6 +94,11 @@ class Remaining:
     over: tuple[float, ...]
     integrals: tuple[float, ...]
 
+    @property
+    def whole(self) -> "Remaining":
+        """The same for any time: for many looks at long ones."""
+        return _whole(self.weights, self.mean_seconds)
+
     def begun(
         self,
         running: Iterable[tuple[float, int]],

@@ -9,6 +9,7 @@ from orchestrator.deadline import Need, workers_needed
 from orchestrator.finishing import Course
 from orchestrator.metrics import Waiting
 from orchestrator.scene import Scene, Wish
+from orchestrator.upcoming import prepare
 
 _DAY_SECONDS: Final = 86_400.0
 _NOISE_TASKS: Final = 0.2  # a rate that has all but decayed keeps nobody warm
@@ -24,6 +25,8 @@ def grow(scene: Scene) -> Wish | None:
         wishes.append(_finish(scene, scene.course))
     if not scene.pace.is_start_in_time:
         wishes += [_arrivals_during_a_start(scene), _one_worker_per_task(scene), _warm(scene)]
+    if sample.upcoming and (wish := prepare(scene)) is not None:
+        wishes.append(wish)
     if current == 0 and sample.ready:
         wishes.append(Wish(1, "wake", f"{sample.ready} ready and nobody to lease them"))
     low, by = facts.spec.workers.min, facts.conditions.bounds_by

@@ -165,11 +165,16 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
         return None
     if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
         return None  # it is not this host that they start on
-    at_a_time = facts.spec.spawn_parallelism or SPAWNS_PER_CORE * facts.conditions.cores
+    at_a_time = starts_at_a_time(facts.spec, facts.conditions)
     room = max(0, at_a_time - facts.starting)
     if target <= facts.current + room:
         return None
     return facts.current + room, Limit("spawn_parallelism", f"{at_a_time} starting at a time")
+
+
+def starts_at_a_time(spec: PoolSpec, conditions: Conditions) -> int:
+    """How many workers may be starting at a time: two per core, unless the settings say."""
+    return spec.spawn_parallelism or SPAWNS_PER_CORE * conditions.cores
 
 
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:

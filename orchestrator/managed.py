@@ -17,11 +17,15 @@ from orchestrator.presence import Watch
 from orchestrator.suspects import Suspect
 from orchestrator.tally import Tally
 from orchestrator.trouble import Trouble
+from orchestrator.upcoming import lead_seconds
 
 log = structlog.get_logger()
 
 LEAVING_GRACE_SECONDS: Final = 30.0
 """How long the workers of a pool nobody knows any more may take to finish."""
+
+ASLEEP_SECONDS: Final = 10.0
+"""Between two looks at a pool with nothing to do and nobody to do it; a task, an order or a reload ends its sleep."""
 
 AT_ONCE: Final = Monotonic(float("-inf"))
 
@@ -73,13 +77,17 @@ class ManagedPool:
     tally: Tally = field(default_factory=Tally)
     trouble: Trouble = field(default_factory=Trouble)
 
+    def ahead_seconds(self, spec: PoolSpec) -> float:
+        """How far ahead tasks to come must be known: so that none is met unprepared after a sleep."""
+        return lead_seconds(self.state.estimates, spec, self.conditions) + ASLEEP_SECONDS
+
     @property
     def is_asleep(self) -> bool:
         """Whether it has no worker and wants none: only what wakes it can change that (see `ArrivalWatch`)."""
         spec, sample, decision = self.spec, self.sample, self.decision
         if spec is None or sample is None or decision is None or self.is_stale or self.fleet.workers:
             return False
-        if self.suspects or sample.ready or sample.in_flight or decision.target or decision.limits:
+        if self.suspects or sample.ready or sample.upcoming or sample.in_flight or decision.target or decision.limits:
             return False
         return not (spec.workers.min or spec.schedule or spec.finish_by or self.conditions.bounds_by)
 

@@ -11,7 +11,10 @@ Outcome = Literal["deleted", "released", "expired", "died"]
 
 @value
 class Waiting:
-    """One position of the ready queue, in lease order: the `position`-th task (from 1) has waited this long."""
+    """One position of the ready queue, in lease order: the `position`-th task (from 1) has waited this long.
+
+    A task to come has a negative age: it becomes leasable in so many seconds.
+    """
 
     position: int
     age_seconds: float
@@ -65,7 +68,8 @@ class QueueSample:
     `arrivals` counts tasks that became leasable since the sample before; `waiting` holds up to 8 positions of
     the ready queue, the last of them being `ready` itself when anything waits; `first_seen_seconds_ago` tells,
     per worker, how long ago it first asked for a lease (absent: it has not yet). `heard` tells of each worker that was
-    asked about when it last asked for a lease (absent: nobody can tell).
+    asked about when it last asked for a lease (absent: nobody can tell). `upcoming` tells of delayed tasks that were
+    never leased and become leasable soon: so many (`position`), the last few of them from then on.
     """
 
     at: Monotonic
@@ -80,6 +84,7 @@ class QueueSample:
     finished: tuple[FinishedLease, ...] = ()
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
     heard: dict[str, Present] = field(default_factory=dict)
+    upcoming: tuple[Waiting, ...] = ()
 
     @property
     def oldest_seconds(self) -> float:

@@ -15,7 +15,7 @@ from orchestrator.errands import Errands
 from orchestrator.exits import ENDS_WELL
 from orchestrator.fleet import Fleet, Memory, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
-from orchestrator.managed import AT_ONCE, Failure, ManagedPool, state_of
+from orchestrator.managed import ASLEEP_SECONDS, AT_ONCE, Failure, ManagedPool, state_of
 from orchestrator.morgue import End, Morgue
 from orchestrator.plan import Leave
 from orchestrator.rollcall import without_external
@@ -27,8 +27,6 @@ from orchestrator.turn import PoolTurn
 log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
-ASLEEP_SECONDS: Final = 10.0
-"""Between two looks at a pool with nothing to do and nobody to do it; a task, an order or a reload ends its sleep."""
 NOTHING_KEPT: Final[Mapping[str, Memory]] = {}
 
 

@@ -12,7 +12,7 @@ from orchestrator.exits import Cause
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
 from orchestrator.rollcall import RollCall, roll_call
-from orchestrator.source import WorkSource
+from orchestrator.source import Asked, WorkSource
 
 log = structlog.get_logger()
 
@@ -21,7 +21,11 @@ def look_ahead(
     source: WorkSource, pools: Sequence[tuple[ManagedPool, PoolSpec]], *, now: Monotonic
 ) -> Mapping[str, QueueSample | SourceUnavailableError]:
     """Look at the work of several pools at once, where that says all; see `look_at` for the others."""
-    asked = [(spec, pool.fleet.workers.keys()) for pool, spec in pools if spec.runtime_kind != "external"]
+    asked = [
+        Asked(spec, pool.fleet.workers.keys(), pool.ahead_seconds(spec))
+        for pool, spec in pools
+        if spec.runtime_kind != "external"
+    ]
     return source.samples(asked, now=now) if asked else {}
 
 
@@ -42,11 +46,12 @@ def look_at(
         raise ahead
     if ahead is not None:
         return ahead
+    ahead_seconds = pool.ahead_seconds(spec)
     if spec.runtime_kind != "external":
-        return source.sample(spec, workers=pool.fleet.workers.keys(), now=now)
+        return source.sample(spec, workers=pool.fleet.workers.keys(), ahead_seconds=ahead_seconds, now=now)
     present = source.present(spec)
     names = {*pool.fleet.workers, *(one.worker for one in present)}
-    sample = source.sample(spec, workers=names, now=now)
+    sample = source.sample(spec, workers=names, ahead_seconds=ahead_seconds, now=now)
     called = roll_call(pool.fleet, present, sample, spec=spec, now=now)
     _tell(pool, called)
     pool.fleet = called.fleet

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from orchestrator.scene import Scene, Wish, restart_seconds
+from orchestrator.upcoming import fewest
 
 
 def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
@@ -15,7 +16,7 @@ def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
     state = scene.state
     restart = restart_seconds(state.estimates, spec)
     warm = 0 if scene.pace.is_start_in_time else state.burst.warm_workers
-    low = max(spec.workers.min, warm, scene.busy)
+    low = max(spec.workers.min, warm, scene.busy, fewest(scene))
     held: dict[int, float] = {}
     for worker in scene.idle:
         if level <= low:

@@ -23,19 +23,29 @@ class ReleasedTask:
     died: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one look is to be of: see `WorkSource.sample`."""
+
+    pool: PoolSpec
+    workers: Collection[str]
+    ahead_seconds: float = 0.0
+
+
 class WorkSource(Protocol):
     """The queue as the supervisor meets it. Every verb may raise `SourceUnavailableError`; none waits long."""
 
-    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+    def sample(
+        self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
+    ) -> QueueSample:
         """Look once at the pool's work. Finished leases and arrivals are told once: since the sample before.
 
-        `workers` are the pool's live workers, whose `first_seen_seconds_ago` is wanted.
+        `workers` are the pool's live workers, whose `first_seen_seconds_ago` is wanted; `ahead_seconds` is how far
+        ahead its `upcoming` goes.
         """
 
-    def samples(
-        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
-    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
-        """Look once at the work of several pools, each with its workers, as cheaply as that can be done.
+    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
+        """Look once at the work of several pools, as cheaply as that can be done.
 
         By the pool's name. One that is left out is to be looked at by `sample`. Raises nothing.
         """

@@ -9,7 +9,7 @@ from orchestrator.cli.fleet import Json
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Decision
+from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet import Fleet, adopted, unresponsive
 from orchestrator.metrics import QueueSample
@@ -17,8 +17,10 @@ from orchestrator.observing import observe
 from orchestrator.plan import Plan
 from orchestrator.plan import plan as plan_actions
 from orchestrator.policy import PolicyState, decide
+from orchestrator.source import Asked
 from orchestrator.sources.pull_queue import PullQueueSource
 from orchestrator.state import StateDir
+from orchestrator.upcoming import lead_seconds
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -46,20 +48,27 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
         there = {spec.name for spec in queues.queues()}
         missing = [name for name in project.queue_file.queues if name not in there]
         source, fleets = PullQueueSource(queues), _fleets(project.pools, files, clock)
-        asked = [(pool, fleets[pool.name].workers.keys()) for pool in project.pools.values() if pool.queue in there]
-        ahead = source.samples(asked, now=clock.monotonic())
+        states = {name: _state_of(learned.get(name)) for name in project.pools}
+        asked = {
+            name: Asked(pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, NOTHING_SPECIAL))
+            for name, pool in project.pools.items()
+        }
+        ahead = source.samples([one for one in asked.values() if one.pool.queue in there], now=clock.monotonic())
         for pool in project.pools.values():
             fleet, sample = fleets[pool.name], ahead.get(pool.name)
             try:
                 if pool.queue in missing:  # it is made at the next reload, and has no tasks until then
                     sample = QueueSample(clock.monotonic(), ready=0, delayed=0, in_flight=0, dead=0)
                 elif sample is None:
-                    sample = source.sample(pool, workers=fleet.workers.keys(), now=clock.monotonic())
+                    seconds = asked[pool.name].ahead_seconds
+                    sample = source.sample(
+                        pool, workers=fleet.workers.keys(), ahead_seconds=seconds, now=clock.monotonic()
+                    )
                 elif isinstance(sample, SourceUnavailableError):
                     raise sample
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
-            found.append(_one(pool, fleet, sample, learned.get(pool.name), clock, circumstances))
+            found.append(_one(pool, fleet, sample, states[pool.name], clock, circumstances))
     if as_json:
         made = {pool.name: pool.queue for pool in project.pools.values() if pool.queue in missing}
         told = [decision.record() | _actions(todo) for decision, todo in found]
@@ -76,19 +85,22 @@ def _one(
     pool: PoolSpec,
     fleet: Fleet,
     sample: QueueSample,
-    learned: object,
+    state: PolicyState,
     clock: Clock,
     circumstances: Circumstances,
 ) -> tuple[Decision, Plan]:
     fleet = observe(fleet, sample)
     now = clock.monotonic()
-    try:
-        state = PolicyState.from_json(learned) if learned is not None else PolicyState()
-    except ValueError:
-        state = PolicyState()
     spec, conditions = circumstances.of(pool, fleet)
     decision, _ = decide(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=conditions)
     return decision, plan_actions(decision, fleet=fleet, spec=spec, now=now)
+
+
+def _state_of(learned: object) -> PolicyState:
+    try:
+        return PolicyState.from_json(learned) if learned is not None else PolicyState()
+    except ValueError:
+        return PolicyState()
 
 
 def _fleets(pools: Iterable[str], files: StateDir, clock: Clock) -> dict[str, Fleet]:

@@ -25,6 +25,11 @@ class Hours:
         self._finish_at, self._offset = 0.0, 0
 
     @property
+    def conditions(self) -> Conditions:
+        """Those of the last moment that was asked about."""
+        return self._conditions
+
+    @property
     def are_plain(self) -> bool:
         """Whether they are the same at all times."""
         return not self._spec.schedule and self._spec.finish_by is None

@@ -15,6 +15,10 @@ from orchestrator.metrics import Outcome
 from orchestrator.simulation.parts import NEVER, Gone, Lease, News, Worker
 from orchestrator.simulation.workload import Workload, World
 
+MAX_UPCOMING: Final = 1_000
+"""Tasks to come that are told, at most, as the queue does."""
+
+_LOOKED_AHEAD: Final = 64
 _START: Final = 0
 _END: Final = 1
 _OVERDUE: Final = 2
@@ -54,7 +58,8 @@ class SimulatedPool:
         self._ready_at = (*workload.ready_at, NEVER)
         self._service = workload.service_seconds
         self._failures = workload.failures
-        self._added_at = sorted(workload.added_at) if workload.added_at is not None else None
+        self._added_at = workload.added_at
+        self._adds = sorted(workload.added_at) if workload.added_at is not None else None
         self._ready_again: dict[int, float] = {}
         self._numbers: dict[int, int] = {}
         self._next = 0
@@ -71,6 +76,18 @@ class SimulatedPool:
     def next_at(self) -> float:
         """When something happens next by itself; `NEVER` when nothing will."""
         return min(self._events[0][0], self._arrives_at)
+
+    def news_at(self, ahead_seconds: float) -> float:
+        """The same, where it is news too that a task which was added becomes leasable within so many seconds."""
+        news_at = self.next_at()
+        if self._added_at is None or not ahead_seconds:
+            return news_at
+        for task in range(self._next, min(self._next + _LOOKED_AHEAD, self._tasks)):
+            seen_at = self._ready_at[task] - ahead_seconds
+            if seen_at >= news_at:
+                break
+            news_at = min(news_at, max(seen_at, self._added_at[task]))
+        return news_at
 
     @property
     def steps(self) -> int:
@@ -134,9 +151,17 @@ class SimulatedPool:
     @property
     def delayed(self) -> int:
         """Tasks that were added and are not leasable yet."""
-        if self._added_at is None:
+        if self._adds is None:
             return self.retrying
-        return max(0, bisect_right(self._added_at, self.now) - self._next) + self.retrying
+        return max(0, bisect_right(self._adds, self.now) - self._next) + self.retrying
+
+    def upcoming_seconds(self, within_seconds: float) -> list[float]:
+        """In how many seconds tasks become leasable that were added and never leased: the first of them, in order."""
+        if self._added_at is None:
+            return []
+        now, first = self.now, self._next
+        last = min(bisect_right(self._ready_at, now + within_seconds, first), first + MAX_UPCOMING)
+        return [self._ready_at[task] - now for task in range(first, last) if self._added_at[task] <= now]
 
     def waited_seconds(self, positions: Iterable[int]) -> list[float]:
         """How long the tasks at these positions of the ready queue, from 1, have waited."""

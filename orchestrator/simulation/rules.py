@@ -247,6 +247,7 @@ class RuleScaler:
     """A `Scaler` that follows a rule, within the pool's bounds. Those see a pool at their own pace: none wakes."""
 
     wakes: Final = False
+    ahead_seconds: Final = 0.0
 
     def __init__(self, name: str, told: Told) -> None:
         """Raises `KeyError` for a name that is not in `RULES`."""

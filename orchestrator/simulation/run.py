@@ -42,13 +42,13 @@ def simulate(
     last_at = workload.last_at
     report_at = _STEPS_PER_REPORT
     while pool.now < last_at or not _is_over(pool, last_at):
-        next_at = pool.next_at()
-        if turn_at <= next_at and scaler.is_settled(pool):
-            if next_at == NEVER:  # workers that are kept cost until the time is over
+        next_at, news_at = pool.next_at(), pool.news_at(scaler.ahead_seconds)
+        if turn_at <= news_at and scaler.is_settled(pool):
+            if news_at == NEVER:  # workers that are kept cost until the time is over
                 pool.now = max(pool.now, last_at + COOL_DOWN_SECONDS) if pool.workers else pool.now
                 break
             # The last turn before something happens stands for all of those in between.
-            turn_at += math.floor((next_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
+            turn_at += math.floor((news_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
         if pool.wants_turn and scaler.wakes:
             turn_at = pool.now
         if turn_at <= next_at:

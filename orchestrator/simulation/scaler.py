@@ -17,6 +17,7 @@ from orchestrator.simulation.hours import Hours
 from orchestrator.simulation.parts import News
 from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.workload import MONDAY
+from orchestrator.upcoming import lead_seconds
 
 POSITIONS: Final = 8
 """Positions of the ready queue that a sample tells, as the queue does."""
@@ -24,11 +25,16 @@ MAX_LEASES_TOLD: Final = 2_000
 """Leases that a sample names, at most, as the queue does."""
 
 
+SPANS_AHEAD: Final = 64
+"""Spans of the time ahead of which a sample tells, as the queue does."""
+
+
 class Scaler(Protocol):
     """One way to size a pool.
 
     `turn_seconds`: between two turns. `wakes`: a turn is taken at once when a task meets a pool without workers, and
     when a worker ends by itself. `recent_first`: a task goes to the free worker used last, else to any free one.
+    `ahead_seconds`: how long before tasks become leasable it sees them.
     """
 
     @property
@@ -39,6 +45,8 @@ class Scaler(Protocol):
     def wakes(self) -> bool: ...
     @property
     def recent_first(self) -> bool: ...
+    @property
+    def ahead_seconds(self) -> float: ...
 
     def turn(self, pool: SimulatedPool) -> int:
         """Size the pool now: 1 when it grew, -1 when it shrank, else 0."""
@@ -78,6 +86,11 @@ class PolicyScaler:
         self._fleet = Fleet(spec.name)
         self._unseen: set[str] = set()
 
+    @property
+    def ahead_seconds(self) -> float:
+        """See `Scaler`."""
+        return lead_seconds(self._state.estimates, self._spec, self._hours.conditions)
+
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
         now = Monotonic(pool.now)
@@ -96,7 +109,7 @@ class PolicyScaler:
 
     def is_settled(self, pool: SimulatedPool) -> bool:
         """See `Scaler.is_settled`."""
-        if pool.leases or pool.ready or pool.starting or pool.leaving:
+        if pool.leases or pool.ready or pool.starting or pool.leaving or pool.news_at(self.ahead_seconds) <= pool.now:
             return False
         changes_by_itself = not self._hours.are_plain or (
             bool(pool.workers) and (self._spec.recycle.age is not None or self._spec.budget is not None)
@@ -167,7 +180,18 @@ class PolicyScaler:
             tuple(running),
             tuple(finished),
             self._first_seen(pool),
+            {},
+            self._upcoming(pool) if pool.delayed else (),
         )
+
+    def _upcoming(self, pool: SimulatedPool) -> tuple[Waiting, ...]:
+        """Of each span of the time ahead in which any task becomes leasable, the first, as the queue does."""
+        width = self.ahead_seconds / SPANS_AHEAD
+        told: dict[int, Waiting] = {}
+        for position, due_in in enumerate(pool.upcoming_seconds(self.ahead_seconds), start=1):
+            span = int(due_in / width)
+            told[span] = Waiting(position, told[span].age_seconds if span in told else -due_in)
+        return tuple(told.values())
 
     def _first_seen(self, pool: SimulatedPool) -> dict[str, float]:
         """Of workers that are up since the last sample; those known already are not looked at again."""

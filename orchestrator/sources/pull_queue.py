@@ -11,7 +11,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLease, Waiting
 from orchestrator.rollcall import prefix_of
-from orchestrator.source import ReleasedTask
+from orchestrator.source import Asked, ReleasedTask
 from orchestrator.sources import custody
 from orchestrator.suspects import Fate, HeldTask, Suspect
 from queue_core.api import Look, Observation, QueuesApi
@@ -71,45 +71,43 @@ class PullQueueSource:
         self._waiting = waiting or queues
         self._seen: dict[str, _Seen] = {}
 
-    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+    def sample(
+        self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
+    ) -> QueueSample:
         """See `WorkSource.sample`."""
-        tags = tags_of(pool)
-        before = self._seen.get(pool.name)
         with _told_as_unavailable(f"sample queue {pool.queue}"):
-            look, finished = self._look(pool, tags, after=before.cursor if before else 0, workers=sorted(workers))
+            look, finished = self._paged(self._look_of(Asked(pool, workers, ahead_seconds)))
         return self._sampled(pool, look, finished, now=now)
 
-    def samples(
-        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
-    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
         """See `WorkSource.samples`: pools with few leases, in calls of up to 100 of them."""
         told: dict[str, QueueSample | SourceUnavailableError] = {}
-        if len(pools) < MIN_AT_ONCE:
+        if len(asked) < MIN_AT_ONCE:
             return told
-        seen = [(pool, workers) for pool, workers in pools if self._is_small(pool)]
-        new = [(pool, workers) for pool, workers in pools if pool.name not in self._seen]
+        seen = [one for one in asked if self._is_small(one.pool)]
+        new = [one for one in asked if one.pool.name not in self._seen]
         for part in (*_parts(seen, MAX_AT_ONCE), *_parts(new, MAX_NEW_AT_ONCE)):
             try:
                 told.update(self._looked(part, now=now))
             except SourceUnavailableError as error:
                 if not isinstance(error.__cause__, StoreUnavailableError):
                     break  # a server of before, or one asks for what can't be: they are asked one by one
-                told.update((pool.name, error) for pool, _ in part)
+                told.update((one.pool.name, error) for one in part)
         return told
 
-    def _looked(
-        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
-    ) -> Iterator[tuple[str, QueueSample]]:
-        looks = []
-        for pool, workers in pools:
-            before = self._seen.get(pool.name)
-            looks.append(Look(pool.queue, tags_of(pool), before.cursor if before else 0, tuple(sorted(workers))))
+    def _look_of(self, asked: Asked) -> Look:
+        pool, before = asked.pool, self._seen.get(asked.pool.name)
+        after = before.cursor if before else 0
+        return Look(pool.queue, tags_of(pool), after, tuple(sorted(asked.workers)), asked.ahead_seconds)
+
+    def _looked(self, asked: Sequence[Asked], *, now: Monotonic) -> Iterator[tuple[str, QueueSample]]:
+        looks = [self._look_of(one) for one in asked]
         with _told_as_unavailable(f"sample {len(looks)} queues"):
             found = self._queues.observe_many(looks)
-        for (pool, _), asked, look in zip(pools, looks, found, strict=True):
+        for one, wanted, look in zip(asked, looks, found, strict=True):
             if look is not None and len(look.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
-                finished = [lease for lease in look.samples.finished if asked.tags.accepts(lease.tag)]
-                yield pool.name, self._sampled(pool, look, finished, now=now)
+                finished = [lease for lease in look.samples.finished if wanted.tags.accepts(lease.tag)]
+                yield one.pool.name, self._sampled(one.pool, look, finished, now=now)
 
     def _is_small(self, pool: PoolSpec) -> bool:
         """Whether it held few leases at the look before: one answer must not grow beyond bounds."""
@@ -151,6 +149,7 @@ class PullQueueSource:
             ),
             first_seen_seconds_ago={worker: _ago(seen_at, look.now) for worker, seen_at in look.seen.items()},
             heard=self._asked(pool, look),
+            upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, look.now)) for w in look.upcoming),
         )
 
     def _asked(self, pool: PoolSpec, look: Observation) -> dict[str, Present]:
@@ -192,7 +191,7 @@ class PullQueueSource:
         """See `WorkSource.given_back_by`."""
         seen = self._seen.get(pool.name)
         with _told_as_unavailable(f"look what worker {worker} gave back"):
-            look, finished = self._look(pool, ANY, after=seen.cursor if seen else 0, workers=())
+            look, finished = self._paged(Look(pool.queue, ANY, seen.cursor if seen else 0))
         return [
             ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
             for lease in finished
@@ -250,14 +249,15 @@ class PullQueueSource:
         with _told_as_unavailable("take the lead"):
             return self._queues.lead(_LEAD, supervisor, seconds=seconds)
 
-    def _look(
-        self, pool: PoolSpec, tags: TagFilter, *, after: int, workers: Sequence[str]
-    ) -> tuple[Observation, list[QueueFinishedLease]]:
+    def _paged(self, asked: Look) -> tuple[Observation, list[QueueFinishedLease]]:
         """The pool's work as of the last look, and what finished since the cursor, page by page."""
         finished: list[QueueFinishedLease] = []
+        after = asked.after
         for _ in range(MAX_LOOKS):
-            look = self._queues.observe(pool.queue, tags=tags, after=after, workers=workers)
-            finished += (lease for lease in look.samples.finished if tags.accepts(lease.tag))
+            look = self._queues.observe(
+                asked.queue, tags=asked.tags, after=after, workers=asked.workers, ahead_seconds=asked.ahead_seconds
+            )
+            finished += (lease for lease in look.samples.finished if asked.tags.accepts(lease.tag))
             after = look.samples.cursor
             if len(look.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
                 break
@@ -271,10 +271,8 @@ def tags_of(pool: PoolSpec) -> TagFilter:
     return TagFilter.of(*pool.tags) if pool.tags else ANY
 
 
-def _parts(
-    pools: Sequence[tuple[PoolSpec, Collection[str]]], size: int
-) -> Iterator[Sequence[tuple[PoolSpec, Collection[str]]]]:
-    return (pools[begin : begin + size] for begin in range(0, len(pools), size))
+def _parts(asked: Sequence[Asked], size: int) -> Iterator[Sequence[Asked]]:
+    return (asked[begin : begin + size] for begin in range(0, len(asked), size))
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class SteadySource:
     def __init__(self) -> None:
         self.turn = 0
 
-    def sample(self, pool: PoolSpec, *, workers: Sequence[str], now: float) -> QueueSample:
+    def sample(self, pool: PoolSpec, *, workers: Sequence[str], now: float, **_: object) -> QueueSample:
         names = list(workers)
         self.turn += 1
         waiting = tuple(Waiting(n, 8.0 / n) for n in range(1, 5 + self.turn % 4))

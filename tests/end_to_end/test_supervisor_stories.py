@@ -40,6 +40,18 @@ def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Site) 
     assert not site.files.is_supervised()
 
 
+def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_wait(site: Site) -> None:
+    more = {"app": "tests.support.slow_to_import:app", "slo": "1s", "workers": {"max": 16}, "spawn_parallelism": 1}
+    site.write(resize={**POOL, **more})
+    # A minute is within sixteen starts, one at a time, and long enough for a slow machine.
+    site.queue.add([NewTask(f"note {site.folder}/notes".encode(), delay_seconds=60.0)] * 16)
+    site.start()
+    eventually(lambda: site.told("worker.started"), seconds=50)
+    stats = site.queue.stats()
+    assert (stats.delayed, stats.leased_total) == (16, 0)
+    assert "16 become leasable within" in str(site.told("pool.decided")[0]["why"])
+
+
 def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Site) -> None:
     site.write(resize={**POOL, "slo": "50s"})  # a turn every 5 s
     site.start()

@@ -9,8 +9,9 @@ from structlog.testing import capture_logs
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.managed import ASLEEP_SECONDS
 from orchestrator.metrics import QueueSample
-from orchestrator.reconcile import ASLEEP_SECONDS
+from orchestrator.source import Asked
 from tests.bench.pools import turn_seconds
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import a_pool
@@ -33,17 +34,17 @@ class AtOnce(FakeSource):
         self.alone: list[str] = []
         self.failure: SourceUnavailableError | None = None
 
-    def samples(
-        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
-    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
-        self.looks.append(len(pools))
+    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
+        self.looks.append(len(asked))
         if self.failure is not None:
-            return {pool.name: self.failure for pool, _ in pools}
-        return {pool.name: super(AtOnce, self).sample(pool, workers=workers, now=now) for pool, workers in pools}
+            return {one.pool.name: self.failure for one in asked}
+        return {one.pool.name: super(AtOnce, self).sample(one.pool, workers=one.workers, now=now) for one in asked}
 
-    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+    def sample(
+        self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
+    ) -> QueueSample:
         self.alone.append(pool.name)
-        return super().sample(pool, workers=workers, now=now)
+        return super().sample(pool, workers=workers, ahead_seconds=ahead_seconds, now=now)
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import QueueSample, Waiting
+from orchestrator.source import Asked
 from orchestrator.sources.heard import HeardByServers
 from orchestrator.sources.pull_queue import (
     MAX_AT_ONCE,
@@ -139,6 +140,18 @@ def test_what_finished_before_the_first_look_is_not_told(site: Site) -> None:
     assert (first.finished, first.arrivals) == ((), 0)
 
 
+def test_tasks_to_come_are_told_as_far_ahead_as_is_asked_and_retries_are_not(site: Site) -> None:
+    site.queue.add([NewTask(tag="a", delay_seconds=8.0)] * 3 + [NewTask(delay_seconds=8.0), NewTask(tag="a")])
+    site.queue.add([NewTask(tag="a", delay_seconds=seconds) for seconds in (12.0, 99.0)])
+    site.queue.release(site.queue.lease(worker="w1"), delay_seconds=5.0)
+    asked = Asked(a_pool(tags=["a"]), ["w1"], ahead_seconds=32.0)
+    site.clock.advance(1.0)
+    sample = site.source.sample(asked.pool, workers=asked.workers, ahead_seconds=32.0, now=Monotonic(NOW))
+    assert (sample.delayed, sample.upcoming) == (6, (Waiting(3, -7.0), Waiting(4, -11.0)))
+    both = site.source.samples([asked, replace(asked, pool=a_pool("none"), ahead_seconds=0.0)], now=Monotonic(NOW))
+    assert [found.upcoming for found in both.values() if isinstance(found, QueueSample)] == [sample.upcoming, ()]
+
+
 def test_more_finished_leases_than_one_look_holds_are_all_told(site: Site) -> None:
     site.sample()
     for _ in range(3):
@@ -255,7 +268,7 @@ def test_a_queue_that_does_not_answer_is_unavailable(site: Site) -> None:
         site.sample(queue="missing")
 
 
-class Asked:
+class Servers:
     """Two servers over one store, with a client of each."""
 
     def __init__(self, stack: ExitStack) -> None:
@@ -276,12 +289,12 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Iterator[Asked]:
+def asked() -> Iterator[Servers]:
     with ExitStack() as stack:
-        yield Asked(stack)
+        yield Servers(stack)
 
 
-def test_a_worker_that_waits_at_another_server_of_the_store_asks(asked: Asked) -> None:
+def test_a_worker_that_waits_at_another_server_of_the_store_asks(asked: Servers) -> None:
     asked.at_a.queue(QUEUE).lease(worker="w1")
     call = asked.lease_at_b()
     eventually(lambda: asked.b.waiting() == 1)
@@ -302,9 +315,17 @@ class Counted(PullQueues):
         self.many: list[int] = []
         self.failure: QueueError | None = None
 
-    def observe(self, queue: str, *, tags: TagFilter = ANY, after: int = 0, workers: Sequence[str] = ()) -> Observation:
+    def observe(
+        self,
+        queue: str,
+        *,
+        tags: TagFilter = ANY,
+        after: int = 0,
+        workers: Sequence[str] = (),
+        ahead_seconds: float = 0.0,
+    ) -> Observation:
         self.single.append(queue)
-        return super().observe(queue, tags=tags, after=after, workers=workers)
+        return super().observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
 
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
         if self.failure is not None:
@@ -322,7 +343,7 @@ def counted() -> Iterator[Counted]:
     queues.close()
 
 
-POOLS = [(a_pool(f"p{number}", queue=f"q{number}"), ["w1"]) for number in range(MAX_AT_ONCE + 1)]
+POOLS = [Asked(a_pool(f"p{number}", queue=f"q{number}"), ["w1"]) for number in range(MAX_AT_ONCE + 1)]
 
 
 def test_many_pools_are_looked_at_in_a_few_calls_as_they_would_be_one_by_one(counted: Counted) -> None:
@@ -331,7 +352,7 @@ def test_many_pools_are_looked_at_in_a_few_calls_as_they_would_be_one_by_one(cou
         counted.queue("q7").add(b"task")
         counted.queue("q7").delete(counted.queue("q7").lease(worker="w1"))
         found = source.samples(POOLS, now=Monotonic(at))
-        assert found == {pool.name: alone.sample(pool, workers=w, now=Monotonic(at)) for pool, w in POOLS}
+        assert found == {one.pool.name: alone.sample(one.pool, workers=one.workers, now=Monotonic(at)) for one in POOLS}
     assert counted.many == [*[MAX_NEW_AT_ONCE] * 4, 1, MAX_AT_ONCE, 1]
 
 
@@ -339,7 +360,7 @@ def test_a_pool_without_a_queue_or_with_many_leases_is_left_to_a_look_of_its_own
     source = PullQueueSource(counted)
     counted.queue("q0").add([NewTask(b"task")] * (MAX_HELD_AT_ONCE + 1))
     counted.queue("q0").lease(MAX_HELD_AT_ONCE + 1, worker="w1")
-    pools = [(a_pool("busy", queue="q0"), ["w1"]), (a_pool("lost", queue="none"), []), POOLS[1]]
+    pools = [Asked(a_pool("busy", queue="q0"), ["w1"]), Asked(a_pool("lost", queue="none"), []), POOLS[1]]
     source.samples(pools, now=Monotonic(NOW))
     assert list(source.samples(pools, now=Monotonic(NOW + 1))) == ["p1"]
 

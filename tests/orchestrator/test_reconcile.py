@@ -70,8 +70,8 @@ def test_a_worker_that_turns_out_to_hold_a_lease_is_not_touched(stage: Stage) ->
         stage.clock.advance(5)
         # It leases between the sample and the fence.
         sample = stage.source.sample
-        stage.source.sample = lambda pool, *, workers, now, sample=sample: _then(  # type: ignore[method-assign]
-            sample(pool, workers=workers, now=now), lambda: stage.source.held.update({worker: ["t1"]})
+        stage.source.sample = lambda pool, *, sample=sample, **asked: _then(  # type: ignore[method-assign]
+            sample(pool, **asked), lambda: stage.source.held.update({worker: ["t1"]})
         )
         stage.reconciler.turns()
         stage.source.sample = sample  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import Present, QueueSample
 from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.source import ReleasedTask
+from orchestrator.source import Asked, ReleasedTask
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
 from orchestrator.suspects import Fate, HeldTask, Suspect
@@ -30,13 +30,13 @@ class Tide:
     def __init__(self) -> None:
         self._nothing = threading.Event()
 
-    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+    def sample(
+        self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
+    ) -> QueueSample:
         seen = dict.fromkeys(workers, 0.0)
         return QueueSample(at=now, ready=0, delayed=0, in_flight=0, dead=0, first_seen_seconds_ago=seen)
 
-    def samples(
-        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
-    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
 
     def present(self, pool: PoolSpec) -> Sequence[Present]:

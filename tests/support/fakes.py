@@ -10,7 +10,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.metrics import Present, QueueSample, RunningLease, Waiting
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.source import ReleasedTask
+from orchestrator.source import Asked, ReleasedTask
 from orchestrator.suspects import Fate, HeldTask, Suspect
 
 
@@ -101,6 +101,7 @@ class FakeSource:
 
     ready: int = 0
     age_seconds: float = 0.0
+    upcoming: Sequence[tuple[int, float]] = ()
     held: dict[str, list[str]] = field(default_factory=dict)
     given_back: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
@@ -118,7 +119,9 @@ class FakeSource:
     settled: list[tuple[str, str]] = field(default_factory=list)
     arrival: threading.Event = field(default_factory=threading.Event)
 
-    def sample(self, pool: PoolSpec, *, workers: Collection[str], now: Monotonic) -> QueueSample:
+    def sample(
+        self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
+    ) -> QueueSample:
         self._answer()
         running = [RunningLease(worker, 0.5, 0.1, 1) for worker, tasks in self.held.items() for _ in tasks]
         return QueueSample(
@@ -135,11 +138,10 @@ class FakeSource:
                 for worker in workers
                 if worker in self.asked_at
             },
+            upcoming=tuple(Waiting(*one) for one in self.upcoming if -one[1] <= ahead_seconds),
         )
 
-    def samples(
-        self, pools: Sequence[tuple[PoolSpec, Collection[str]]], *, now: Monotonic
-    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
 
     def present(self, pool: PoolSpec) -> Sequence[Present]:

@@ -120,3 +120,15 @@ def test_contention_lengthens_leases_that_begin_among_many() -> None:
     pool.spawn()
     run_until(pool, 100.0)
     assert [f.ended_at for f in pool.take_news().finished] == [6.0, 6.5]
+
+
+def test_tasks_to_come_are_seen_from_when_they_were_added_and_retries_are_not() -> None:
+    failing = World(startup_samples=(0.0,), retry_min_seconds=20.0)
+    pool = a_pool(ready=[1.0, 50.0, 60.0, 90.0], added_at=[1.0, 0.0, 30.0, 0.0], failures=[1, 0, 0, 0], world=failing)
+    assert pool.news_at(0.0) == 1.0
+    pool.spawn()
+    run_until(pool, 20.0)
+    assert (pool.delayed, pool.upcoming_seconds(45.0)) == (3, [30.0])
+    run_until(pool, 45.0)
+    assert pool.upcoming_seconds(20.0) == [5.0, 15.0]
+    assert [pool.news_at(ahead) for ahead in (0.0, 3.0, 10.0)] == [50.0, 47.0, 40.0]

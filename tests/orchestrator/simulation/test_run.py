@@ -120,6 +120,15 @@ def test_tasks_with_an_eta_start_nobody_before_it() -> None:
     assert result.late_share == 0.0
 
 
+@pytest.mark.parametrize("added_at", [0.0, 980.0], ids=["known long before", "known just in time"])
+def test_where_a_start_is_too_long_workers_for_tasks_with_an_eta_are_up_when_it_comes(added_at: float) -> None:
+    workload = tasks_of([100.0, 1_000.0] + [1_025.0] * 20, added_at=[100.0] + [added_at] * 21)
+    result = run(workload, a_pool(slo=5.0, most=40), world=World(startup_samples=(8.0,), cores=CORES))
+    assert result.late_share <= 1 / 22  # the first, which nobody knew of
+    sizes = [size for at, size in result.sizes if 200.0 < at < 985.0]
+    assert sizes == sorted(sizes, reverse=True)  # nobody is started long before
+
+
 def test_windows_of_the_schedule_open_and_close_by_the_simulated_hour() -> None:
     window = {"cron": "0 1 * * *", "for": "1h", "workers": {"min": 3}}
     result = run(tasks_of([0.0, 5 * 3_600.0]), a_pool(schedule=[window]))
