@@ -1,7 +1,7 @@
 """How many workers more so that every waiting task is leased before its deadline; what must be warm. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -23,7 +23,7 @@ class Crew:
     """What a fleet can lease: slots of its workers, and how long a task occupies one.
 
     `ready_in_seconds` has, for each starting worker, what is left of its start; `running` how long the busy slots'
-    leases have run, as a mean and a number of slots.
+    leases have run, as a mean and a number of slots; `helpers` are other pools that take some of the same tasks.
     """
 
     idle_slots: int
@@ -31,6 +31,7 @@ class Crew:
     slots_per_worker: int
     remaining: Remaining
     running: tuple[tuple[float, int], ...] = ()
+    helpers: tuple["Helper", ...] = ()
 
     @property
     def service_seconds(self) -> float:
@@ -48,21 +49,78 @@ class Crew:
         for ready_in in self.ready_in_seconds:
             if within_seconds > ready_in:
                 begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / remaining.mean_seconds)
+        for helper in self.helpers:
+            begun += helper.can_start(within_seconds)
         return begun
 
     def slots_up(self, within_seconds: float) -> float:
         """Slots of workers that are up by then."""
         started = sum(1 for ready_in in self.ready_in_seconds if ready_in <= within_seconds)
-        return self.idle_slots + self.busy_slots + started * self.slots_per_worker
+        own = self.idle_slots + self.busy_slots + started * self.slots_per_worker
+        return own + math.fsum(
+            [min(helper.most, helper.share * helper.crew.slots_up(within_seconds)) for helper in self.helpers]
+        )
 
     @property
-    def busy_slots(self) -> int:
+    def busy_slots(self) -> float:
         """Slots that hold a lease."""
-        return sum(slots for _, slots in self.running)
+        own = sum(slots for _, slots in self.running)
+        return own + math.fsum([min(helper.most, helper.share * helper.crew.busy_slots) for helper in self.helpers])
+
+    @property
+    def taken_elsewhere(self) -> float:
+        """How many of the waiting tasks helpers take sooner or later: all, where they take all of the pool's tags."""
+        return math.fsum([helper.most for helper in self.helpers if helper.slots > 0.0])
+
+    @property
+    def workers_elsewhere(self) -> int:
+        """As many workers of its own as the helpers stand for, whatever they do now."""
+        return self._workers_of(self.helpers)
+
+    @property
+    def workers_below(self) -> int:
+        """The same of helpers that come first: the pool's own are on top of them, and are the first to be spare."""
+        return self._workers_of([helper for helper in self.helpers if helper.is_first])
+
+    def _workers_of(self, helpers: Iterable["Helper"]) -> int:
+        return math.floor(math.fsum([helper.slots for helper in helpers]) / self.slots_per_worker + _ROUNDING)
 
     def one_more_can_start(self, within_seconds: float, *, startup_seconds: float) -> float:
         """Leases that one worker spawned now may begin within that time, which is no shorter than its start."""
         return self.slots_per_worker * (1.0 + (within_seconds - startup_seconds) / self.service_seconds)
+
+
+@value
+class Helper:
+    """Another pool whose workers take tasks of this one: they hold some, and `share` of what they begin is this pool's.
+
+    `most`: of the tasks that wait they can take no more, as they do not take all of its tags. `is_first`: they were
+    decided on before this pool's, so that it is this pool that need not keep what both of them could.
+    """
+
+    pool: str
+    crew: Crew
+    held: int
+    share: float = 1.0
+    most: float = math.inf
+    is_first: bool = False
+
+    @property
+    def slots(self) -> float:
+        """Slots that hold this pool's tasks, and its share of those that are free or will be up soon."""
+        free = self.crew.idle_slots + len(self.crew.ready_in_seconds) * self.crew.slots_per_worker
+        return self.held + min(self.share * free, self.most)
+
+    @property
+    def told(self) -> str:
+        """What is counted, in a few words; "" for nothing."""
+        places, some = round(self.slots), "" if math.isinf(self.most) else "some of "
+        counted = "1 place" if places == 1 else f"{places} places"
+        return f"counts {counted} of pool {self.pool}, which takes {some}its tasks" if places else ""
+
+    def can_start(self, within_seconds: float) -> float:
+        """Leases of this pool's tasks that may begin there within that time."""
+        return min(self.most, self.share * self.crew.can_start(within_seconds))
 
 
 @value

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from orchestrator.budget import Left
 from orchestrator.clock import Monotonic
+from orchestrator.deadline import Helper
 from orchestrator.orders import Paused
 from orchestrator.room import Room
 from orchestrator.value import value
@@ -62,7 +63,8 @@ class Conditions:
 
     `cores` are the host's; `room` is what it has left for this pool (None: not measured); `bounds_by` says who set the
     pool's bounds, where its settings' `workers` did not; `notes` are told with the decision; `runtime_trouble` is what
-    keeps workers from being started, when that is not the pool's own fault.
+    keeps workers from being started, when that is not the pool's own fault; `helpers` are the other pools that take
+    tasks of this one.
     """
 
     paused: Paused = "no"
@@ -73,6 +75,7 @@ class Conditions:
     finish_by: FinishBy | None = None
     notes: tuple[str, ...] = ()
     runtime_trouble: str = ""
+    helpers: tuple[Helper, ...] = ()
 
 
 NOTHING_SPECIAL: Final = Conditions()

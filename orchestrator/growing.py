@@ -27,7 +27,7 @@ def grow(scene: Scene) -> Wish | None:
         wishes += [_arrivals_during_a_start(scene), _one_worker_per_task(scene), _warm(scene)]
     if sample.upcoming and (wish := prepare(scene)) is not None:
         wishes.append(wish)
-    if current == 0 and sample.ready:
+    if current == 0 and sample.ready > scene.crew.taken_elsewhere:
         wishes.append(Wish(1, "wake", f"{sample.ready} ready and nobody to lease them"))
     low, by = facts.spec.workers.min, facts.conditions.bounds_by
     if low > current:
@@ -90,9 +90,9 @@ def _one_worker_per_task(scene: Scene) -> Wish:
     sample = scene.facts.sample
     tasks, slots = sample.in_flight + sample.ready, scene.facts.spec.concurrency
     why = f"a start takes {scene.pace.startup_seconds:.1f} s, too long for the slo: a slot for each of {tasks} tasks"
-    return Wish(math.ceil(tasks / slots) if sample.ready else 0, "warm", why)
+    return Wish(math.ceil(tasks / slots) - scene.crew.workers_elsewhere if sample.ready else 0, "warm", why)
 
 
 def _warm(scene: Scene) -> Wish:
     why = f"a start takes {scene.pace.startup_seconds:.1f} s, too long for the slo: kept warm for a burst"
-    return Wish(scene.state.burst.warm_workers, "warm", why)
+    return Wish(scene.state.burst.warm_workers - scene.crew.workers_elsewhere, "warm", why)

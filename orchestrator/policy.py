@@ -6,6 +6,7 @@ after a hold learned at its level of the fleet, or once a smaller fleet has met 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
@@ -71,6 +72,7 @@ def _notes(scene: Scene, wish: Wish) -> tuple[str, ...]:
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
+    notes = (*notes, *[words for helper in scene.crew.helpers if (words := helper.told)])
     if scene.course is None or (wish.rule == "finish_by" and scene.course.workers):
         return notes
     return (*notes, told(scene, scene.course))
@@ -88,6 +90,8 @@ def _scene(
         pace = _pace(state.estimates, spec)
         running = [lease.held_seconds for lease in sample.running]
         crew = _crew(sample, running, alive, estimates=state.estimates, pace=pace, spec=spec, now=now)
+    if conditions.helpers:
+        crew = replace(crew, helpers=conditions.helpers)
     outcomes, idle = learned.estimates.outcomes, least_recently_used(alive)
     facts = Facts(sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers)
     return Scene(
@@ -99,6 +103,19 @@ def _scene(
         len(alive) - len(idle) - len(crew.ready_in_seconds),
         None if conditions.finish_by is None else _course(facts, learned.estimates, crew=crew, pace=pace),
     )
+
+
+def crew_of(sample: QueueSample, *, fleet: Fleet, spec: PoolSpec, state: PolicyState, now: Monotonic) -> Crew:
+    """What the workers of a pool can lease, as far as it knows, for another pool that shares its tasks.
+
+    Those that are starting while starts fail are not counted.
+    """
+    alive = fleet.alive
+    if fleet.failed_starts(spec):
+        alive = tuple([worker for worker in alive if worker.state != "starting"])
+    running = [lease.held_seconds for lease in sample.running]
+    pace = _pace(state.estimates, spec)
+    return _crew(sample, running, alive, estimates=state.estimates, pace=pace, spec=spec, now=now)
 
 
 def _pace(estimates: Estimates, spec: PoolSpec) -> Pace:

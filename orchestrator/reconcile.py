@@ -20,6 +20,7 @@ from orchestrator.morgue import End, Morgue
 from orchestrator.plan import Leave
 from orchestrator.rollcall import without_external
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
+from orchestrator.sharing import order_of
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 from orchestrator.turn import PoolTurn
@@ -57,6 +58,7 @@ class Reconciler:
         self._morgue = Morgue(source, files, clock=clock)
         self._errands = Errands(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
         self._circumstances = circumstances or Circumstances(files, clock=clock)
+        self.pools: dict[str, ManagedPool] = {}
         self._turn = PoolTurn(
             source=source,
             clock=clock,
@@ -65,9 +67,9 @@ class Reconciler:
             errands=self._errands,
             circumstances=self._circumstances,
             may_act=may_act,
+            pools=self.pools,
         )
         self._usage_at = AT_ONCE
-        self.pools: dict[str, ManagedPool] = {}
 
     @property
     def workers(self) -> dict[str, str]:
@@ -205,6 +207,7 @@ class Reconciler:
         """A turn of every pool that is due, or was asked something; False when one of them failed.
 
         First all of them look and wish, then they act: pools of one host share its room by what each of them wants.
+        Those of higher priority come first: where pools share tasks, what one does counts for the next.
         """
         self._morgue.bury(())
         self._suspect()
@@ -214,7 +217,7 @@ class Reconciler:
         for trouble in self._circumstances.troubles():
             log.warning(events.STATE_DISCARDED, error=trouble)
         now = self._clock.monotonic()
-        due = [pool for pool in self.pools.values() if now >= pool.due_at]
+        due = sorted([pool for pool in self.pools.values() if now >= pool.due_at], key=_place_of)
         self._turn.look_ahead(due)
         looked = [pool for pool in due if self._tried(pool, self._look)]
         acted = [pool for pool in looked if self._tried(pool, self._turn.settle)]
@@ -313,6 +316,10 @@ def _asked_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) ->
     if worker is None or worker.deadline_at is None:
         return grace if ended.is_stopped else None
     return max(0.0, ended.at - worker.since) + (grace if worker.state == "killed" else 0.0)
+
+
+def _place_of(pool: ManagedPool) -> tuple[int, str]:
+    return order_of(pool.spec) if pool.spec else (0, pool.name)
 
 
 def _digest(spec: PoolSpec | None) -> str:

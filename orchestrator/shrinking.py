@@ -16,21 +16,22 @@ def shrink(scene: Scene) -> tuple[Wish, Mapping[int, float]]:
     state = scene.state
     restart = restart_seconds(state.estimates, spec)
     warm = 0 if scene.pace.is_start_in_time else state.burst.warm_workers
-    low = max(spec.workers.min, warm, scene.busy, fewest(scene))
+    below = scene.crew.workers_below if scene.crew.helpers else 0  # the pool's first worker is number below + 1 of all
+    low = max(spec.workers.min, warm - below, scene.busy, fewest(scene))
     held: dict[int, float] = {}
     for worker in scene.idle:
         if level <= low:
             break
-        needed_at = state.estimates.gaps.needed_at(level)
+        needed_at = state.estimates.gaps.needed_at(level + below)
         spare_at = worker.since if needed_at is None else needed_at
         if level <= len(state.grown_at):  # what was asked for a moment ago is not spare, whatever was needed till then
             spare_at = max(spare_at, state.grown_at[level - 1])
         spare_seconds = now - spare_at
-        hold = held[level] = state.estimates.gaps.hold_seconds(level, restart_seconds=restart)
+        hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)
         if spare_seconds >= hold:
             why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
             wish = Wish(level - 1, "idle", why)
-        elif level - 1 >= max(1, state.paper.workers):
+        elif level - 1 + below >= max(1, state.paper.workers):
             why = f"{max(1, state.paper.workers)} meet the slo on paper, for {restart:.0f} s now"
             wish = Wish(level - 1, "paper", why)
         else:

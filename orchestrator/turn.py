@@ -3,7 +3,7 @@
 Decisions and plans are pure functions of other modules; here they meet a source and a runtime.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -11,8 +11,9 @@ import structlog
 from orchestrator import events
 from orchestrator.acts import Acts
 from orchestrator.circumstances import Circumstances
-from orchestrator.clock import Clock
+from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
+from orchestrator.deadline import Helper
 from orchestrator.decision import Decision
 from orchestrator.errands import Errands
 from orchestrator.errors import SourceUnavailableError
@@ -25,6 +26,7 @@ from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
 from orchestrator.rollcall import wanted_again
 from orchestrator.seeing import look_ahead, look_at
+from orchestrator.sharing import Sharer, helper, sharers
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 from orchestrator.suspects import reserved
@@ -45,8 +47,9 @@ class PoolTurn:
         errands: Errands,
         circumstances: Circumstances,
         may_act: Callable[[], bool],
+        pools: Mapping[str, ManagedPool],
     ) -> None:
-        """`may_act`: whether to change the fleet right now."""
+        """`may_act`: whether to change the fleet right now; `pools` are all there are, by name."""
         self._source = source
         self._clock = clock
         self._files = files
@@ -54,10 +57,16 @@ class PoolTurn:
         self._errands = errands
         self._circumstances = circumstances
         self._may_act = may_act
+        self._pools = pools
         self._ahead: dict[str, QueueSample | SourceUnavailableError] = {}
+        self._specs: dict[str, PoolSpec] = {}
+        self._sharers: dict[str, list[str]] = {}
 
     def look_ahead(self, pools: Sequence[ManagedPool]) -> None:
         """Look at the work of those whose turn it is, all at once; the `look` at each goes on from there."""
+        specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
+        if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
+            self._specs, self._sharers = specs, sharers(specs.values())
         known = [(pool, pool.spec) for pool in pools if pool.spec is not None]
         self._ahead = dict(look_ahead(self._source, known, now=self._clock.monotonic())) if len(known) > 1 else {}
 
@@ -82,11 +91,24 @@ class PoolTurn:
         spec, conditions = self._circumstances.of(pool.spec, pool.fleet)
         if pool.outage is not None and now < pool.outage.retry_at:
             conditions = replace(conditions, runtime_trouble=pool.outage.why)
+        if pool.name in self._sharers:
+            conditions = replace(conditions, helpers=self._helpers(spec, pool, pool.sample, now))
         pool.decision, pool.state = decide(
             pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions
         )
         pool.effective, pool.conditions = spec, conditions
         self._circumstances.decided(spec, pool.fleet, pool.decision)
+
+    def _helpers(self, spec: PoolSpec, pool: ManagedPool, sample: QueueSample, now: Monotonic) -> tuple[Helper, ...]:
+        """The other pools whose workers take tasks of this one, as they are now: with those they have just started."""
+        own = Sharer(spec, pool.fleet, sample, pool.state)
+        return tuple(
+            [
+                helper(own, Sharer(other.spec, other.fleet, other.sample, other.state), now=now)
+                for other in map(self._pools.get, self._sharers[spec.name])
+                if other is not None and other.spec is not None and other.sample is not None and other.fleet.alive
+            ]
+        )
 
     def settle(self, pool: ManagedPool) -> None:
         """Bring the pool towards the size decided."""

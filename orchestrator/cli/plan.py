@@ -1,6 +1,7 @@
 """`towline plan`: one turn without the acting: sample, decide, plan, print."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -8,15 +9,15 @@ from orchestrator.circumstances import Circumstances
 from orchestrator.cli.fleet import Json
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.clock import Clock, Monotonic, SystemClock
-from orchestrator.config import PoolSpec
 from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet import Fleet, adopted, unresponsive
+from orchestrator.fleet import Fleet, adopted, joined, unresponsive
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
 from orchestrator.plan import Plan
 from orchestrator.plan import plan as plan_actions
 from orchestrator.policy import PolicyState, decide
+from orchestrator.sharing import Sharer, helper, order_of, sharers
 from orchestrator.source import Asked
 from orchestrator.sources.pull_queue import PullQueueSource
 from orchestrator.state import StateDir
@@ -43,32 +44,34 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     circumstances.heed_orders()
     for trouble in circumstances.troubles():
         say(trouble)
-    found: list[tuple[Decision, Plan]] = []
+    looked: dict[str, Sharer] = {}
     with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
         there = {spec.name for spec in queues.queues()}
         missing = [name for name in project.queue_file.queues if name not in there]
         source, fleets = PullQueueSource(queues), _fleets(project.pools, files, clock)
         states = {name: _state_of(learned.get(name)) for name in project.pools}
-        asked = {
-            name: Asked(pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, NOTHING_SPECIAL))
+        asked = [
+            Asked(pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, NOTHING_SPECIAL))
             for name, pool in project.pools.items()
-        }
-        ahead = source.samples([one for one in asked.values() if one.pool.queue in there], now=clock.monotonic())
-        for pool in project.pools.values():
-            fleet, sample = fleets[pool.name], ahead.get(pool.name)
+        ]
+        ahead = source.samples([one for one in asked if one.pool.queue in there], now=clock.monotonic())
+        for one in asked:
+            pool, name = one.pool, one.pool.name
+            sample = ahead.get(name)
             try:
                 if pool.queue in missing:  # it is made at the next reload, and has no tasks until then
                     sample = QueueSample(clock.monotonic(), ready=0, delayed=0, in_flight=0, dead=0)
                 elif sample is None:
-                    seconds = asked[pool.name].ahead_seconds
                     sample = source.sample(
-                        pool, workers=fleet.workers.keys(), ahead_seconds=seconds, now=clock.monotonic()
+                        pool, workers=one.workers, ahead_seconds=one.ahead_seconds, now=clock.monotonic()
                     )
                 elif isinstance(sample, SourceUnavailableError):
                     raise sample
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
-            found.append(_one(pool, fleet, sample, states[pool.name], clock, circumstances))
+            looked[name] = Sharer(pool, observe(fleets[name], sample), sample, states[name])
+    decided = _decided(looked, clock, circumstances)
+    found = [decided[name] for name in project.pools]
     if as_json:
         made = {pool.name: pool.queue for pool in project.pools.values() if pool.queue in missing}
         told = [decision.record() | _actions(todo) for decision, todo in found]
@@ -81,19 +84,24 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     return exits.OK
 
 
-def _one(
-    pool: PoolSpec,
-    fleet: Fleet,
-    sample: QueueSample,
-    state: PolicyState,
-    clock: Clock,
-    circumstances: Circumstances,
-) -> tuple[Decision, Plan]:
-    fleet = observe(fleet, sample)
-    now = clock.monotonic()
-    spec, conditions = circumstances.of(pool, fleet)
-    decision, _ = decide(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=conditions)
-    return decision, plan_actions(decision, fleet=fleet, spec=spec, now=now)
+def _decided(looked: dict[str, Sharer], clock: Clock, circumstances: Circumstances) -> dict[str, tuple[Decision, Plan]]:
+    """One decision after the other, in the order of a turn: those that one pool would start count for the next."""
+    shared = sharers(pool.spec for pool in looked.values())
+    found = {}
+    for name in sorted(looked, key=lambda name: order_of(looked[name].spec)):
+        pool, now = looked[name], clock.monotonic()
+        spec, conditions = circumstances.of(pool.spec, pool.fleet)
+        others = [looked[other] for other in shared.get(name, ()) if looked[other].fleet.alive]
+        conditions = replace(conditions, helpers=tuple([helper(pool, other, now=now) for other in others]))
+        decision, _ = decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions)
+        todo = plan_actions(decision, fleet=pool.fleet, spec=spec, now=now)
+        found[name] = decision, todo
+        fleet = pool.fleet
+        for number, _ in enumerate(todo.spawn):
+            worker = f"{name}-{number}"
+            fleet = joined(fleet, worker=worker, ref="", spec_digest=spec.digest(), spawned_at=now)
+        looked[name] = replace(pool, fleet=fleet)
+    return found
 
 
 def _state_of(learned: object) -> PolicyState:

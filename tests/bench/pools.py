@@ -126,7 +126,7 @@ def decision_seconds(ready: int, workers: int) -> list[float]:
 
 
 def _pool(number: int) -> PoolSpec:
-    settings: dict[str, object] = {"priority": number % 3, "budget": "96h/day"}
+    settings: dict[str, object] = {"queue": f"q{number}", "priority": number % 3, "budget": "96h/day"}
     if number % 2:
         settings["schedule"] = [
             {"cron": "0 8 * * 1-5", "for": "10h", "workers": {"max": 20}, "timezone": "Europe/Berlin"}

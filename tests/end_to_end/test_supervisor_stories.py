@@ -52,6 +52,18 @@ def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_
     assert "16 become leasable within" in str(site.told("pool.decided")[0]["why"])
 
 
+def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: Site) -> None:
+    pool = {**POOL, "slo": "20s"}
+    site.write(resize=pool, other=pool)
+    site.start()
+    site.hold()
+    eventually(site.notes)
+    eventually(lambda: [pool["sample"]["in_flight"] for pool in site.shown()["pools"].values()] == [1, 1])  # type: ignore[attr-defined]
+    assert len(site.workers()) == 1
+    site.let_go()
+    eventually(site.is_done)
+
+
 def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Site) -> None:
     site.write(resize={**POOL, "slo": "50s"})  # a turn every 5 s
     site.start()

@@ -318,6 +318,15 @@ def test_plan_says_what_a_supervisor_would_do_and_does_nothing(towline: Commands
     assert not (towline.folder / ".towline").exists()
 
 
+def test_plan_starts_one_worker_for_a_task_that_two_pools_take(towline: Commands) -> None:
+    another = '  another: {queue: thumbs, app: "tasks:app", slo: 30s, priority: 1}\n'
+    (towline.folder / "towline.yaml").write_text(SETTINGS + another)
+    towline("add", "thumbs", "a", "--tag", "resize")
+    plans = cast("list[dict[str, object]]", towline("plan", "--json").json)
+    assert [(plan["pool"], plan["spawn"]) for plan in plans] == [("resize", 0), ("another", 1)]
+    assert plans[0]["notes"] == ["counts 1 place of pool another, which takes its tasks"]
+
+
 def test_commands_over_the_fleet_say_when_there_is_none(towline: Commands) -> None:
     for name in (["pools"], ["workers"], ["why", "resize"], ["top", "--once"]):
         told = towline(*name)
