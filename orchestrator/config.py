@@ -48,9 +48,13 @@ _NEEDS_REPLACEMENT: Final = frozenset(
 
 
 class Recycle(Model):
-    """When a worker is replaced by a fresh one, between tasks; the replacement starts first."""
+    """When a worker is replaced by a fresh one, between tasks; the replacement starts first.
 
-    tasks: Count | None = Field(default=None, ge=1, description="Tasks done by one worker.")
+    A worker with an `app` counts its tasks itself: it leases no more in all. As a process of this host it then goes on
+    in a fresh process, with its handlers imported anew; anywhere else it ends, and the next one is started.
+    """
+
+    tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")
     memory: Bytes | None = Field(default=None, gt=0, description="Resident memory of one worker.")
     age: Seconds | None = Field(default=None, gt=0, description="Time since the worker was started.")
 

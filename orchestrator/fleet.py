@@ -11,6 +11,8 @@ from orchestrator.suspects import is_alone
 from orchestrator.value import value
 
 MAX_BACKOFF_SECONDS: Final = 60.0
+PROVEN_SECONDS: Final = 5.0
+"""A started worker that lives this long is no failed start, whatever it did; nor is one that worked before."""
 DRAIN_MARGIN_SECONDS: Final = 2.0
 """A worker gives back its leases when its grace ends; only after this much more is it ended."""
 KILL_REPEAT_SECONDS: Final = 10.0
@@ -279,19 +281,32 @@ def _hung(worker: Worker, ended: Ended) -> str:
     return f"neither held a lease nor asked for one for {max(0.0, ended.at - worker.hung_at):.0f} s{condition}"
 
 
-def exited(fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0) -> tuple[Fleet, Death]:
-    """A worker was collected, that `held` so many tasks. A start that failed lengthens the crash loop's back-off."""
+def exited(
+    fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0, worked: Literal["yes", "no"] = "no"
+) -> tuple[Fleet, Death]:
+    """A worker was collected, that `held` so many tasks. A start that failed lengthens the crash loop's back-off.
+
+    `worked`: whether it ended leases since the last sample, which no later one will tell of it.
+    """
     worker = fleet.workers.get(ended.worker)
     cause, detail = cause_in(fleet, ended)
     if held:
         detail = at_work(cause, detail)
-    failed = worker is not None and not held and _is_failed_start(worker, cause)
+    has_worked = bool(held) or worked == "yes"
+    failed = worker is not None and not has_worked and _is_failed_start(worker, cause, at=ended.at)
     lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0
     death = Death(ended.worker, cause, detail, lived_seconds, failed)
     left = replace(fleet, workers={name: w for name, w in fleet.workers.items() if name != ended.worker})
     if failed and worker is not None:
         left = spawn_failed(left, spec_digest=worker.spec_digest, spawned_at=worker.spawned_at, now=now)
+    elif cause is Cause.FINISHED and worker is not None and has_worked and proves(worker, left.crash):
+        left = replace(left, crash=CrashLoop())
     return left, death
+
+
+def proves(worker: Worker, crash: CrashLoop) -> bool:
+    """Whether what this worker does shows that starts succeed again: it was started, so, since the last failure."""
+    return bool(crash.failures) and worker.spawned_at >= crash.failed_at and worker.spec_digest == crash.spec_digest
 
 
 def spawn_failed(fleet: Fleet, *, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
@@ -314,7 +329,7 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
         return None  # whoever started it replaces it
     if worker.spec_digest != digest:
         return "its settings changed"
-    if limits.tasks is not None and worker.finished >= limits.tasks:
+    if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
         return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:
         return f"it uses {worker.memory_bytes / _MIB:.0f} MiB (recycle.memory {limits.memory / _MIB:.0f} MiB)"
@@ -323,11 +338,12 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
     return None
 
 
-def _is_failed_start(worker: Worker, cause: Cause) -> bool:
-    """It never asked for a lease; or it did, but went wrong by itself before it held one."""
+def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:
+    """It never asked for a lease; or it did, but went wrong by itself, or ended at once, before it held one."""
     if cause is Cause.DRAINED or (worker.state == "alone" and cause is Cause.FINISHED):
         return False
     if worker.started_at is None:
         return not worker.adopted
-    unused = worker.leases == 0 and worker.finished == 0
-    return unused and cause in WRONG_BY_ITSELF
+    if worker.leases or worker.finished:
+        return False
+    return cause in WRONG_BY_ITSELF or (cause is Cause.FINISHED and at - worker.started_at < PROVEN_SECONDS)

@@ -8,7 +8,8 @@ from typing import Final
 from orchestrator.config import PoolSpec
 
 BACKSTOP: Final = 1.25
-"""The supervisor recycles a worker at its pool's limits, replacement first; the worker itself only this much later."""
+"""The supervisor recycles a worker at its pool's limits of memory and age, replacement first; the worker itself only
+this much later. Tasks it counts itself, exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Launch:
             "TOWLINE_APP": pool.app or "",
             "TOWLINE_CONCURRENCY": str(pool.concurrency),
             "TOWLINE_GRACE_SECONDS": f"{pool.grace:g}",
-            "TOWLINE_RECYCLE": json.dumps(_backstops(pool)),
+            "TOWLINE_RECYCLE": json.dumps(_recycle(pool)),
             "TOWLINE_SUPERVISOR_LOCK": self.lock,
             "TOWLINE_ORPHAN_GRACE_SECONDS": f"{self.orphan_grace_seconds:g}",
             "TOWLINE_STATE_DIR": self.state_dir,
@@ -48,13 +49,13 @@ class Launch:
         return environment
 
 
-def _backstops(pool: PoolSpec) -> dict[str, float]:
+def _recycle(pool: PoolSpec) -> dict[str, float]:
     limits = pool.recycle
-    backstops: dict[str, float] = {}
+    told: dict[str, float] = {}
     if limits.tasks is not None:
-        backstops["tasks"] = int(limits.tasks * BACKSTOP) + 1
+        told["tasks"] = limits.tasks
     if limits.memory is not None:
-        backstops["memory_bytes"] = int(limits.memory * BACKSTOP)
+        told["memory_bytes"] = int(limits.memory * BACKSTOP)
     if limits.age is not None:
-        backstops["age_seconds"] = limits.age * BACKSTOP
-    return backstops
+        told["age_seconds"] = limits.age * BACKSTOP
+    return told

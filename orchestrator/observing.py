@@ -2,14 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet import NOT_COUNTED, CrashLoop, Fleet, Started, Worker
+from orchestrator.fleet import NOT_COUNTED, PROVEN_SECONDS, CrashLoop, Fleet, Started, Worker, proves
 from orchestrator.metrics import QueueSample
-
-PROVEN_SECONDS: Final = 5.0
-"""A started worker that lives this long, or holds a lease before, ends a crash loop."""
 
 
 def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
@@ -118,11 +114,10 @@ def _start_of(worker: Worker, sample: QueueSample, *, held: Sequence[float], don
 
 def _proven(fleet: Fleet, at: Monotonic) -> Fleet:
     """End the crash loop when a worker spawned since its last failure works, or has stayed up."""
-    crash = fleet.crash
-    if not crash.failures:
+    if not fleet.crash.failures:
         return fleet
     for w in fleet.workers.values():
-        if w.spawned_at < crash.failed_at or w.started_at is None or w.spec_digest != crash.spec_digest:
+        if w.started_at is None or not proves(w, fleet.crash):
             continue
         if w.leases or w.finished or at - w.started_at >= PROVEN_SECONDS:
             return replace(fleet, crash=CrashLoop())

@@ -1,7 +1,7 @@
 """The pools of one supervisor: which there are, whose turn it is, and what is done at once when a worker ends."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 
@@ -12,6 +12,7 @@ from orchestrator.circumstances import Circumstances
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errands import Errands
+from orchestrator.errors import SourceUnavailableError
 from orchestrator.exits import ENDS_WELL
 from orchestrator.fleet import Fleet, Memory, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
@@ -170,7 +171,7 @@ class Reconciler:
     def _ended(self, ended: Exit, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(ended.pool, ManagedPool(ended.pool, None, Fleet(ended.pool)))
         held = self._morgue.held(ended.worker)
-        pool.fleet, death = exited(pool.fleet, ended, now=now, held=held)
+        pool.fleet, death = exited(pool.fleet, ended, now=now, held=held, worked=self._has_worked(pool, ended))
         pool.tally.died(death.cause, failed_start=death.failed_start)
         if death.failed_start or death.cause not in ENDS_WELL:
             pool.last_failure = Failure(now, f"{death.worker} {death.cause}: {death.detail}")
@@ -179,6 +180,16 @@ class Reconciler:
             self._errands.over(pool, ended.worker, cause=death.cause, held=held)
         self._morgue.certify(death, ended)
         self._forget_if_empty(pool)
+
+    def _has_worked(self, pool: ManagedPool, ended: Exit) -> Literal["yes", "no"]:
+        """Whether a worker of which no sample told any work did some: it may have come and gone between two."""
+        worker = pool.fleet.workers.get(ended.worker)
+        if pool.spec is None or worker is None or worker.finished or worker.is_leaving:
+            return "no"
+        try:
+            return "yes" if self._source.has_worked(ended.worker, pool.spec) else "no"
+        except SourceUnavailableError:
+            return "no"
 
     def _forget_if_empty(self, pool: ManagedPool) -> None:
         if pool.spec is None and not pool.fleet.workers:

@@ -74,6 +74,9 @@ class WorkSource(Protocol):
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
         """What a dead worker holds of its pool's queue; of thousands that are held there, as far as it is known."""
 
+    def has_worked(self, worker: str, pool: PoolSpec) -> bool:
+        """Whether a worker has ended a lease of the pool's queue since the last sample of that pool."""
+
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
         """Hold back, or make dead, what is to be so, and leave the rest held.
 

@@ -19,7 +19,7 @@ _FAULTS = {
     signal.SIGSYS,
 }
 _OF_THE_TERMINAL = {signal.SIGTTIN, signal.SIGTTOU}
-_WAITED_FOR = signal.valid_signals() - _FAULTS - _OF_THE_TERMINAL - {signal.SIGKILL, signal.SIGSTOP}
+WAITED_FOR = signal.valid_signals() - _FAULTS - _OF_THE_TERMINAL - {signal.SIGKILL, signal.SIGSTOP}
 _SIGNALLED = 128
 
 
@@ -31,7 +31,7 @@ def stay_first() -> None:
     """
     if os.getpid() != 1:
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
     child = os.fork()
     if child:
         os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(child)])  # noqa: S606  it is ourselves
@@ -53,12 +53,16 @@ def _take_the_terminal() -> None:
         signal.signal(signal.SIGTTOU, before)
 
 
-def watch(child: int) -> int:
-    """Pass signals on to the child and collect everybody until it ends; the exit code to end with."""
+def watch(child: int, passed: set[int]) -> int:
+    """Pass signals on to the child, and note them, and collect everybody until it ends.
+
+    Returns its exit code, or less than 0 for the signal that ended it. `WAITED_FOR` must be blocked.
+    """
     while True:
-        number = signal.sigwaitinfo(_WAITED_FOR).si_signo
+        number = signal.sigwaitinfo(WAITED_FOR).si_signo
         if number != signal.SIGCHLD:
             os.kill(child, number)  # it is there until we have collected it
+            passed.add(number)
             continue
         code = _collect(child)
         if code is not None:
@@ -66,7 +70,7 @@ def watch(child: int) -> int:
 
 
 def _collect(child: int) -> int | None:
-    """Collect all that have ended: one signal may stand for many ends. The exit code, when the child is among them."""
+    """Collect all that have ended: one signal may stand for many ends. How the child ended, when it is among them."""
     code = None
     while True:
         try:
@@ -76,9 +80,9 @@ def _collect(child: int) -> int | None:
         if not pid:
             return code
         if pid == child:
-            ended = os.waitstatus_to_exitcode(status)
-            code = ended if ended >= 0 else _SIGNALLED - ended
+            code = os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":
-    sys.exit(watch(int(sys.argv[1])))
+    ended = watch(int(sys.argv[1]), set())
+    sys.exit(ended if ended >= 0 else _SIGNALLED - ended)

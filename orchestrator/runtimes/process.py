@@ -32,6 +32,8 @@ from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 log = structlog.get_logger()
 
 APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
+TASKS_NAME: Final = "towline-tasks"
+"""The kernel's name of the process that runs the handlers of a worker which is recycled (see `respawn`)."""
 UPKEEP_SECONDS: Final = 10.0
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
 """At this signal a worker of ours writes where its threads are (see `queue_core.worker.process`)."""
@@ -200,16 +202,24 @@ class ProcessRuntime:
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`: of the worker's own process, without what it started."""
+        """See `Runtime.usage`: of the worker's own process, without what it started.
+
+        Of one that is recycled, of the process that runs its handlers, and CPU also of those before.
+        """
         used = {}
         for worker, process in self._processes.items():
             try:
                 stat = procfs.read_stat(process.pid)
+                child = procfs.named_child_of(process.pid, TASKS_NAME)
             except OSError:  # no descriptor left: another time
                 continue
             if stat is not None and stat.start_ticks == process.start_ticks and stat.is_alive:
-                used[worker] = Usage(stat.memory_bytes, stat.cpu_seconds)
-                self._peaks[worker] = max(self._peaks.get(worker, 0), stat.memory_bytes)
+                memory_bytes, cpu_seconds = stat.memory_bytes, stat.cpu_seconds
+                if child is not None:
+                    memory_bytes = child.memory_bytes
+                    cpu_seconds += stat.collected_cpu_seconds + child.cpu_seconds
+                used[worker] = Usage(memory_bytes, cpu_seconds)
+                self._peaks[worker] = max(self._peaks.get(worker, 0), memory_bytes)
         return used
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:

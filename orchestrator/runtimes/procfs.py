@@ -21,16 +21,29 @@ _LOOKS = 20  # a millisecond apart
 class ProcessStat:
     """One process at one instant. `pid` and `start_ticks` together name it for as long as the host is up."""
 
-    __slots__ = ("cpu_seconds", "is_kernel_thread", "memory_bytes", "parent", "pid", "session", "start_ticks", "state")
+    __slots__ = (
+        "collected_cpu_seconds",
+        "cpu_seconds",
+        "is_kernel_thread",
+        "memory_bytes",
+        "name",
+        "parent",
+        "pid",
+        "session",
+        "start_ticks",
+        "state",
+    )
 
-    def __init__(self, pid: int, fields: list[str]) -> None:
+    def __init__(self, pid: int, name: str, fields: list[str]) -> None:
         """`fields` are those of /proc/PID/stat from the third, the state, on; see proc_pid_stat(5)."""
         self.pid = pid
+        self.name = name
         self.state = fields[0]
         self.parent = int(fields[1])
         self.session = int(fields[3])
         self.is_kernel_thread = bool(int(fields[6]) & _KERNEL_THREAD)
         self.cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        self.collected_cpu_seconds = (int(fields[13]) + int(fields[14])) / _TICKS_PER_SECOND
         self.start_ticks = int(fields[19])
         self.memory_bytes = int(fields[21]) * _PAGE_BYTES
 
@@ -66,7 +79,8 @@ def read_stat(pid: int) -> ProcessStat | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field is the program's name in parentheses, which may hold anything.
-    return ProcessStat(pid, text[text.rindex(")") + 2 :].split())
+    end = text.rindex(")")
+    return ProcessStat(pid, text[text.index("(") + 1 : end], text[end + 2 :].split())
 
 
 def standstill(stat: ProcessStat) -> str:
@@ -109,6 +123,16 @@ def catches(pid: int, number: int) -> bool:
 def children_of(parent: int) -> list[int]:
     """The children of a process, ended or not."""
     return [stat.pid for stat in _stats() if stat.parent == parent]
+
+
+def named_child_of(parent: int, name: str) -> ProcessStat | None:
+    """A living child of a process's first thread that the kernel knows by this name."""
+    try:
+        with open(f"/proc/{parent}/task/{parent}/children") as file:  # noqa: PTH123
+            children = [read_stat(int(pid)) for pid in file.read().split()]
+    except OSError:  # the process has ended, or the kernel does not tell
+        return None
+    return next((child for child in children if child is not None and child.is_alive and child.name == name), None)
 
 
 def ended_children_of(parent: int) -> list[int]:

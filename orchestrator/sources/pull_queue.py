@@ -221,6 +221,13 @@ class PullQueueSource:
             given = custody.give_back(self._queues, tasks)
         return [ReleasedTask(task.queue, task.task, task.tag, task.held_seconds, task.lease_number) for task in given]
 
+    def has_worked(self, worker: str, pool: PoolSpec) -> bool:
+        """See `WorkSource.has_worked`."""
+        before = self._seen.get(pool.name)
+        with _told_as_unavailable(f"look for work of {worker}"):
+            _, finished = self._look(pool, tags_of(pool), after=before.cursor if before else 0, workers=())
+        return any(lease.worker == worker for lease in finished)
+
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
         """See `WorkSource.settle`."""
         with _told_as_unavailable("hold suspects back"):

@@ -72,7 +72,8 @@ class LoopSlots:
 
     def _feed(self, link: Link) -> None:
         self._feeder_link = link
-        ending = self._bench.shift.ending
+        shift = self._bench.shift
+        ending = shift.ending
         while not ending.is_set():
             free = self._wait_for_free()
             if free == 0:
@@ -80,7 +81,13 @@ class LoopSlots:
             self._settle(link, self._take())
             offer = self._bench.offer
             count = min(free, MAX_TASKS_PER_FEED) if offer.count == 1 and not offer.tops_up else offer.count
+            count = shift.book(count)
+            if not count:
+                link.flush()
+                self._wait_for_end()
+                break
             leases = link.next(count=count, wait="look") or self._wait_for_work(link, count)
+            shift.unbook(count - len(leases))
             if leases and ending.is_set():
                 link.give_back(leases)
             elif leases:
@@ -112,6 +119,14 @@ class LoopSlots:
         with self._changed:
             self._changed.wait_for(lambda: self._free > 0 or self._bench.shift.ending.is_set())
             return 0 if self._bench.shift.ending.is_set() else self._free
+
+    def _wait_for_end(self) -> None:
+        """All is leased that this worker may lease: it ends when that is done."""
+        with self._changed:
+            self._is_waiting = True
+            self._changed.notify_all()
+            self._changed.wait_for(self._bench.shift.ending.is_set)
+            self._is_waiting = False
 
     def _wait_for_work(self, link: Link, count: int) -> list[Lease]:
         with self._changed:

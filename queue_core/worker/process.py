@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from queue_core.api import QueueApi, QueuesApi
 from queue_core.client import HttpQueues
+from queue_core.clock import SystemClock
 from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.http_api.caller import Retries
@@ -21,9 +22,11 @@ from queue_core.stores import open_store
 from queue_core.worker import events
 from queue_core.worker.leaving import leave_now, leave_within
 from queue_core.worker.loading import load_app
+from queue_core.worker.orphan import OrphanWatch
+from queue_core.worker.respawn import EXIT_RECYCLED, respawned
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
-from queue_core.worker.shift import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_UNREACHABLE
+from queue_core.worker.shift import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNREACHABLE
 from queue_core.worker.signals import heard
 
 SHORTEST_LEAVE_SECONDS: Final = 1.0
@@ -48,14 +51,29 @@ def run_worker(settings: WorkerSettings) -> int:
     Ends the process by itself, with that code, when a handler still runs that could not be waited for, or when what a
     handler left (a thread, a pool, a child process) holds up its end for longer than the grace. Must be called
     from the main thread, for its signals: SIGTERM and SIGINT drain, a second one of a kind releases at once.
+
+    Under a supervisor of this host a worker that is recycled after so many tasks goes on, each lot of them done in a
+    fresh child of this process (see `respawn`); any other ends then, and whoever started it starts the next.
     """
-    log = structlog.get_logger().bind(worker=settings.worker)
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
+    if settings.recycle.tasks is None or settings.supervisor_lock is None:
+        return _work(settings, recycled=EXIT_OK)
+    watch, clock = OrphanWatch(settings.supervisor_lock), SystemClock()
+
+    def may_go_on() -> bool:
+        return watch.absent_seconds(now=clock.monotonic()) <= settings.orphan_grace_seconds
+
+    return respawned(lambda: _work(settings, recycled=EXIT_RECYCLED), may_go_on=may_go_on)
+
+
+def _work(settings: WorkerSettings, *, recycled: int) -> int:
+    """What `run_worker` does, in one process; `recycled` is the exit code of one that reached a bound of its life."""
+    log = structlog.get_logger().bind(worker=settings.worker)
     queues: QueuesApi | None = None
     try:
         app = load_app(settings.app, also=settings.app_folder)
         queues, open_waiting = _open(settings)
-        runner = Runner(app, settings, open_queue=queues.queue, open_waiting=open_waiting)
+        runner = Runner(app, settings, open_queue=queues.queue, open_waiting=open_waiting, recycled_code=recycled)
     except QueueError as error:
         told = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
         log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=told)  # noqa: TRY400

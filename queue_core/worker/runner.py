@@ -45,6 +45,7 @@ class Runner:
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
         blocked_seconds: float = BLOCKED_SECONDS,
+        recycled_code: int = EXIT_OK,
     ) -> None:
         """Args:
         open_queue: a line to the queue of that name, which all threads share.
@@ -52,6 +53,7 @@ class Runner:
             None where that can't be had, as in a program that opens the store itself.
         watch_seconds: how often to look whether the worker is to end by itself.
         blocked_seconds: how long the loop of async handlers may stand still, at least.
+        recycled_code: exit code of a worker that ends because it has served for long enough.
 
         Raises `AppError` when the app's handlers do not cover what the settings ask for.
         """
@@ -74,6 +76,7 @@ class Runner:
         self._orphan_watch = OrphanWatch(lock) if lock is not None else None
         self._watch_seconds = watch_seconds
         self._is_abandoned = False
+        self._recycled_code = recycled_code
         self._leaves_at = 0.0
 
     @property
@@ -128,7 +131,7 @@ class Runner:
             tasks=shift.tasks_done,
             seconds=round(shift.clock.monotonic() - shift.started_at, 3),
         )
-        return ending.code
+        return self._recycled_code if ending.event == events.WORKER_RECYCLED else ending.code
 
     def _make_slots(self, *, all_async: bool) -> Slots:
         count = self._shift.settings.concurrency

@@ -57,6 +57,7 @@ class Shift:
         self._inbox: SimpleQueue[Ending | None] = SimpleQueue()
         self._lock = Lock()
         self._tasks_done = 0
+        self._booked = 0
         self._unreached_since: float | None = None
         self._user = _user()
 
@@ -109,6 +110,23 @@ class Shift:
     def tasks_done(self) -> int:
         """Tasks whose handler came to an end, whichever."""
         return self._tasks_done
+
+    def book(self, count: int) -> int:
+        """Before a lease: how many of `count` tasks it may ask for, so that the worker leases no more than its bound in
+        all; 0 while others have booked the rest. What is not leased then is to be given back by `unbook`."""
+        bound = self.settings.recycle.tasks
+        if bound is None:
+            return count
+        with self._lock:
+            granted = min(count, bound - self._booked)
+            self._booked += granted
+        return granted
+
+    def unbook(self, count: int) -> None:
+        """So many of the tasks that were booked were not leased."""
+        if count and self.settings.recycle.tasks is not None:
+            with self._lock:
+                self._booked -= count
 
     def count_tasks(self, count: int) -> None:
         """Note finished tasks; ends the shift when they are as many as it may do."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from logging import DEBUG
 from threading import Event, Thread
-from typing import Protocol
+from typing import Final, Protocol
 
 from queue_core.task import UNTAGGED, Lease, TagFilter
 from queue_core.worker import events
@@ -13,6 +13,9 @@ from queue_core.worker.handler_loop import HandlerLoop
 from queue_core.worker.link import Lines, Link
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.shift import Shift
+
+BOOKED_OUT_SECONDS: Final = 0.1
+"""Between two looks of a slot whether others have left something of the worker's last tasks."""
 
 
 class Slots(Protocol):
@@ -50,7 +53,10 @@ class Workbench:
         if self.offer.tops_up and handler.batch is not None and handler.batch > 1:
             tag = leases[0].tag
             tags = UNTAGGED if tag is None else TagFilter.of(tag)
-            leases += link.top_up(count=handler.batch - 1, tags=tags)
+            if count := self.shift.book(handler.batch - 1):
+                more = link.top_up(count=count, tags=tags)
+                self.shift.unbook(count - len(more))
+                leases += more
         call = Call(handler, leases, started_at=self.shift.clock.monotonic())
         self.renewals.hold(call)
         return call
@@ -120,7 +126,13 @@ class ThreadSlots:
             link = self._bench.link()
             self._links.append(link)
             while not shift.ending.is_set():
-                leases = link.next(count=self._bench.offer.count)
+                count = shift.book(self._bench.offer.count)
+                if not count:  # other slots are at the last tasks of this worker
+                    link.flush()
+                    shift.ending.wait(BOOKED_OUT_SECONDS)
+                    continue
+                leases = link.next(count=count)
+                shift.unbook(count - len(leases))
                 if leases and shift.ending.is_set():
                     link.give_back(leases)
                 elif leases:

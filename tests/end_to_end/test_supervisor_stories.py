@@ -62,6 +62,16 @@ def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: S
     assert len(site.workers()) == 1
     site.let_go()
     eventually(site.is_done)
+def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
+    command = [sys.executable, "-m", "tests.support.one_shot"]
+    site.write(resize={**POOL, "app": None, "command": command, "slo": "60s", "workers": {"max": 4}})
+    site.start()
+    for _ in range(16):
+        site.queue.add(NewTask(f"note {site.folder}/notes".encode()))
+    eventually(site.is_done, seconds=120)
+    assert len({worker for worker, _ in site.notes()}) == 16
+    assert not [entry for entry in site.told("worker.reaped") if entry["cause"] != "finished"]
+    assert not [entry for entry in site.told("pool.decided") if "crash_loop" in entry["limited_by"]]
 
 
 def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Site) -> None:

@@ -1,6 +1,7 @@
 """A worker is a process: real signals, real deaths, a real store under it."""
 
 import fcntl
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,43 @@ def test_a_recycled_worker_ends_between_tasks(story: Story) -> None:
         assert worker.wait(timeout=10) == 0
     assert len(story.logged(events.WORKER_RECYCLED)) == 1
     assert (story.queue.stats().deleted_total, story.queue.stats().ready) == (2, 1)
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Path]:
+    """The lock of a supervisor that lives."""
+    lock = tmp_path / "supervisor.lock"
+    with lock.open("w") as supervisor:
+        fcntl.flock(supervisor, fcntl.LOCK_EX)
+        yield lock
+
+
+def test_under_a_supervisor_a_recycled_worker_goes_on_in_a_fresh_process(story: Story, supervised: Path) -> None:
+    for _ in range(5):
+        story.add("note")
+    with story.worker(recycle='{"tasks": 2}', supervisor_lock=supervised) as worker:
+        eventually(lambda: story.queue.stats().deleted_total == 5)
+        pids = [line.split()[1] for line in story.starts()]
+        assert sorted(map(pids.count, set(pids))) == [1, 2, 2]
+        assert str(worker.pid) not in pids
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=10) == 0
+    assert story.logged(events.WORKER_DRAINED)[-1]["reason"] == "SIGTERM"
+
+
+def test_a_recycled_worker_ends_as_the_process_that_runs_its_handlers(story: Story, supervised: Path) -> None:
+    story.add("hold")
+    with story.worker(recycle='{"tasks": 2}', supervisor_lock=supervised) as worker:
+        (line,) = eventually(story.starts)
+        os.kill(int(line.split()[1]), signal.SIGKILL)
+        assert worker.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_a_recycled_worker_does_not_outlive_its_supervisor(story: Story, tmp_path: Path) -> None:
+    story.add("note")
+    lock = tmp_path / "supervisor.lock"  # held by nobody
+    with story.worker(recycle='{"tasks": 1}', supervisor_lock=lock, orphan_grace_seconds=0.5) as worker:
+        assert worker.wait(timeout=30) == 0
 
 
 def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story: Story) -> None:

@@ -38,6 +38,10 @@ from tests.support.fleet_builders import (
 DIGEST = a_pool().digest()
 
 
+def a_command(**settings: object) -> PoolSpec:
+    return a_pool(app=None, command=["work"], **settings)
+
+
 def later(seconds: float) -> Monotonic:
     return Monotonic(NOW + seconds)
 
@@ -168,12 +172,29 @@ def test_a_worker_that_finishes_was_not_asked_to_end(ended: AnExit, held: int, c
         pytest.param(a_worker("w1", "idle", finished=3), AnExit("w1", code=1), False, id="crashed-after-work"),
         pytest.param(a_worker("w1", "busy"), AnExit("w1", code=1), False, id="crashed-at-work"),
         pytest.param(a_worker("w1", "starting", adopted=True), AnExit("w1", code=1), False, id="adopted"),
+        pytest.param(a_worker("w1", "idle", finished=3), AnExit("w1", code=0), False, id="ended-after-work"),
+        pytest.param(a_worker("w1", "idle"), AnExit("w1", code=0), False, id="ended-without-work-after-a-while"),
+        pytest.param(a_worker("w1", "idle", started_at=NOW - 4), AnExit("w1", code=0), True, id="ended-at-once"),
     ],
 )
 def test_only_a_start_that_failed_counts_towards_a_crash_loop(worker: Worker, ended: AnExit, failed: bool) -> None:
     left, death = exited(a_fleet(worker), ended, now=NOW)
     assert death.failed_start is failed
     assert left.failed_starts(a_pool()) == int(failed)
+
+
+def test_a_worker_that_came_worked_and_went_between_two_looks_is_no_failed_start() -> None:
+    seen_never = a_worker("w2", "starting", spawned_at=NOW + 1)
+    fleet = spawn_failed(a_fleet(seen_never), spec_digest=DIGEST, spawned_at=NOW, now=NOW)
+    left, death = exited(fleet, AnExit("w2", code=0), now=later(2), worked="yes")
+    assert not death.failed_start
+    assert left.failed_starts(a_pool()) == 0, "it shows that starts succeed again"
+
+
+def test_work_before_the_last_failure_ends_no_crash_loop() -> None:
+    fleet = spawn_failed(a_fleet(a_worker("w1")), spec_digest=DIGEST, spawned_at=NOW, now=NOW)
+    left, _ = exited(fleet, AnExit("w1", code=0), now=later(2), worked="yes")
+    assert left.failed_starts(a_pool()) == 1
 
 
 def test_the_back_off_doubles_up_to_a_minute() -> None:
@@ -234,8 +255,11 @@ def test_a_worker_with_a_replacement_under_way_no_longer_counts() -> None:
     [
         pytest.param(a_pool(), a_worker(finished=10**6), None, id="no-limits"),
         pytest.param(a_pool(cwd="/"), a_worker(), "its settings changed", id="settings"),
-        pytest.param(a_pool(recycle={"tasks": 10}), {"finished": 9}, None, id="tasks-not-yet"),
-        pytest.param(a_pool(recycle={"tasks": 10}), {"finished": 10}, "it did 10 tasks (recycle.tasks 10)", id="tasks"),
+        pytest.param(a_pool(recycle={"tasks": 10}), {"finished": 20}, None, id="tasks-ours-count-themselves"),
+        pytest.param(a_command(recycle={"tasks": 10}), {"finished": 9}, None, id="tasks-not-yet"),
+        pytest.param(
+            a_command(recycle={"tasks": 10}), {"finished": 10}, "it did 10 tasks (recycle.tasks 10)", id="tasks"
+        ),
         pytest.param(
             a_pool(recycle={"memory": "100MiB"}),
             {"memory_bytes": 150 * 2**20},

@@ -237,7 +237,7 @@ class TestReplacing:
         assert planned(fleet, 4, spec=NEW, limits=limits).is_empty
 
     def test_a_worker_that_has_done_its_share_is_replaced_as_well(self) -> None:
-        spec = a_pool(recycle={"tasks": 100})
+        spec = a_pool(app=None, command=["work"], recycle={"tasks": 100})
         fleet = a_fleet(a_worker("tired", "busy", spec=spec, finished=100), a_worker("fresh", "busy", spec=spec))
         assert [s.replaces for s in planned(fleet, 2, spec=spec).spawn] == ["tired"]
 

@@ -11,15 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.clock import SystemClock
+from orchestrator.clock import Monotonic, SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs, warden
-from orchestrator.runtimes.process import STACK_SIGNAL, ProcessRuntime
+from orchestrator.runtimes.process import STACK_SIGNAL, TASKS_NAME, ProcessRuntime
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.worker_logs import KEPT_ON_FULL_DISK_BYTES, MAX_LOG_BYTES, WorkerLogs
 from queue_core.worker import process as worker_process
+from queue_core.worker import respawn
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
 from tests.support.runtime_bench import exits_of
@@ -43,6 +44,27 @@ def request_for(pool: PoolSpec, tmp_path: Path) -> SpawnRequest:
 
 def shell(script: str) -> PoolSpec:
     return a_pool(app=None, command=["sh", "-c", script])
+
+
+RECYCLED = f"""
+import os, time
+if os.fork():
+    os.wait()
+open("/proc/self/comm", "w").write({TASKS_NAME!r})
+held = b"x" * 100_000_000
+open({{path!r}}, "w").close()
+time.sleep(3600)
+"""
+
+
+def test_a_worker_that_is_recycled_takes_what_the_process_of_its_handlers_takes(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    path = tmp_path / "is up"
+    pool = a_pool(app=None, command=[sys.executable, "-c", RECYCLED.format(path=str(path))])
+    runtime.spawn(request_for(pool, tmp_path), now=Monotonic(0.0))
+    eventually(path.exists)
+    assert runtime.usage()["w1"].memory_bytes > 100_000_000
 
 
 def own_process(**environment: str) -> WorkerProcess:
@@ -265,3 +287,7 @@ def test_a_warden_leaves_when_there_is_nobody_to_watch_over(tmp_path: Path) -> N
 
 def test_the_signal_for_a_stack_is_the_one_that_a_worker_has_a_handler_for() -> None:
     assert STACK_SIGNAL == worker_process.STACK_SIGNAL
+
+
+def test_the_process_of_the_handlers_is_looked_for_by_the_name_it_gives_itself() -> None:
+    assert TASKS_NAME == respawn.NAME

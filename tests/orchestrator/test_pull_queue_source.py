@@ -201,6 +201,18 @@ def test_when_a_worker_first_asked_for_a_lease_is_told(site: Site) -> None:
     assert site.sample().first_seen_seconds_ago == {"w1": 3.0}
 
 
+def test_a_worker_that_ended_a_lease_since_the_last_look_has_worked(site: Site) -> None:
+    site.queue.add([b"a", b"b"])
+    site.sample()
+    (lease,) = site.queue.lease(worker="w1")
+    site.queue.lease(worker="w2")
+    site.queue.delete(lease)
+    assert site.source.has_worked("w1", a_pool())
+    assert not site.source.has_worked("w2", a_pool())
+    assert len(site.sample().finished) == 1, "the next look tells it as ever"
+    assert not site.source.has_worked("w1", a_pool())
+
+
 def test_an_idle_worker_is_fenced_and_a_busy_one_is_not(site: Site) -> None:
     site.queue.add(b"task")
     site.queue.lease(worker="busy")

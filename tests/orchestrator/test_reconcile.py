@@ -49,8 +49,19 @@ def test_a_worker_is_told_all_it_needs(stage: Stage) -> None:
     assert told["TOWLINE_WORKER"] == "resize-1"
     assert told["TOWLINE_TAGS"] == '["a", "b"]'
     assert told["TOWLINE_APP"] == "tasks:app"
-    assert told["TOWLINE_RECYCLE"] == '{"tasks": 126}'
+    assert told["TOWLINE_RECYCLE"] == '{"tasks": 100}'
     assert told["TOWLINE_STATE_DIR"] == str(stage.files.path)
+
+
+def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(stage: Stage) -> None:
+    stage.set_pools(a_pool(least=1))
+    stage.turn()
+    stage.source.worked_unseen.add("resize-1")
+    for worker, failures in (("resize-1", 0), ("resize-2", 1)):
+        stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
+        stage.reconciler.reap()
+        assert stage.reconciler.pools["resize"].fleet.crash.failures == failures
+        stage.reconciler.turns()
 
 
 def test_an_idle_worker_is_fenced_before_it_is_asked_to_finish(stage: Stage) -> None:

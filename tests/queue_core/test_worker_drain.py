@@ -16,7 +16,7 @@ from queue_core.worker.app import App
 from queue_core.worker.held import HeldTask
 from queue_core.worker.recycle import Recycle
 from tests.support.eventually import eventually, eventually_async
-from tests.support.workers import FaultyQueue, both_kinds, memory_queues, running_worker, unavailable
+from tests.support.workers import FaultyQueue, both_kinds, memory_queues, plain_or_async, running_worker, unavailable
 
 
 @pytest.fixture
@@ -250,6 +250,30 @@ def test_a_worker_is_recycled_after_its_number_of_tasks(store: tuple[PullQueues,
     assert [entry["reason"] for entry in logs if entry["event"] == events.WORKER_RECYCLED] == [
         "3 tasks done, at most 3"
     ]
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("concurrency", "batches"),
+    [
+        pytest.param(4, {}, id="one by one"),
+        pytest.param(2, {None: 3}, id="batches"),
+        pytest.param(2, {"b": 4}, id="both"),
+    ],
+)
+def test_a_worker_leases_no_more_than_its_number_of_tasks(
+    store: tuple[PullQueues, PullQueue], kind: str, concurrency: int, batches: dict[str | None, int]
+) -> None:
+    queues, queue = store
+    app = App()
+    for tag in {None, *batches}:
+        app.task(queue="q", tag=tag, batch=batches.get(tag))(plain_or_async(kind, lambda task: None))
+    queue.add([NewTask(b"x", tag="b" if number % 2 else None) for number in range(40)])
+    recycle = Recycle(tasks=7)
+    with running_worker(app, queues.queue, recycle=recycle, concurrency=concurrency, grace_seconds=0.0) as worker:
+        assert worker.wait() == 0
+    stats = queue.stats()
+    assert (stats.deleted_total, stats.leased_total, stats.ready) == (7, 7, 33)
 
 
 @pytest.mark.parametrize("recycle", [Recycle(age_seconds=0.01), Recycle(memory_bytes=1)])

@@ -51,6 +51,9 @@ class Tide:
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
         return ()
 
+    def has_worked(self, worker: str, pool: PoolSpec) -> bool:
+        return False
+
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
         return [""] * len(fates)
 

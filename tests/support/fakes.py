@@ -95,7 +95,8 @@ class FakeSource:
     """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`, and `held` has each worker's tasks.
 
     What a worker has `given_back` itself goes with the seconds since. A worker is `seen` when a test says so, and asked
-    last `asked_at`; one that `leased_unseen` holds a lease that no sample shows. `is_down` makes every verb fail;
+    last `asked_at`; one that `leased_unseen` holds a lease that no sample shows, one that `worked_unseen` has ended one.
+    `is_down` makes every verb fail;
     `leader` other than None leads instead.
     """
 
@@ -108,6 +109,7 @@ class FakeSource:
     heard: list[Present] = field(default_factory=list)
     asked_at: dict[str, Monotonic] = field(default_factory=dict)
     leased_unseen: set[str] = field(default_factory=set)
+    worked_unseen: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     released: list[str] = field(default_factory=list)
     leader: str | None = None
@@ -183,6 +185,10 @@ class FakeSource:
                 if task.task in held:
                     held.remove(task.task)
         return [ReleasedTask(t.queue, t.task, t.tag, t.held_seconds, t.lease_number) for t in tasks]
+
+    def has_worked(self, worker: str, pool: PoolSpec) -> bool:
+        self._answer()
+        return worker in self.worked_unseen
 
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
         self._answer()
