@@ -12,8 +12,9 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
 from orchestrator.estimate import Outcomes
 from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
-from orchestrator.knee import Cap, Knee
+from orchestrator.knee import Knee
 from orchestrator.metrics import QueueSample
+from orchestrator.overload import Ceiling, Overload
 from orchestrator.value import value
 
 FAILING_SHARE: Final = 0.9
@@ -38,6 +39,7 @@ class Facts:
     outcomes: Outcomes = Outcomes()
     knee: Knee = Knee()
     paper: int = 0
+    overload: Overload = Overload()
 
     @property
     def is_stale(self) -> bool:
@@ -82,8 +84,12 @@ def runtime_unavailable(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """While nearly every task fails, more workers would only fail more of them: what they depend on is down."""
-    if facts.spec.on_failure == "ignore" or not 0 < facts.current < target:
+    """No more workers than what they depend on stands; and no growth while nearly every task fails: it is down."""
+    if facts.spec.on_failure == "ignore":
+        return None
+    if facts.overload.ceiling is not None:
+        return _under(facts.overload.ceiling, target, facts)
+    if not 0 < facts.current < target:
         return None
     share = facts.outcomes.failed_share
     if share <= FAILING_SHARE:
@@ -91,12 +97,24 @@ def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
     return facts.current, Limit("failing_work", f"{share:.0%} of first leases fail (on_failure: freeze)")
 
 
+def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | None:
+    most = _workers_for(ceiling.leases, facts.spec)
+    if target <= most:
+        return None
+    what = f"back to {most}" if ceiling.leases == ceiling.known else f"trying {most}"
+    why = (
+        f"{ceiling.many_share:.0%} of first leases fail at {ceiling.beyond} at a time, {ceiling.few_share:.0%} at "
+        f"{ceiling.known}: {what}"
+    )
+    return most, Limit("failing_work", why)
+
+
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Not beyond the size from which on more workers get no more done; those beyond it finish and go."""
     cap = facts.knee.cap
     if cap is None:
         return _while_in_doubt(target, facts)
-    most = _most_under(cap, facts.spec)
+    most = _workers_for(cap.workers, facts.spec)
     if target <= most:
         return None
     return most, Limit("contention", f"{cap.beyond} leases at a time get no more done than {cap.workers}")
@@ -120,8 +138,8 @@ def _while_in_doubt(target: int, facts: Facts) -> tuple[int, Limit] | None:
     return most, Limit("contention", "leases lasted longer the more were held: growth by half, until it is clear")
 
 
-def _most_under(cap: Cap, spec: PoolSpec) -> int:
-    return max(1, math.ceil(cap.workers / spec.concurrency))
+def _workers_for(leases: int, spec: PoolSpec) -> int:
+    return max(1, math.ceil(leases / spec.concurrency))
 
 
 def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -233,7 +251,7 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
     left = [billed_for(w, spec, now=facts.now) for w in idle]
     ends_soon = sum(1 for seconds in left if not seconds)
     cap = facts.knee.cap
-    most = spec.workers.max if cap is None else min(spec.workers.max, _most_under(cap, spec))
+    most = spec.workers.max if cap is None else min(spec.workers.max, _workers_for(cap.workers, spec))
     least = min(facts.current - ends_soon, most)
     if target >= least:
         return None
@@ -259,7 +277,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
 )
 
 _AGAINST_GROWTH: Final = frozenset(
-    {crash_loop, runtime_unavailable, failing_work, queue_paused, max_step_up, spawn_parallelism}
+    {crash_loop, runtime_unavailable, queue_paused, max_step_up, spawn_parallelism}
 )
 _BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINST_GROWTH])
 """Those that may change a target which is not above the present size; none of them lifts it beyond that."""

@@ -14,6 +14,8 @@ START_LIMIT_SECONDS: Final = 600.0
 """A worker that has not asked for a lease by then never will: its start has failed."""
 _REPLACED_SHARE: Final = 4
 _STAYING: Final = frozenset({"idle", "busy"})
+_FEWER_DO: Final = frozenset({"contention", "failing_work"})
+"""Guards that make a pool smaller although it has work: those beyond their bound are of no use."""
 _STARTING: Final = frozenset({"starting", "alone"})
 
 
@@ -161,8 +163,9 @@ def _why_leave(decision: Decision) -> str:
 def _above_max(alive: tuple[Worker, ...], retire: list[Leave], *, spec: PoolSpec, decision: Decision) -> list[Leave]:
     """With its upper bound lowered a pool does without those that hold least: starting, then with fewest leases."""
     most, why = spec.workers.max, f"the pool is above its max of {spec.workers.max}"
-    if decision.target < decision.current and "contention" in decision.limited_by:
-        most, why = min(most, max(decision.target, 1)), "fewer workers get as much done: " + _why_of(decision)
+    why_fewer = next((limit.why for limit in decision.limits if limit.guard in _FEWER_DO), "")
+    if decision.target < decision.current and why_fewer:
+        most, why = min(most, max(decision.target, 1)), "fewer workers get as much done: " + why_fewer
     surplus = len(alive) - len(retire) - most
     if surplus <= 0 or decision.target > most:  # at a higher target a guard holds the pool as it is
         return []
@@ -170,10 +173,6 @@ def _above_max(alive: tuple[Worker, ...], retire: list[Leave], *, spec: PoolSpec
     left = [w for w in alive if w.worker not in gone]
     left.sort(key=lambda w: (w.state != "starting", w.leases, -w.since, w.worker))
     return [Leave(w.worker, why) for w in left[:surplus]]
-
-
-def _why_of(decision: Decision) -> str:
-    return next(limit.why for limit in decision.limits if limit.guard == "contention")
 
 
 def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Worker, Leave]]:

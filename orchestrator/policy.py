@@ -93,7 +93,7 @@ def _scene(
     if conditions.helpers:
         crew = replace(crew, helpers=conditions.helpers)
     outcomes, idle = learned.estimates.outcomes, least_recently_used(alive)
-    facts = Facts(sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers)
+    facts = Facts(sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers, learned.overload)
     return Scene(
         facts,
         learned,
@@ -172,7 +172,8 @@ def _learned(
     workers = _paper_workers(estimates, crew=crew, pace=pace, spec=spec)
     paper = state.paper.after(workers, at=at, window_seconds=restart_seconds(estimates, spec))
     knee = state.knee.after(sample.finished, sample.running, is_waited_for=sample.ready > 0, at=at)
-    return PolicyState(estimates, burst, paper, knee, backlogs, at, state.grown_at), crew, pace
+    overload = state.overload.after(sample.finished, at=at)
+    return PolicyState(estimates, burst, paper, knee, backlogs, at, state.grown_at, overload), crew, pace
 
 
 def _crew(

@@ -13,6 +13,7 @@ from orchestrator.fleet import Worker
 from orchestrator.guards import Facts
 from orchestrator.knee import Knee
 from orchestrator.levels import Backlogs
+from orchestrator.overload import Overload
 from orchestrator.paper import PaperNeed
 from orchestrator.value import value
 
@@ -33,6 +34,7 @@ class PolicyState:
     backlogs: Backlogs = Backlogs()
     sampled_at: Monotonic | None = None
     grown_at: tuple[Monotonic, ...] = ()
+    overload: Overload = Overload()
 
     def grown(self, *, current: int, target: int, now: Monotonic) -> "PolicyState":
         """After a decision that asked for so many workers, of which some were there."""

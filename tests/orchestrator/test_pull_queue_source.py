@@ -202,7 +202,7 @@ def test_when_a_worker_first_asked_for_a_lease_is_told(site: Site) -> None:
 
 
 def test_a_worker_that_ended_a_lease_since_the_last_look_has_worked(site: Site) -> None:
-    site.queue.add([b"a", b"b"])
+    site.queue.add([NewTask(b"a"), NewTask(b"b")])
     site.sample()
     (lease,) = site.queue.lease(worker="w1")
     site.queue.lease(worker="w2")
