@@ -18,8 +18,10 @@ _LOT: Final = 16
 """Leases that are compared with each other, at least; with fewer in `_LOT_SECONDS` they are forgotten."""
 _LOT_SECONDS: Final = 300.0
 _HALF_LIFE_SECONDS: Final = 600.0
-_FEWEST: Final = 24.0
+_FEWEST: Final = 16.0
 """First leases on each side, at least, before anything is said of them."""
+_JUDGED: Final = 48
+"""First leases under a ceiling, at least, before it is given up or raised."""
 _FEWEST_TO_TELL: Final = 8.0
 """The same, to tell sizes from each other once it is known that the size matters."""
 _ERRORS: Final = 4.0
@@ -106,7 +108,7 @@ class Ceiling:
     @property
     def is_in_vain(self) -> bool:
         """Whether nearly as many fail under it as did beyond it."""
-        return self.tried >= 2 * _FEWEST and self.failed > self.tried * (self.few_share + self.many_share) / 2
+        return self.tried >= _JUDGED and self.failed > self.tried * (self.few_share + self.many_share) / 2
 
 
 Lot = Mapping[int, tuple[int, int]]
@@ -179,7 +181,7 @@ def _tried(known: Overload, ceiling: Ceiling, first: Iterable[FinishedLease], at
     )
     if ceiling.is_in_vain:
         return Overload(quiet_until=Monotonic(at + _QUIET_SECONDS))
-    is_judged = ceiling.seen >= 2 * _FEWEST or at - ceiling.since >= _UNSEEN_SECONDS
+    is_judged = ceiling.seen >= _JUDGED or at - ceiling.since >= _UNSEEN_SECONDS
     if at < ceiling.probe_at or not is_judged:
         return replace(known, ceiling=ceiling)
     leases = ceiling.leases + max(1, ceiling.leases // _STEP)

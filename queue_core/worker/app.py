@@ -1,13 +1,14 @@
 """App: the handlers of a program's tasks, by queue and tag. Knows no queue and runs nothing."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from queue_core.errors import AppError
 from queue_core.limits import MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
+from queue_core.worker.held import Dead, Retry
 
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., object])
 
@@ -21,11 +22,16 @@ class Handler:
     tag: str | None
     batch: int | None
     is_async: bool
+    on: Mapping[type[Exception], Retry | Dead] = field(default_factory=dict, hash=False)
 
     @property
     def shown_name(self) -> str:
         """How logs and errors call it."""
         return str(getattr(self.function, "__qualname__", repr(self.function)))
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """What an exception of it stands for: itself, unless it was registered `on` another."""
+        return next((meant for kind, meant in self.on.items() if isinstance(error, kind)), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,12 @@ class App:
         self._handlers: dict[tuple[str, str | None], Handler] = {}
 
     def task(
-        self, *, queue: str, tag: str | None = None, batch: int | None = None
+        self,
+        *,
+        queue: str,
+        tag: str | None = None,
+        batch: int | None = None,
+        on: Mapping[type[Exception], Retry | Dead] | None = None,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Register a function, plain or async, called with a `HeldTask`.
 
@@ -67,6 +78,7 @@ class App:
             batch: call it with a list of up to so many tasks of one tag, in [1, 1000]. All of them are deleted when it
                 returns None; it may return a list with one entry per task, each as above. When it raises, all are
                 given back.
+            on: what exceptions of these classes stand for, the first that fits: `on={TooManyRequests: Retry(30)}`.
 
         Raises `AppError` for a second handler of the same queue and tag, and for a batch out of range.
         """
@@ -77,7 +89,7 @@ class App:
             raise AppError(f"batch must be in [1, {MAX_TASKS_PER_LEASE}] tasks: {batch}")
 
         def register(function: HandlerFunction) -> HandlerFunction:
-            handler = Handler(function, queue, tag, batch, _is_async(function))
+            handler = Handler(function, queue, tag, batch, _is_async(function), dict(on or {}))
             first = self._handlers.setdefault((queue, tag), handler)
             if first is not handler:
                 shown = "without a tag" if tag is None else f"of tag {tag!r}"

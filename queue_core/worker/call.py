@@ -8,7 +8,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from threading import get_ident
 from types import FrameType
-from typing import Final
+from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
@@ -50,6 +50,7 @@ class Failed:
     tasks: tuple[HeldTask, ...]
     delay_seconds: float | None = None
     dead_reason: str = ""
+    charge: Literal["counted", "uncounted"] = "counted"
 
 
 Outcome = tuple[Done, ...] | Failed
@@ -101,8 +102,9 @@ class Call:
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> Failed:
         """What a handler's exception asks for; logged unless the handler meant it."""
         held = self.held()
+        error = self.handler.meaning(error)
         if isinstance(error, Retry):
-            return Failed(held, delay_seconds=error.delay_seconds)
+            return Failed(held, delay_seconds=error.delay_seconds, charge=error.charge)
         if isinstance(error, Dead):
             return Failed(held, dead_reason=error.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up")
         tell = log.error if held else log.debug  # a handler that lost all its tasks was told to stop

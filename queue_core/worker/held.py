@@ -1,6 +1,7 @@
 """What a handler is given: the task it holds, and whether it still holds it."""
 
 import json
+from typing import Literal
 
 from queue_core.errors import LeaseLostError
 from queue_core.limits import check_delay_seconds
@@ -8,13 +9,20 @@ from queue_core.task import Lease
 
 
 class Retry(Exception):  # noqa: N818  a handler says what is to happen: `raise Retry(60)`
-    """Give the task back, to be leased again after `delay_seconds` instead of the queue's own back-off."""
+    """Give the task back, to be leased again after `delay_seconds` instead of the queue's own back-off.
 
-    def __init__(self, delay_seconds: float) -> None:
-        """Raises `InvalidEtaError` unless 0 <= `delay_seconds` <= 30 days."""
+    The task is not to blame, as when what it depends on refuses more work (429): it spends no attempt.
+    """
+
+    def __init__(self, delay_seconds: float, *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
+        """`counted`: it spends an attempt, as any other failure does.
+
+        Raises `InvalidEtaError` unless 0 <= `delay_seconds` <= 30 days.
+        """
         check_delay_seconds(delay_seconds)
         super().__init__(f"retry in {delay_seconds} s")
         self.delay_seconds = delay_seconds
+        self.charge = charge
 
 
 class Dead(Exception):  # noqa: N818  as above: `raise Dead("not an image")`

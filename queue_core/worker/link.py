@@ -132,6 +132,7 @@ class Link:
             [task.lease for task in failed.tasks],
             delay_seconds=failed.delay_seconds,
             dead_reason=failed.dead_reason,
+            charge=failed.charge,
         )
 
     def give_back(self, leases: Sequence[Lease], *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -72,6 +73,18 @@ def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
     assert len({worker for worker, _ in site.notes()}) == 16
     assert not [entry for entry in site.told("worker.reaped") if entry["cause"] != "finished"]
     assert not [entry for entry in site.told("pool.decided") if "crash_loop" in entry["limited_by"]]
+
+
+def test_a_pool_goes_back_to_what_its_downstream_stands(site: Site) -> None:
+    site.queues.put_queue(QueueSpec("thumbs", lease_seconds=120, max_leases=3))
+    site.write(resize={**POOL, "app": "tests.support.downstream:app", "slo": "1s", "workers": {"max": 6}})
+    site.start()
+    for _ in range(80):
+        site.queue.add(NewTask(str(site.folder).encode()))
+    eventually(lambda: site.queue.stats().deleted_total + site.queue.stats().dead == 80, seconds=120)
+    assert site.queue.stats().dead == 0
+    said = [why for entry in site.told("pool.decided") for why in cast("list[str]", entry["limits"])]
+    assert [why for why in said if "of first leases fail at" in why]
 
 
 def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Site) -> None:

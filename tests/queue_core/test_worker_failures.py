@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from queue_core.errors import LeaseLostError
 from queue_core.pull_queue import PullQueue, PullQueues
-from queue_core.task import NewTask, TaskState
+from queue_core.task import NewTask, QueueSpec, TaskState
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.held import Dead, HeldTask, Retry
@@ -81,6 +81,44 @@ def test_a_handler_may_say_when_to_retry(store: tuple[PullQueues, PullQueue]) ->
     (task,) = queue.peek().tasks
     assert 3590 < (task.eta - task.leased_at) / 1_000_000 < 3610
     assert events.HANDLER_FAILED not in {entry["event"] for entry in logs}
+
+
+class TooManyRequests(Exception):
+    """What a client raises whose server wants fewer requests."""
+
+
+@both_kinds
+@pytest.mark.parametrize("said", ["raised", "registered"])
+def test_a_retry_spends_no_attempt(store: tuple[PullQueues, PullQueue], kind: str, said: str) -> None:
+    queues, queue = store
+    queues.put_queue(QueueSpec("q", max_leases=2))
+    app, numbers = App(), list[int]()
+
+    def handle(task: HeldTask) -> None:
+        numbers.append(task.lease_number)
+        if len(numbers) < 6:
+            raise Retry(0) if said == "raised" else TooManyRequests
+
+    app.task(queue="q", on={KeyError: Dead("no"), TooManyRequests: Retry(0)})(plain_or_async(kind, handle))
+    queue.add(b"x")
+    with capture_logs() as logs, running_worker(app, queues.queue):
+        eventually(lambda: queue.stats().deleted_total == 1)
+    assert numbers == [1] * 6
+    assert events.HANDLER_FAILED not in {entry["event"] for entry in logs}
+
+
+def test_a_retry_may_spend_one(store: tuple[PullQueues, PullQueue]) -> None:
+    queues, queue = store
+    queues.put_queue(QueueSpec("q", max_leases=2))
+    app = App()
+
+    @app.task(queue="q")
+    def handle(task: HeldTask) -> None:
+        raise Retry(0, charge="counted")
+
+    queue.add(b"x")
+    with running_worker(app, queues.queue):
+        eventually(lambda: queue.stats().dead == 1)
 
 
 def test_a_handler_may_give_a_task_up_for_dead(store: tuple[PullQueues, PullQueue]) -> None:
