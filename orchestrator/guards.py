@@ -103,7 +103,7 @@ def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | N
         return None
     what = f"back to {most}" if ceiling.leases == ceiling.known else f"trying {most}"
     why = (
-        f"{ceiling.many_share:.0%} of first leases fail at {ceiling.beyond} at a time, {ceiling.few_share:.0%} at "
+        f"{ceiling.many_share:.0%} of leases fail at {ceiling.beyond} at a time, {ceiling.few_share:.0%} at "
         f"{ceiling.known}: {what}"
     )
     return most, Limit("failing_work", why)
@@ -276,9 +276,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     min_billing,
 )
 
-_AGAINST_GROWTH: Final = frozenset(
-    {crash_loop, runtime_unavailable, queue_paused, max_step_up, spawn_parallelism}
-)
+_AGAINST_GROWTH: Final = frozenset({crash_loop, runtime_unavailable, queue_paused, max_step_up, spawn_parallelism})
 _BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINST_GROWTH])
 """Those that may change a target which is not above the present size; none of them lifts it beyond that."""
 

@@ -1,7 +1,7 @@
 """Where work fails because there is more of it: the most leases at a time that what it depends on stands. Pure.
 
-Leases that began among few are compared with those that began among many, within one lot of leases that ended about the
-same time: so neither an outage, nor tasks that fail anyway, nor a pool that grows because of either looks like it.
+Leases that began among few are compared with those that began among many, within one lot of leases that began one after
+the other: so neither an outage, nor tasks that fail anyway, nor a pool that grows because of either looks like it.
 Source: Cochran, Mantel and Haenszel's test of one effect in many small tables.
 """
 
@@ -15,13 +15,17 @@ from orchestrator.metrics import FinishedLease
 from orchestrator.value import value
 
 _LOT: Final = 16
-"""Leases that are compared with each other, at least; with fewer in `_LOT_SECONDS` they are forgotten."""
+"""Leases that are compared with each other; fewer that began within `_LOT_SECONDS` are forgotten."""
+_MOST_LOTS: Final = 32
+"""Of one sample; those that began last."""
+_LAST_NUMBER: Final = 3
+"""A task that has failed so often tells no more of what it depends on."""
 _LOT_SECONDS: Final = 300.0
 _HALF_LIFE_SECONDS: Final = 600.0
 _FEWEST: Final = 16.0
-"""First leases on each side, at least, before anything is said of them."""
+"""Leases on each side, at least, before anything is said of them."""
 _JUDGED: Final = 48
-"""First leases under a ceiling, at least, before it is given up or raised."""
+"""Leases under a ceiling, at least, before it is given up or raised."""
 _FEWEST_TO_TELL: Final = 8.0
 """The same, to tell sizes from each other once it is known that the size matters."""
 _ERRORS: Final = 4.0
@@ -85,12 +89,15 @@ class Split:
         return (self.many_failed - self.expected - 0.5) / math.sqrt(self.variance)
 
 
+_NOTHING: Final = Split()
+
+
 @value
 class Ceiling:
     """At most so many `leases` at a time; at `probe_at` some more are tried.
 
-    `known` of them are stood: there `few_share` failed, and `many_share` at `beyond`. Since it is as it is, `seen` first
-    leases ended; `tried` of them began among at most `known`, of which `failed` failed.
+    `known` of them are stood: there `few_share` failed, and `many_share` at `beyond`. Since it is as it is, `seen`
+    leases began and ended; `tried` of them began among at most `known`, of which `failed` failed.
     """
 
     leases: int
@@ -111,8 +118,8 @@ class Ceiling:
         return self.tried >= _JUDGED and self.failed > self.tried * (self.few_share + self.many_share) / 2
 
 
-Lot = Mapping[int, tuple[int, int]]
-"""By how many were held when they began: how many first leases ended, and how many of them failed."""
+Began = tuple[int, bool]
+"""A lease: as one of how many it began, and whether it failed."""
 
 
 @value
@@ -120,7 +127,7 @@ class Overload:
     """What is known of it. `lot` is not yet compared; `splits` are by the most that count as few."""
 
     splits: Mapping[int, Split] = field(default_factory=dict)
-    lot: Lot = field(default_factory=dict)
+    lot: tuple[Began, ...] = ()
     lot_at: Monotonic = _LONG_AGO
     at: Monotonic = _LONG_AGO
     ceiling: Ceiling | None = None
@@ -128,49 +135,55 @@ class Overload:
 
     def after(self, finished: Sequence[FinishedLease], *, at: Monotonic) -> "Overload":
         """Learn from leases that ended since the sample before."""
-        first = [lease for lease in finished if lease.lease_number == 1 and lease.at_a_time > 0]
-        if not first and self.ceiling is None:
+        told = [lease for lease in finished if lease.lease_number <= _LAST_NUMBER and lease.at_a_time > 0]
+        if not told and self.ceiling is None:
             return self
-        known = self._compared(first, at)
-        lowered = known._judged(at)
+        known = _compared(self, told, at)
+        lowered = _lowered(known, at)
         if lowered is not known or known.ceiling is None:
             return lowered
-        return _tried(known, known.ceiling, first, at)
-
-    def _compared(self, first: Sequence[FinishedLease], at: Monotonic) -> "Overload":
-        is_forgotten = at - self.lot_at > _LOT_SECONDS
-        lot = _with(first, {} if is_forgotten else self.lot)
-        lot_at = at if is_forgotten or not self.lot else self.lot_at
-        if sum(count for count, _ in lot.values()) < _LOT:
-            return replace(self, lot=lot, lot_at=lot_at)
-        splits = _learned(self.splits, lot, keep=0.5 ** (max(0.0, at - self.at) / _HALF_LIFE_SECONDS))
-        return replace(self, splits=splits, lot={}, lot_at=at, at=at)
-
-    def _judged(self, at: Monotonic) -> "Overload":
-        """Lower the ceiling, or set one, where more fail among more."""
-        if at < self.quiet_until or not self.splits:
-            return self
-        before = self.ceiling
-        if max(split.errors(fewest=_FEWEST) for split in self.splits.values()) < _ERRORS:
-            return self
-        # That there is such a size is known; which one is where the difference is greatest.
-        _, size = max((split.errors(fewest=_FEWEST_TO_TELL), size) for size, split in self.splits.items())
-        if before is not None and size >= before.leases:
-            return self
-        split = self.splits[size]
-        wait_seconds = before.wait_seconds if before is not None else _FIRST_WAIT_SECONDS
-        if before is not None and before.leases > before.known:
-            wait_seconds = min(_LONGEST_WAIT_SECONDS, 2.0 * wait_seconds)  # more was tried in vain
-        beyond = max(size + 1, round(split.many_held / split.many))
-        probe_at = Monotonic(at + wait_seconds)
-        return Overload(
-            ceiling=Ceiling(size, size, beyond, split.few_share, split.many_share, at, probe_at, wait_seconds)
-        )
+        return _tried(known, known.ceiling, told, at)
 
 
-def _tried(known: Overload, ceiling: Ceiling, first: Iterable[FinishedLease], at: Monotonic) -> Overload:
+def _compared(known: Overload, told: Sequence[FinishedLease], at: Monotonic) -> Overload:
+    is_forgotten = at - known.lot_at > _LOT_SECONDS
+    began = sorted(told, key=lambda lease: lease.held_seconds + lease.ended_seconds_ago, reverse=True)
+    new = [(lease.at_a_time, lease.outcome != "deleted") for lease in began[-_MOST_LOTS * _LOT :]]
+    lot = (*(() if is_forgotten else known.lot), *new)
+    if len(lot) < _LOT:
+        return replace(known, lot=lot, lot_at=at if is_forgotten or not known.lot else known.lot_at)
+    keep = 0.5 ** (max(0.0, at - known.at) / _HALF_LIFE_SECONDS)
+    splits: Mapping[int, Split] = {size: split.kept(keep) for size, split in known.splits.items()}
+    ends = len(lot) - len(lot) % _LOT
+    for begins in range(0, ends, _LOT):
+        splits = _learned(splits, lot[begins : begins + _LOT])
+    return replace(known, splits=splits, lot=lot[ends:], lot_at=at, at=at)
+
+
+def _lowered(known: Overload, at: Monotonic) -> Overload:
+    """Lower the ceiling, or set one, where more fail among more."""
+    if at < known.quiet_until or not known.splits:
+        return known
+    before = known.ceiling
+    if max(split.errors(fewest=_FEWEST) for split in known.splits.values()) < _ERRORS:
+        return known
+    # That there is such a size is known; which one is where the difference is greatest.
+    _, size = max((split.errors(fewest=_FEWEST_TO_TELL), size) for size, split in known.splits.items())
+    if before is not None and size >= before.leases:
+        return known
+    split = known.splits[size]
+    wait_seconds = before.wait_seconds if before is not None else _FIRST_WAIT_SECONDS
+    if before is not None and before.leases > before.known:
+        wait_seconds = min(_LONGEST_WAIT_SECONDS, 2.0 * wait_seconds)  # more was tried in vain
+    beyond = max(size + 1, round(split.many_held / split.many))
+    probe_at = Monotonic(at + wait_seconds)
+    few_share, many_share = split.few_share, split.many_share
+    return Overload(ceiling=Ceiling(size, size, beyond, few_share, many_share, at, probe_at, wait_seconds))
+
+
+def _tried(known: Overload, ceiling: Ceiling, told: Iterable[FinishedLease], at: Monotonic) -> Overload:
     """Give a ceiling up that is in vain, and raise one whose time has come."""
-    since = [lease for lease in first if lease.held_seconds + lease.ended_seconds_ago <= at - ceiling.since]
+    since = [lease for lease in told if lease.held_seconds + lease.ended_seconds_ago <= at - ceiling.since]
     under = [lease for lease in since if lease.at_a_time <= ceiling.known]
     failed = sum(lease.outcome != "deleted" for lease in under)
     ceiling = replace(
@@ -192,14 +205,6 @@ def _tried(known: Overload, ceiling: Ceiling, first: Iterable[FinishedLease], at
     return Overload(ceiling=replace(stood, seen=0, tried=0, failed=0))
 
 
-def _with(first: Iterable[FinishedLease], lot: Lot) -> Lot:
-    counted = {**lot}
-    for lease in first:
-        count, failed = counted.get(lease.at_a_time, (0, 0))
-        counted[lease.at_a_time] = (count + 1, failed + (lease.outcome != "deleted"))
-    return counted
-
-
 def _sizes(least: int, most: int) -> Iterator[int]:
     """The sizes at which leases that began among `least` to `most` are split."""
     size = 1
@@ -209,24 +214,22 @@ def _sizes(least: int, most: int) -> Iterator[int]:
         size += max(1, size // _STEP)
 
 
-def _learned(splits: Mapping[int, Split], lot: Lot, *, keep: float) -> Mapping[int, Split]:
+def _learned(splits: Mapping[int, Split], lot: Sequence[Began]) -> Mapping[int, Split]:
     """The splits after one more lot. One in which all fail, or none, tells nothing of sizes."""
-    count = sum(ended for ended, _ in lot.values())
-    failed = sum(of_them for _, of_them in lot.values())
-    learned = {size: split.kept(keep) for size, split in splits.items()}
+    count, failed = len(lot), sum(has_failed for _, has_failed in lot)
     if not 0 < failed < count:
-        return learned
+        return splits
+    left = sorted(lot, reverse=True)
     few = few_failed = few_held = 0
-    held = sum(size * ended for size, (ended, _) in lot.items())
-    sizes = sorted(lot)
-    for size in _sizes(sizes[0], sizes[-1]):
-        while sizes[0] <= size:
-            ended, of_them = lot[sizes[0]]
-            few += ended
-            few_failed += of_them
-            few_held += ended * sizes.pop(0)
-        many = count - few
-        before = learned.get(size, Split())
+    held = sum(size for size, _ in lot)
+    learned = {**splits}
+    for size in _sizes(left[-1][0], left[0][0]):
+        while left[-1][0] <= size:
+            began_among, has_failed = left.pop()
+            few += 1
+            few_failed += has_failed
+            few_held += began_among
+        many, before = count - few, splits.get(size, _NOTHING)
         learned[size] = Split(
             before.few + few,
             before.few_failed + few_failed,

@@ -93,7 +93,9 @@ def _scene(
     if conditions.helpers:
         crew = replace(crew, helpers=conditions.helpers)
     outcomes, idle = learned.estimates.outcomes, least_recently_used(alive)
-    facts = Facts(sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers, learned.overload)
+    facts = Facts(
+        sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers, learned.overload
+    )
     return Scene(
         facts,
         learned,

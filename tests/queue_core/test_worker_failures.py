@@ -83,7 +83,7 @@ def test_a_handler_may_say_when_to_retry(store: tuple[PullQueues, PullQueue]) ->
     assert events.HANDLER_FAILED not in {entry["event"] for entry in logs}
 
 
-class TooManyRequests(Exception):
+class TooManyRequestsError(Exception):
     """What a client raises whose server wants fewer requests."""
 
 
@@ -97,9 +97,9 @@ def test_a_retry_spends_no_attempt(store: tuple[PullQueues, PullQueue], kind: st
     def handle(task: HeldTask) -> None:
         numbers.append(task.lease_number)
         if len(numbers) < 6:
-            raise Retry(0) if said == "raised" else TooManyRequests
+            raise Retry(0) if said == "raised" else TooManyRequestsError
 
-    app.task(queue="q", on={KeyError: Dead("no"), TooManyRequests: Retry(0)})(plain_or_async(kind, handle))
+    app.task(queue="q", on={KeyError: Dead("no"), TooManyRequestsError: Retry(0)})(plain_or_async(kind, handle))
     queue.add(b"x")
     with capture_logs() as logs, running_worker(app, queues.queue):
         eventually(lambda: queue.stats().deleted_total == 1)
