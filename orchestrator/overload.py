@@ -18,7 +18,7 @@ _LOT: Final = 16
 """Leases that are compared with each other; fewer that began within `_LOT_SECONDS` are forgotten."""
 _MOST_LOTS: Final = 32
 """Of one sample; those that began last."""
-_LAST_NUMBER: Final = 3
+_LAST_NUMBER: Final = 10
 """A task that has failed so often tells no more of what it depends on."""
 _LOT_SECONDS: Final = 300.0
 _HALF_LIFE_SECONDS: Final = 600.0

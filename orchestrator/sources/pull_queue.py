@@ -30,6 +30,8 @@ MAX_NEW_AT_ONCE: Final = 25
 """Pools of one call, at most; of new ones, each of which may answer with all the leases that its queue remembers."""
 MAX_HELD_AT_ONCE: Final = 50
 """A pool that holds more leases is asked about alone."""
+TOGETHER: Final = 1_000
+"""Microseconds within which leases count as begun at once: those of one call are told apart by some."""
 _LEAD: Final = "supervisor"
 
 Heard = Callable[[str, str], Sequence[Present]]
@@ -120,8 +122,13 @@ class PullQueueSource:
         before = self._seen.get(pool.name)
         known = before.at_a_time if before else {}
         stats = look.stats
-        held = {_lease(live): known.get(_lease(live), stats.in_flight) for live in look.live}
-        at_a_time = _at_a_time(finished, look, known=known) if before else ()
+        company = _Company(finished, look)
+        is_all_told = before is not None and len(look.live) >= stats.in_flight
+        held = {
+            _lease(live): known.get(_lease(live)) or (company.at(live.leased_at) if is_all_told else stats.in_flight)
+            for live in look.live
+        }
+        at_a_time = [known.get(_lease(lease)) or company.at(_began(lease)) for lease in finished] if before else ()
         self._seen[pool.name] = _Seen(look.samples.cursor, stats, held)
         return QueueSample(
             at=now,
@@ -306,24 +313,20 @@ def _lease(lease: LiveLease | QueueFinishedLease) -> _Lease:
     return lease.name, lease.lease_number
 
 
-def _at_a_time(
-    finished: Sequence[QueueFinishedLease], look: Observation, *, known: Mapping[_Lease, int]
-) -> Sequence[int]:
-    """For each finished lease how many were held when it began, itself included.
+class _Company:
+    """How many leases were held at an instant since the look before, by those that ended since and those held now."""
 
-    What was seen running keeps its number; for the others, which began and ended since the look before, those are
-    counted that are known to have run at that instant.
-    """
-    starts = sorted([_began(lease) for lease in finished] + [live.leased_at for live in look.live])
-    ends = sorted(lease.ended_at for lease in finished)
-    return [
-        known.get(_lease(lease)) or max(1, bisect_right(starts, _began(lease)) - bisect_right(ends, _began(lease)))
-        for lease in finished
-    ]
+    def __init__(self, finished: Sequence[QueueFinishedLease], look: Observation) -> None:
+        self._starts = sorted([_began(lease) for lease in finished] + [live.leased_at for live in look.live])
+        self._ends = sorted(lease.ended_at for lease in finished)
+
+    def at(self, instant: Instant) -> int:
+        """Those that had begun, or began with it, and not ended; at least the one that began then."""
+        return max(1, bisect_right(self._starts, instant + TOGETHER) - bisect_right(self._ends, instant))
 
 
-def _began(lease: QueueFinishedLease) -> int:
-    return lease.ended_at - round(lease.held_seconds * MICROSECONDS)
+def _began(lease: QueueFinishedLease) -> Instant:
+    return Instant(lease.ended_at - round(lease.held_seconds * MICROSECONDS))
 
 
 def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> FinishedLease:

@@ -121,7 +121,7 @@ def test_one_that_stands_less_by_now_is_given_less() -> None:
 def test_tasks_that_fail_again_and_again_and_leases_of_unknown_company_tell_nothing() -> None:
     known = Overload()
     for second in range(100):
-        leases = [ended(1), ended(6, "released", number=4), ended(0, "released")]
+        leases = [ended(1), ended(6, "released", number=11), ended(0, "released")]
         known = known.after(leases * 4, at=Monotonic(float(second)))
     assert known.ceiling is None
 

@@ -114,6 +114,18 @@ def test_leases_that_began_and_ended_between_two_looks_are_counted_among_themsel
     assert [lease.at_a_time for lease in site.sample().finished] == [2, 2, 1, 2]
 
 
+def test_a_lease_that_lasts_is_told_with_how_many_were_held_when_it_began(site: Site) -> None:
+    site.sample()
+    site.queue.add([NewTask(b"task")] * 3)
+    site.queue.lease(worker="w1")
+    site.clock.advance(1)
+    (brief,) = site.queue.lease(worker="w2")
+    site.clock.advance(1)
+    site.queue.delete(brief)
+    site.queue.lease(worker="w2")
+    assert [lease.at_a_time for lease in site.sample().running] == [1, 2]
+
+
 def test_a_task_that_is_leased_again_is_another_lease(site: Site) -> None:
     site.sample()
     site.queue.add([NewTask(b"task")] * 2)
