@@ -113,7 +113,7 @@ class PoolSpec(Model):
     eps: Fraction = Field(default=0.005, gt=0, le=0.5, description="Share of tasks that may wait beyond the slo.")
     on_failure: Literal["freeze", "ignore"] = Field(
         default="freeze",
-        description="Whether the pool holds back while its work fails, nearly all of it or more with more workers.",
+        description="Whether the pool holds back where its work fails.",
     )
     max_step_up: Count | None = Field(default=None, ge=1, description="Workers added by one decision, at most.")
     spawn_parallelism: Count | None = Field(
