@@ -96,8 +96,8 @@ _NOTHING: Final = Split()
 class Ceiling:
     """At most so many `leases` at a time; at `probe_at` some more are tried.
 
-    `known` of them are stood: there `few_share` failed, and `many_share` at `beyond`. Since it is as it is, `seen`
-    leases began and ended; `tried` of them began among at most `known`, of which `failed` failed.
+    `known` of them are stood: there `few_share` failed, and `many_share` at `beyond`; before, `all_share` of all. Since
+    it is as it is, `seen` leases began and ended; `tried` of them began among at most `known`, of which `failed` failed.
     """
 
     leases: int
@@ -105,6 +105,7 @@ class Ceiling:
     beyond: int
     few_share: float
     many_share: float
+    all_share: float
     since: Monotonic
     probe_at: Monotonic
     wait_seconds: float = _FIRST_WAIT_SECONDS
@@ -114,8 +115,8 @@ class Ceiling:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether nearly as many fail under it as did beyond it."""
-        return self.tried >= _JUDGED and self.failed > self.tried * (self.few_share + self.many_share) / 2
+        """Whether nearly as many fail under it as did before: then it was not the size."""
+        return self.tried >= _JUDGED and self.failed > self.tried * (self.few_share + self.all_share) / 2
 
 
 Began = tuple[int, bool]
@@ -124,11 +125,15 @@ Began = tuple[int, bool]
 
 @value
 class Overload:
-    """What is known of it. `lot` is not yet compared; `splits` are by the most that count as few."""
+    """What is known of it. `lot` is not yet compared; `splits` are by the most that count as few; `ended` of all leases
+    `failed`, decayed.
+    """
 
     splits: Mapping[int, Split] = field(default_factory=dict)
     lot: tuple[Began, ...] = ()
     lot_at: Monotonic = _LONG_AGO
+    ended: float = 0.0
+    failed: float = 0.0
     at: Monotonic = _LONG_AGO
     ceiling: Ceiling | None = None
     quiet_until: Monotonic = _LONG_AGO
@@ -157,7 +162,9 @@ def _compared(known: Overload, told: Sequence[FinishedLease], at: Monotonic) -> 
     ends = len(lot) - len(lot) % _LOT
     for begins in range(0, ends, _LOT):
         splits = _learned(splits, lot[begins : begins + _LOT])
-    return replace(known, splits=splits, lot=lot[ends:], lot_at=at, at=at)
+    ended = known.ended * keep + ends
+    failed = known.failed * keep + sum(has_failed for _, has_failed in lot[:ends])
+    return replace(known, splits=splits, lot=lot[ends:], lot_at=at, ended=ended, failed=failed, at=at)
 
 
 def _lowered(known: Overload, at: Monotonic) -> Overload:
@@ -177,8 +184,8 @@ def _lowered(known: Overload, at: Monotonic) -> Overload:
         wait_seconds = min(_LONGEST_WAIT_SECONDS, 2.0 * wait_seconds)  # more was tried in vain
     beyond = max(size + 1, round(split.many_held / split.many))
     probe_at = Monotonic(at + wait_seconds)
-    few_share, many_share = split.few_share, split.many_share
-    return Overload(ceiling=Ceiling(size, size, beyond, few_share, many_share, at, probe_at, wait_seconds))
+    shares = split.few_share, split.many_share, known.failed / known.ended
+    return Overload(ceiling=Ceiling(size, size, beyond, *shares, at, probe_at, wait_seconds))
 
 
 def _tried(known: Overload, ceiling: Ceiling, told: Iterable[FinishedLease], at: Monotonic) -> Overload:

@@ -160,7 +160,8 @@ class ProcessRuntime:
             stat = procfs.read_stat(process.pid)
             if stat is None or stat.start_ticks != process.start_ticks:
                 return ""
-            condition = procfs.standstill(stat)
+            child = procfs.named_child_of(process.pid, TASKS_NAME)
+            condition = procfs.standstill(stat) or (procfs.standstill(child) if child else "")
             if before == "end" and not condition and procfs.catches(process.pid, STACK_SIGNAL):
                 self._examined.add(worker)
                 procfs.send_signal(process.pidfd, STACK_SIGNAL)

@@ -112,6 +112,21 @@ def test_a_ceiling_under_which_as_many_fail_is_given_up_for_a_while() -> None:
     assert lived(lambda size, _: 0.0 if size <= 2 else 0.9, known=seen[-1], seconds=60)[-1].ceiling is None
 
 
+@pytest.mark.parametrize("bad", [20, 8])
+def test_tasks_that_come_at_once_and_fail_anyway_hold_a_pool_for_a_moment_at_most(bad: int) -> None:
+    """Good tasks come one by one, bad ones together and again every ten seconds: so it looks as if many failed."""
+    known, held_back, chance = Overload(), 0, random.Random(1)
+    for second in range(3_600):
+        most = known.ceiling.leases if known.ceiling else 20
+        leases = [ended(1, ago=0.9), ended(1, ago=0.8)]
+        if second % 10 == 0:
+            leases += [ended(min(most, 1 + number), "released", ago=0.5) for number in range(bad)]
+        chance.shuffle(leases)
+        known = known.after(leases, at=Monotonic(float(second)))
+        held_back += known.ceiling is not None
+    assert held_back < 300
+
+
 def test_one_that_stands_less_by_now_is_given_less() -> None:
     found = lived(lambda size, _: 0.0 if size <= 4 else 0.9, seconds=60)[-1]
     seen = lived(lambda size, _: 0.0 if size <= 2 else 0.9, known=found, seconds=60)
