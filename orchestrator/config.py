@@ -50,8 +50,8 @@ _NEEDS_REPLACEMENT: Final = frozenset(
 class Recycle(Model):
     """When a worker is replaced by a fresh one, between tasks; the replacement starts first.
 
-    A worker with an `app` counts its tasks itself: it leases no more in all. On its supervisor's host it then goes on in
-    a fresh process, with its handlers imported anew; anywhere else it ends, and the next one is started.
+    A worker with an `app` counts its tasks itself: it leases no more in all. On its supervisor's host it then goes on
+    in a fresh process, which has imported the handlers anew; anywhere else it ends, and the next one is started.
     """
 
     tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")

@@ -97,7 +97,8 @@ class Ceiling:
     """At most so many `leases` at a time; at `probe_at` some more are tried.
 
     `known` of them are stood: there `few_share` failed, and `many_share` at `beyond`; before, `all_share` of all. Since
-    it is as it is, `seen` leases began and ended; `tried` of them began among at most `known`, of which `failed` failed.
+    it is as it is, `seen` leases began and ended; `tried` of them began among at most `known`, and `failed` of these
+    failed.
     """
 
     leases: int

@@ -53,16 +53,12 @@ def _take_the_terminal() -> None:
         signal.signal(signal.SIGTTOU, before)
 
 
-def watch(child: int, passed: set[int]) -> int:
-    """Pass signals on to the child, and note them, and collect everybody until it ends.
-
-    Returns its exit code, or less than 0 for the signal that ended it. `WAITED_FOR` must be blocked.
-    """
+def watch(child: int) -> int:
+    """Pass signals on to the child and collect everybody until it ends; the exit code to end with."""
     while True:
         number = signal.sigwaitinfo(WAITED_FOR).si_signo
         if number != signal.SIGCHLD:
             os.kill(child, number)  # it is there until we have collected it
-            passed.add(number)
             continue
         code = _collect(child)
         if code is not None:
@@ -70,7 +66,7 @@ def watch(child: int, passed: set[int]) -> int:
 
 
 def _collect(child: int) -> int | None:
-    """Collect all that have ended: one signal may stand for many ends. How the child ended, when it is among them."""
+    """Collect all that have ended: one signal may stand for many ends. The exit code, when the child is among them."""
     code = None
     while True:
         try:
@@ -80,9 +76,9 @@ def _collect(child: int) -> int | None:
         if not pid:
             return code
         if pid == child:
-            code = os.waitstatus_to_exitcode(status)
+            ended = os.waitstatus_to_exitcode(status)
+            code = ended if ended >= 0 else _SIGNALLED - ended
 
 
 if __name__ == "__main__":
-    ended = watch(int(sys.argv[1]), set())
-    sys.exit(ended if ended >= 0 else _SIGNALLED - ended)
+    sys.exit(watch(int(sys.argv[1])))

@@ -87,7 +87,7 @@ class LoopSlots:
                 self._wait_for_end()
                 break
             leases = link.next(count=count, wait="look") or self._wait_for_work(link, count)
-            shift.unbook(count - len(leases))
+            shift.leased(len(leases), booked=count)
             if leases and ending.is_set():
                 link.give_back(leases)
             elif leases:

@@ -57,23 +57,45 @@ def run_worker(settings: WorkerSettings) -> int:
     """
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
     if settings.recycle.tasks is None or settings.supervisor_lock is None:
-        return _work(settings, recycled=EXIT_OK)
+        return _work(settings, EXIT_OK)
     watch, clock = OrphanWatch(settings.supervisor_lock), SystemClock()
 
     def may_go_on() -> bool:
         return watch.absent_seconds(now=clock.monotonic()) <= settings.orphan_grace_seconds
 
-    return respawned(lambda: _work(settings, recycled=EXIT_RECYCLED), may_go_on=may_go_on)
+    return respawned(
+        lambda may_begin, on_last_lease: _work(settings, EXIT_RECYCLED, may_begin, on_last_lease), may_go_on=may_go_on
+    )
 
 
-def _work(settings: WorkerSettings, *, recycled: int) -> int:
-    """What `run_worker` does, in one process; `recycled` is the exit code of one that reached a bound of its life."""
+def _work(
+    settings: WorkerSettings,
+    recycled: int,
+    may_begin: Callable[[], bool] = lambda: True,
+    on_last_lease: Callable[[], None] = lambda: None,
+) -> int:
+    """What `run_worker` does, in one process.
+
+    Args:
+        recycled: the exit code of one that reached a bound of its life.
+        may_begin: is called when the handlers are imported; False: nobody wants them any more.
+        on_last_lease: is called when the last task is leased that the bounds of its life allow.
+    """
     log = structlog.get_logger().bind(worker=settings.worker)
     queues: QueuesApi | None = None
     try:
         app = load_app(settings.app, also=settings.app_folder)
+        if not may_begin():
+            return EXIT_OK
         queues, open_waiting = _open(settings)
-        runner = Runner(app, settings, open_queue=queues.queue, open_waiting=open_waiting, recycled_code=recycled)
+        runner = Runner(
+            app,
+            settings,
+            open_queue=queues.queue,
+            open_waiting=open_waiting,
+            recycled_code=recycled,
+            on_last_lease=on_last_lease,
+        )
     except QueueError as error:
         told = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
         log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=told)  # noqa: TRY400

@@ -46,6 +46,7 @@ class Runner:
         watch_seconds: float = WATCH_SECONDS,
         blocked_seconds: float = BLOCKED_SECONDS,
         recycled_code: int = EXIT_OK,
+        on_last_lease: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
         open_queue: a line to the queue of that name, which all threads share.
@@ -54,13 +55,14 @@ class Runner:
         watch_seconds: how often to look whether the worker is to end by itself.
         blocked_seconds: how long the loop of async handlers may stand still, at least.
         recycled_code: exit code of a worker that ends because it has served for long enough.
+        on_last_lease: called, from any thread, when a worker with a bound of tasks has leased the last of them.
 
         Raises `AppError` when the app's handlers do not cover what the settings ask for.
         """
         queue = _queue_of(app, settings)
         offer = app.offer(queue, settings.tags)
         log = structlog.get_logger().bind(worker=settings.worker, queue=queue)
-        self._shift = Shift(settings, queue=queue, clock=clock or SystemClock(), log=log)
+        self._shift = Shift(settings, queue=queue, clock=clock or SystemClock(), log=log, on_last_lease=on_last_lease)
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
         self._lines = Lines(open_queue(queue), waiting)
         self._renewals = Renewals(self._lines.shared, self._shift)

@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
@@ -43,7 +44,15 @@ class Ending:
 class Shift:
     """One worker's time of service. Every method may be called from any thread; `ask` also from a signal handler."""
 
-    def __init__(self, settings: WorkerSettings, *, queue: str, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        queue: str,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        on_last_lease: Callable[[], None] = lambda: None,
+    ) -> None:
         self.settings = settings
         self.queue = queue
         self.clock = clock
@@ -58,6 +67,8 @@ class Shift:
         self._lock = Lock()
         self._tasks_done = 0
         self._booked = 0
+        self._leased = 0
+        self._on_last_lease = on_last_lease
         self._unreached_since: float | None = None
         self._user = _user()
 
@@ -113,7 +124,7 @@ class Shift:
 
     def book(self, count: int) -> int:
         """Before a lease: how many of `count` tasks it may ask for, so that the worker leases no more than its bound in
-        all; 0 while others have booked the rest. What is not leased then is to be given back by `unbook`."""
+        all; 0 while others have booked the rest. To be followed by `leased`."""
         bound = self.settings.recycle.tasks
         if bound is None:
             return count
@@ -122,11 +133,17 @@ class Shift:
             self._booked += granted
         return granted
 
-    def unbook(self, count: int) -> None:
-        """So many of the tasks that were booked were not leased."""
-        if count and self.settings.recycle.tasks is not None:
-            with self._lock:
-                self._booked -= count
+    def leased(self, count: int, *, booked: int) -> None:
+        """Of the tasks that were booked so many were leased; the others may be booked again."""
+        bound = self.settings.recycle.tasks
+        if bound is None:
+            return
+        with self._lock:
+            self._booked -= booked - count
+            self._leased += count
+            is_last = count > 0 and self._leased == bound
+        if is_last:
+            self._on_last_lease()
 
     def count_tasks(self, count: int) -> None:
         """Note finished tasks; ends the shift when they are as many as it may do."""

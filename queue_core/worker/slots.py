@@ -55,7 +55,7 @@ class Workbench:
             tags = UNTAGGED if tag is None else TagFilter.of(tag)
             if count := self.shift.book(handler.batch - 1):
                 more = link.top_up(count=count, tags=tags)
-                self.shift.unbook(count - len(more))
+                self.shift.leased(len(more), booked=count)
                 leases += more
         call = Call(handler, leases, started_at=self.shift.clock.monotonic())
         self.renewals.hold(call)
@@ -132,7 +132,7 @@ class ThreadSlots:
                     shift.ending.wait(BOOKED_OUT_SECONDS)
                     continue
                 leases = link.next(count=count)
-                shift.unbook(count - len(leases))
+                shift.leased(len(leases), booked=count)
                 if leases and shift.ending.is_set():
                     link.give_back(leases)
                 elif leases:

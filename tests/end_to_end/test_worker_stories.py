@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.runtimes import procfs
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from tests.support.eventually import eventually
@@ -120,6 +121,17 @@ def test_under_a_supervisor_a_recycled_worker_goes_on_in_a_fresh_process(story: 
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(timeout=10) == 0
     assert story.logged(events.WORKER_DRAINED)[-1]["reason"] == "SIGTERM"
+
+
+def test_the_next_process_gets_ready_during_the_last_task(story: Story, supervised: Path) -> None:
+    story.add("hold")
+    with story.worker(recycle='{"tasks": 1}', supervisor_lock=supervised) as worker:
+        eventually(story.starts)
+        eventually(lambda: len(procfs.children_of(worker.pid)) == 2)
+        story.add("note")
+        assert len(story.starts()) == 1
+        story.let_go()
+        eventually(lambda: story.queue.stats().deleted_total == 2)
 
 
 def test_a_recycled_worker_ends_as_the_process_that_runs_its_handlers(story: Story, supervised: Path) -> None:
