@@ -232,7 +232,7 @@ class PullQueueSource:
         """See `WorkSource.has_worked`."""
         before = self._seen.get(pool.name)
         with _told_as_unavailable(f"look for work of {worker}"):
-            _, finished = self._look(pool, tags_of(pool), after=before.cursor if before else 0, workers=())
+            _, finished = self._paged(Look(pool.queue, tags_of(pool), before.cursor if before else 0))
         return any(lease.worker == worker for lease in finished)
 
     def settle(self, fates: Sequence[Fate]) -> Sequence[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.runtimes import procfs
-from queue_core.task import NewTask
+from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.supervised_site import POOL, REPOSITORY, Site, a_site
 
@@ -63,6 +63,8 @@ def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: S
     assert len(site.workers()) == 1
     site.let_go()
     eventually(site.is_done)
+
+
 def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
     command = [sys.executable, "-m", "tests.support.one_shot"]
     site.write(resize={**POOL, "app": None, "command": command, "slo": "60s", "workers": {"max": 4}})

@@ -95,9 +95,8 @@ class FakeSource:
     """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`, and `held` has each worker's tasks.
 
     What a worker has `given_back` itself goes with the seconds since. A worker is `seen` when a test says so, and asked
-    last `asked_at`; one that `leased_unseen` holds a lease that no sample shows, one that `worked_unseen` has ended one.
-    `is_down` makes every verb fail;
-    `leader` other than None leads instead.
+    last `asked_at`; one that `leased_unseen` holds a lease that no sample shows, one that `worked_unseen` has ended
+    one. `is_down` makes every verb fail; `leader` other than None leads instead.
     """
 
     ready: int = 0
