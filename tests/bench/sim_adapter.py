@@ -132,8 +132,8 @@ class Towline:
         self.decision = decision
         todo = plan(decision, fleet=fleet, spec=self.spec, now=now)
         why = f"{decision.current}->{decision.target}: {decision.rule}: {decision.why} {decision.limited_by}"
-        size = o.alive + len(todo.spawn) - len(todo.retire) - len(todo.drain)
-        if todo.drain:  # the simulator drains in an order of its own, the idle ones first
+        size = o.alive + len(todo.spawn) - len(todo.retire) - len(todo.finish)
+        if todo.finish:  # the simulator drains in an order of its own, the idle ones first
             return self.answer(size, None, why)
         return self.answer(size, [int(leave.worker[1:]) for leave in todo.retire], why)
 

@@ -214,7 +214,7 @@ class World:
         decision, self.state = decide(sample, fleet=self.fleet, spec=self.spec, state=self.state, now=now)
         self.decisions.append(decision)
         todo = plan(decision, fleet=self.fleet, spec=self.spec, now=now)
-        for leave in (*todo.retire, *todo.drain):
+        for leave in (*todo.retire, *todo.finish):
             self.fleet = draining(self.fleet, leave.worker, grace_seconds=30, now=now)
             if leave.worker not in self.held:
                 self._leave(leave.worker)

@@ -261,8 +261,7 @@ def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
 
 def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(stage: Stage) -> None:
     asked, killed = stage.with_workers(2)
-    [pool] = stage.reconciler.pools.values()
-    stage.reconciler.drain_pool(pool, why="a test", now=stage.clock.monotonic())
+    stage.reconciler.drain_all(why="a test")
     stage.source.ready, stage.source.age_seconds = 1, 40.0
     stage.runtime.end(asked, now=stage.clock.monotonic(), code=0)
     stage.turn()
