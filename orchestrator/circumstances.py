@@ -5,7 +5,7 @@ Looks clocks, files and the host up; what follows from them is decided elsewhere
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -17,9 +17,9 @@ from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision, FinishBy
 from orchestrator.fleet import Fleet
-from orchestrator.host import HostMeter
+from orchestrator.host import SETTLED_SECONDS, HostMeter
 from orchestrator.orders import NO_ORDERS, NOT_DRAINED, Moment, Orders, told
-from orchestrator.room import MOST_AT_A_TIME, Claim, Room, shared
+from orchestrator.room import MOST_AT_A_TIME, Claim, Host, Room, shared
 from orchestrator.runtime import Usage
 from orchestrator.runtimes.procfs import boot
 from orchestrator.schedule import Bounds, bounds_at, next_daily
@@ -29,7 +29,10 @@ from orchestrator.trouble import Trouble
 log = structlog.get_logger()
 
 KEEP_SECONDS: Final = 60.0
+UNTOLD_SECONDS: Final = 3.0
+"""Of a worker that is busy for so long, and of which no measurement tells, none will."""
 
+_MEASURED: Final = frozenset({"process", "docker"})
 _AT_ONCE: Final = Monotonic(float("-inf"))
 
 
@@ -53,6 +56,7 @@ class Circumstances:
         self._dailies: dict[str, tuple[float, int]] = {}
         self._wanting: dict[str, Claim] = {}
         self._resting: dict[str, Claim] = {}
+        self._untold: set[str] = set()
         self._keep_at = Monotonic(clock.monotonic() + KEEP_SECONDS)
         self._is_failing = False
         self._troubles: list[str] = []
@@ -114,22 +118,25 @@ class Circumstances:
             notes.append(f"{bounds.by}: min {bounds.min}, max {bounds.max}")
         if spec.dry_run:
             notes.append("dry run: nobody is started or stopped")
+        is_process, bounded = spec.runtime_kind == "process", self._bounded(spec, bounds)
+        now = Monotonic(moment.monotonic)
         conditions = Conditions(
             paused=orders.paused,
-            cores=self._cores,
-            room=self._room(spec, fleet, now=Monotonic(moment.monotonic)),
-            budget=self._budget(spec, fleet, now=Monotonic(moment.monotonic)),
+            cores=self._cores_of(self._host.look(now=now)),
+            start_seconds=self.appetites.of(spec.name).start_seconds if is_process else None,
+            room=self._room(bounded, fleet, now=now),
+            budget=self._budget(spec, fleet, now=now),
             bounds_by=bounds.by,
             finish_by=self._finish_by(spec, orders, moment),
             notes=tuple(notes),
         )
-        return self._bounded(spec, bounds), conditions
+        return bounded, conditions
 
     def decided(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Remember what the pool has and wants of the host, for the turns of the others."""
         if spec.runtime_kind == "external":
             return
-        claim = self._claim(spec, fleet, wanted=decision.unguarded)
+        claim = self._claim(spec, fleet, wanted=decision.unguarded, now=decision.at)
         is_wanting = claim.wanted > claim.alive or claim.starting > 0
         self._wanting.pop(spec.name, None)
         self._resting.pop(spec.name, None)
@@ -141,6 +148,7 @@ class Circumstances:
     def forget(self, names: Iterable[str]) -> None:
         """Pools other than these are no more."""
         kept = set(names)
+        self._untold &= kept
         for name in {*self._bounds, *self._specs, *self._wanting, *self._resting, *self._budgets} - kept:
             self._bounds.pop(name, None)
             self._specs.pop(name, None)
@@ -150,9 +158,22 @@ class Circumstances:
             self._spent_at.pop(name, None)
         self.appetites.forget(kept)
 
-    def measured(self, fleets: Iterable[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
+    def is_untried(self, spec: PoolSpec) -> bool:
+        """Whether nobody knows yet how much CPU the pool's workers take, and it can still be found out."""
+        is_told = spec.runtime_kind in _MEASURED and spec.name not in self._untold
+        return is_told and self.appetites.of(spec.name).cores is None
+
+    def is_to_measure(self, spec: PoolSpec, fleet: Fleet) -> bool:
+        """Whether a measurement now would tell what was not known: what a start takes, or a busy worker."""
+        workers = fleet.workers.values()
+        if spec.runtime_kind == "process" and self.appetites.of(spec.name).start_seconds is None:
+            return any(w.started_at is not None and not w.adopted for w in workers)
+        return self.is_untried(spec) and any(w.state == "busy" for w in workers)
+
+    def measured(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn what workers take from a new measurement."""
         self.appetites.learn(fleets, usage, now=now)
+        self._untold.update(fleet.pool for fleet in fleets if _is_untold(fleet, usage, now=now))
 
     def keep(self, *, at_once: bool = False) -> None:
         """Keep once a minute what was used and what workers take."""
@@ -232,14 +253,19 @@ class Circumstances:
     def _room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Room | None:
         if spec.runtime_kind == "external":
             return None
-        own = self._claim(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME)
+        own = self._claim(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME, now=now)
         host = self._host.look(now=now)
         # Of the others only those have a part in it that want something, or have something to give.
         others = [*self._wanting.values(), *(self._resting.values() if host.is_pressed else ())]
         return shared(host, [own, *(claim for claim in others if claim.pool != spec.name)])[spec.name]
 
-    def _claim(self, spec: PoolSpec, fleet: Fleet, *, wanted: int) -> Claim:
+    def _cores_of(self, host: Host) -> int:
+        """The cores that are ours to run on; a control group may allow less than there are."""
+        return max(1, math.ceil(min(self._cores, host.cores)))
+
+    def _claim(self, spec: PoolSpec, fleet: Fleet, *, wanted: int, now: Monotonic) -> Claim:
         alive = fleet.alive
+        settled_at = now - SETTLED_SECONDS
         appetite = self.appetites.of(spec.name)
         starting = [w for w in alive if w.state == "starting" or not w.memory_bytes]
         return Claim(
@@ -248,11 +274,15 @@ class Circumstances:
             min(wanted, len(alive) if spec.dry_run else spec.workers.max),
             appetite,
             idle=sum(1 for w in alive if w.state == "idle"),
-            starting=len(starting),
+            starting=sum(1 for w in alive if w.started_at is None or w.started_at > settled_at),
             promised_bytes=math.fsum(max(0.0, appetite.memory_bytes - w.memory_bytes) for w in starting),
             priority=spec.priority,
             hung=sum(1 for w in fleet.workers.values() if w.hung_at is not None),
+            untried=self._most_untried(spec, now=now) if self.is_untried(spec) else None,
         )
+
+    def _most_untried(self, spec: PoolSpec, *, now: Monotonic) -> int:
+        return max(self._cores_of(self._host.look(now=now)), spec.workers.min)
 
     def _budget(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> budget.Left:
         if spec.budget is None:
@@ -262,3 +292,10 @@ class Circumstances:
         known = known.after(len(fleet.workers), elapsed_seconds=elapsed, hours_per_day=spec.budget)
         self._budgets[spec.name], self._spent_at[spec.name] = known, now
         return known.state
+
+
+def _is_untold(fleet: Fleet, usage: Mapping[str, Usage], *, now: Monotonic) -> bool:
+    """Whether a worker works for long, and none of the pool's is told of."""
+    workers = fleet.workers.values()
+    works = any(w.state == "busy" and now - w.since >= UNTOLD_SECONDS for w in workers)
+    return works and not any(w.worker in usage for w in workers)

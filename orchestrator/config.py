@@ -117,7 +117,9 @@ class PoolSpec(Model):
     )
     max_step_up: Count | None = Field(default=None, ge=1, description="Workers added by one decision, at most.")
     spawn_parallelism: Count | None = Field(
-        default=None, ge=1, description="Workers starting at a time, at most; left out: twice the cores."
+        default=None,
+        ge=1,
+        description="Workers starting at a time, at most; left out: what the cores carry, at least twice their number.",
     )
     schedule: tuple[Window, ...] = Field(
         default=(),

@@ -61,14 +61,15 @@ class FinishBy:
 class Conditions:
     """What bears on a decision but is neither work, nor fleet, nor setting.
 
-    `cores` are the host's; `room` is what it has left for this pool (None: not measured); `bounds_by` says who set the
-    pool's bounds, where its settings' `workers` did not; `notes` are told with the decision; `runtime_trouble` is what
-    keeps workers from being started, when that is not the pool's own fault; `helpers` are the other pools that take
-    tasks of this one.
+    `cores` are the host's; `start_seconds` is the CPU time of one start, once that is known; `room` is what the host
+    has left for this pool (None: not measured); `bounds_by` says who set the pool's bounds, where its settings'
+    `workers` did not; `notes` are told with the decision; `runtime_trouble` is what keeps workers from being started,
+    when that is not the pool's own fault; `helpers` are the other pools that take tasks of this one.
     """
 
     paused: Paused = "no"
     cores: int = 2
+    start_seconds: float | None = None
     room: Room | None = None
     budget: Left = "left"
     bounds_by: str = ""

@@ -9,17 +9,26 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Limit
+from orchestrator.decision import Conditions, Decision, Limit
 from orchestrator.estimate import Outcomes
 from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
 from orchestrator.knee import Knee
 from orchestrator.metrics import QueueSample
 from orchestrator.overload import Ceiling, Overload
+from orchestrator.room import MOST_AT_A_TIME
 from orchestrator.value import value
 
 FAILING_SHARE: Final = 0.9
 STALE_TURNS: Final = 3.0
 SPAWNS_PER_CORE: Final = 2
+STARTED_WITHIN_SECONDS: Final = 1.0
+"""As many starts at a time as the cores carry within this."""
+_STARTED_WITHIN_SLO: Final = 0.2
+"""The same as a share of the slo: starts that compete are slow, and learned as such they call for a warm reserve."""
+_LEAST_START_SECONDS: Final = 0.01  # CPU time is told in hundredths of a second
+SOON_SECONDS: Final = 0.25
+"""Between two turns of a pool whose growth waits for a moment, at least."""
+_LOOKS_PER_START: Final = 8
 _STEP_IN_DOUBT: Final = 1.5
 
 
@@ -191,8 +200,17 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def starts_at_a_time(spec: PoolSpec, conditions: Conditions) -> int:
-    """How many workers may be starting at a time: two per core, unless the settings say."""
-    return spec.spawn_parallelism or SPAWNS_PER_CORE * conditions.cores
+    """How many workers may be starting at a time: two per core, or as many more as the cores start in a second."""
+    if spec.spawn_parallelism is not None:
+        return spec.spawn_parallelism
+    cores = conditions.cores
+    least = SPAWNS_PER_CORE * cores
+    if conditions.start_seconds is None:
+        return least
+    within = min(STARTED_WITHIN_SECONDS, _STARTED_WITHIN_SLO * spec.slo)
+    return max(
+        least, math.floor(min(MOST_AT_A_TIME, cores * within / max(conditions.start_seconds, _LEAST_START_SECONDS)))
+    )
 
 
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -290,3 +308,17 @@ def guarded(target: int, facts: Facts) -> tuple[int, tuple[Limit, ...]]:
             target, limit = answer
             limits.append(limit)
     return target, tuple(limits)
+
+
+def turn_seconds_after(decision: Decision | None, conditions: Conditions, spec: PoolSpec) -> float:
+    """How long after a decision the next is due: soon where growth waits for what is over in a moment.
+
+    That is workers that come up, or the first measurement of what they take.
+    """
+    if decision is None or not decision.limits or spec.dry_run:
+        return spec.turn_seconds
+    room, last = conditions.room, decision.limits[-1].guard
+    is_untried = last == "host_headroom" and room is not None and room.scarce == "unknown"
+    if last != "spawn_parallelism" and not is_untried:
+        return spec.turn_seconds
+    return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _LOOKS_PER_START))

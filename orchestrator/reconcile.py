@@ -15,6 +15,7 @@ from orchestrator.errands import Errands
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.exits import ENDS_WELL
 from orchestrator.fleet import Fleet, Memory, Worker, adopted, cause_in, exited, measured, recalled
+from orchestrator.guards import turn_seconds_after
 from orchestrator.launch import Launch
 from orchestrator.managed import ASLEEP_SECONDS, AT_ONCE, Failure, ManagedPool, state_of
 from orchestrator.morgue import End, Morgue
@@ -29,6 +30,8 @@ from orchestrator.turn import PoolTurn
 log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
+UNTRIED_USAGE_SECONDS: Final = 0.2
+"""The same while pools wait for a first measurement."""
 NOTHING_KEPT: Final[Mapping[str, Memory]] = {}
 
 
@@ -70,7 +73,7 @@ class Reconciler:
             may_act=may_act,
             pools=self.pools,
         )
-        self._usage_at = AT_ONCE
+        self._measured_at = AT_ONCE
 
     @property
     def workers(self) -> dict[str, str]:
@@ -253,24 +256,29 @@ class Reconciler:
         pool.effective = None
         # Moved on first: a turn that fails must not be tried again at once.
         pool.due_at = Monotonic(now + (pool.spec.turn_seconds if pool.spec else 1.0))
-        self._measure(now)
+        self._measure(pool, now)
         if pool.spec is None:
             self._finish_pool(pool, why="its pool is not in the settings", now=now)
             self._end_overdue(pool, now=now)
             return
         self._turn.look(pool, pool.spec)
+        pool.due_at = Monotonic(now + turn_seconds_after(pool.decision, pool.conditions, pool.spec))
         if pool.is_asleep:
             pool.due_at = Monotonic(now + max(pool.spec.turn_seconds, ASLEEP_SECONDS))
 
-    def _measure(self, now: Monotonic) -> None:
-        if now < self._usage_at or not any(pool.fleet.workers for pool in self.pools.values()):
+    def _measure(self, pool: ManagedPool, now: Monotonic) -> None:
+        """Measure all workers now and then; more often while nobody knows what those of `pool` take."""
+        is_news = pool.spec is not None and self._circumstances.is_to_measure(pool.spec, pool.fleet)
+        if now < self._measured_at + (UNTRIED_USAGE_SECONDS if is_news else USAGE_SECONDS):
             return
-        self._usage_at = Monotonic(now + USAGE_SECONDS)
+        if not any(each.fleet.workers for each in self.pools.values()):
+            return
+        self._measured_at = now
         usage = self._runtime.usage()
         memory = {worker: used.memory_bytes for worker, used in usage.items()}
-        for pool in self.pools.values():
-            pool.fleet = measured(pool.fleet, memory)
-        self._circumstances.measured((pool.fleet for pool in self.pools.values()), usage, now=now)
+        for each in self.pools.values():
+            each.fleet = measured(each.fleet, memory)
+        self._circumstances.measured([each.fleet for each in self.pools.values()], usage, now=now)
 
     def _end_overdue(self, pool: ManagedPool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:

@@ -8,8 +8,10 @@ from typing import Final, Literal
 from orchestrator.value import value
 
 MEMORY_SHARE: Final = 0.85
-CPU_SHARE: Final = 0.9
 """Of what is free this much is given away: measures lag behind, and the host has other work."""
+FITTING_SHARE: Final = 0.5
+"""A worker fits where so much of the cores that it takes is free: one too few leaves a core idle, one too many costs
+the others little."""
 PRESSED_SHARE: Final = 0.05
 """With less free memory than this share of all, workers that do nothing are one too many."""
 IDLE_CORES: Final = 0.1
@@ -18,9 +20,12 @@ MOST_AT_A_TIME: Final = 64
 """A pool is granted no more at a time: one turn starts no more either."""
 PRIOR_BYTES: Final = 64 * 2**20
 """What a worker may take of which nothing is known yet: a Python interpreter with its libraries."""
+MEASURED_SECONDS: Final = 1.0
+"""Of busy workers, together, that it takes to know what one of them takes: less says little."""
 _MIB: Final = 2**20
 
-Scarce = Literal["", "memory", "cpu"]
+Scarce = Literal["", "memory", "cpu", "unknown"]
+"""`unknown`: nobody knows yet what a worker takes."""
 
 
 @value
@@ -40,18 +45,21 @@ class Host:
 
 @value
 class Appetite:
-    """What one worker takes: memory, as nearly all of them need no more; and cores while busy, once that is known."""
+    """What one worker takes: memory, as nearly all of them need no more; once they are known, the cores that it wants
+    while busy, and the CPU seconds of a start."""
 
     memory_bytes: float = PRIOR_BYTES
     cores: float | None = None
+    start_seconds: float | None = None
 
 
 @value
 class Claim:
     """What one pool has and wants of the host.
 
-    `hung` workers take CPU that they give back when they are ended. `promised_bytes` is what its workers will still
-    take: those that are starting have taken little of it yet.
+    `hung` workers take CPU that they give back when they are ended. `starting` ones take CPU that the host's free cores
+    do not show in full yet, and `promised_bytes` is what they will still take. `untried`: until it is known what a
+    worker takes there are no more than so many; None when it is known, or can't be.
     """
 
     pool: str
@@ -63,6 +71,7 @@ class Claim:
     promised_bytes: float = 0.0
     priority: int = 0
     hung: int = 0
+    untried: int | None = None
 
 
 @value
@@ -89,7 +98,7 @@ def shared(host: Host, claims: Iterable[Claim]) -> Mapping[str, Room]:
     """
     known = list(claims)
     memory = MEMORY_SHARE * host.free_memory_bytes - math.fsum(claim.promised_bytes for claim in known)
-    cores = CPU_SHARE * host.free_cores - math.fsum((claim.starting - claim.hung) * _cores(claim) for claim in known)
+    cores = host.free_cores - math.fsum((claim.starting - claim.hung) * _cores(claim) for claim in known)
     yields = _yields(known) if host.is_pressed else None
     rooms: dict[str, Room] = {}
     levels: dict[int, list[Claim]] = {}
@@ -119,7 +128,9 @@ def _filled(host: Host, claims: list[Claim], memory: float, cores: float) -> lis
         is_first = claim.alive + granted[index] == 0
         if claim.appetite.memory_bytes > memory:
             scarce[index] = "memory"
-        elif needs > cores and needs > 0 and not is_first:
+        elif claim.untried is not None and claim.alive + granted[index] >= claim.untried:
+            scarce[index] = "unknown"
+        elif FITTING_SHARE * needs > cores and needs > 0 and not is_first:
             scarce[index] = "cpu"
         else:
             granted[index] += 1
@@ -133,6 +144,8 @@ def _filled(host: Host, claims: list[Claim], memory: float, cores: float) -> lis
 def _why(host: Host, claim: Claim, scarce: Scarce) -> str:
     if scarce == "cpu":
         return f"{host.free_cores:.1f} of {host.cores:g} cores are free, and one worker takes {_cores(claim):.1f}"
+    if scarce == "unknown":
+        return f"nothing is known yet of what a worker takes: {claim.untried} until one was measured for a second"
     return (
         f"{host.free_memory_bytes / _MIB:,.0f} of {host.memory_bytes / _MIB:,.0f} MiB are free, "
         f"and one worker takes {claim.appetite.memory_bytes / _MIB:,.0f} MiB"

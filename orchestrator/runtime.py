@@ -52,10 +52,14 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one worker costs the host now."""
+    """What one worker costs the host now.
+
+    `waited_seconds` is how long its threads together were ready to run and no core was free, where the runtime knows.
+    """
 
     memory_bytes: int
     cpu_seconds: float
+    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

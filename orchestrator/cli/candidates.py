@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from orchestrator.appetite import Appetites
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.config import PoolSpec
 from orchestrator.policy import PolicyState
@@ -47,6 +48,17 @@ class Chosen:
         try:
             kept = state_of(self.project).read_learned().get(self.spec.name)
             return None if kept is None else PolicyState.from_json(kept)
+        except ValueError:
+            return None
+
+    @property
+    def start_cpu_seconds(self) -> float | None:
+        """The CPU time of one start, as a supervisor of the same project has measured it."""
+        if self.project is None:
+            return None
+        try:
+            kept = state_of(self.project).read_usage().get("appetites", {})
+            return Appetites.from_json(kept).of(self.spec.name).start_seconds
         except ValueError:
             return None
 
@@ -127,7 +139,8 @@ def world_of(chosen: Sequence[Chosen], *, startup: str | None, cores: int | None
         seconds = _seconds_list(startup, option="--startup")
         world = replace(world, startup_seconds=seconds[0], startup_samples=tuple(seconds) if len(seconds) > 1 else ())
     elif (learned := first.learned) is not None and learned.estimates.startup.count:
-        world = replace(world, startup_seconds=learned.estimates.startup.mean_seconds)
+        mean = learned.estimates.startup.mean_seconds
+        world = replace(world, startup_seconds=mean, start_cpu_seconds=first.start_cpu_seconds)
         notes.append(f"start-up as the supervisor measured it, {learned.estimates.startup.count} times")
     else:
         notes.append("start-up is a guess: give --startup, or let a supervisor run first")

@@ -203,24 +203,19 @@ class ProcessRuntime:
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`: of the worker's own process, without what it started.
-
-        Of one that is recycled, of the process that runs its handlers, and CPU also of those before.
-        """
+        """See `Runtime.usage`. Memory is that of the worker's own process, without what it started; of one that is
+        recycled, of the process that runs its handlers."""
         used = {}
         for worker, process in self._processes.items():
             try:
                 stat = procfs.read_stat(process.pid)
-                child = procfs.named_child_of(process.pid, TASKS_NAME)
+                if stat is None or stat.start_ticks != process.start_ticks or not stat.is_alive:
+                    continue
+                handlers = procfs.named_child_of(process.pid, TASKS_NAME) or stat
+                used[worker] = Usage(handlers.memory_bytes, *procfs.effort(stat))
             except OSError:  # no descriptor left: another time
                 continue
-            if stat is not None and stat.start_ticks == process.start_ticks and stat.is_alive:
-                memory_bytes, cpu_seconds = stat.memory_bytes, stat.cpu_seconds
-                if child is not None:
-                    memory_bytes = child.memory_bytes
-                    cpu_seconds += stat.collected_cpu_seconds + child.cpu_seconds
-                used[worker] = Usage(memory_bytes, cpu_seconds)
-                self._peaks[worker] = max(self._peaks.get(worker, 0), memory_bytes)
+            self._peaks[worker] = max(self._peaks.get(worker, 0), handlers.memory_bytes)
         return used
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:

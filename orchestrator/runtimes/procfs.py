@@ -22,8 +22,8 @@ class ProcessStat:
     """One process at one instant. `pid` and `start_ticks` together name it for as long as the host is up."""
 
     __slots__ = (
-        "collected_cpu_seconds",
         "cpu_seconds",
+        "ended_cpu_seconds",
         "is_kernel_thread",
         "memory_bytes",
         "name",
@@ -43,7 +43,7 @@ class ProcessStat:
         self.session = int(fields[3])
         self.is_kernel_thread = bool(int(fields[6]) & _KERNEL_THREAD)
         self.cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
-        self.collected_cpu_seconds = (int(fields[13]) + int(fields[14])) / _TICKS_PER_SECOND
+        self.ended_cpu_seconds = (int(fields[13]) + int(fields[14])) / _TICKS_PER_SECOND  # of children, collected
         self.start_ticks = int(fields[19])
         self.memory_bytes = int(fields[21]) * _PAGE_BYTES
 
@@ -81,6 +81,38 @@ def read_stat(pid: int) -> ProcessStat | None:
     # The second field is the program's name in parentheses, which may hold anything.
     end = text.rindex(")")
     return ProcessStat(pid, text[text.index("(") + 1 : end], text[end + 2 :].split())
+
+
+def effort(stat: ProcessStat) -> tuple[float, float]:
+    """What a process and all that it started, ended or not, have done so far.
+
+    First their CPU seconds; then the seconds for which their threads, of those that there are now, were ready to run
+    and had no core to run on, together: 0 where the kernel does not tell.
+    """
+    cpu_seconds, waited_nanoseconds, family = 0.0, 0, [stat]
+    for member in family:  # it grows meanwhile
+        cpu_seconds += member.cpu_seconds + member.ended_cpu_seconds
+        task = f"/proc/{member.pid}/task"
+        for thread in _entries(task):
+            waited_nanoseconds += sum(map(int, _words(f"{task}/{thread}/schedstat")[1:2]))
+            children = [read_stat(int(pid)) for pid in _words(f"{task}/{thread}/children")]
+            family += [child for child in children if child is not None]
+    return cpu_seconds, waited_nanoseconds / 1e9
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _words(path: str) -> list[str]:
+    try:
+        with open(path) as file:  # noqa: PTH123
+            return file.read().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def standstill(stat: ProcessStat) -> str:

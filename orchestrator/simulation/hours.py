@@ -14,11 +14,11 @@ from orchestrator.schedule import Bounds, bounds_at, next_daily
 class Hours:
     """The conditions of one pool, from its time 0 on, which is the epoch second `begins_at`."""
 
-    def __init__(self, spec: PoolSpec, *, cores: int, begins_at: float) -> None:
+    def __init__(self, spec: PoolSpec, *, cores: int, start_seconds: float | None, begins_at: float) -> None:
         self._spec = spec
         self._effective = spec
         self._begins_at = begins_at
-        self._conditions = Conditions(cores=cores)
+        self._conditions = Conditions(cores=cores, start_seconds=start_seconds)
         self._bounds = Bounds(spec.workers.min, spec.workers.max, until=-1.0)
         self._budget = None if spec.budget is None else full(spec.budget)
         self._spent_at = 0.0

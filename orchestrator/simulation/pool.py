@@ -119,6 +119,8 @@ class SimulatedPool:
                 else:
                     self._happen(kind, key)
             happens_at = events[0][0]
+            if arrives_at <= self.now:
+                continue  # tasks that are added together are seen together
             if (arrives_at >= until and happens_at >= until) or (wakes and self.wants_turn):
                 return
 
@@ -172,15 +174,17 @@ class SimulatedPool:
 
     # -- what a scaler does ---------------------------------------------------------------------------------------
 
-    def spawn(self) -> str:
-        """Start a worker; its name."""
-        self.starts += 1
-        name = f"w{self.starts}"
-        self.workers[name] = Worker(name, self.now, self.now)
-        self.starting += 1
-        self._push(self.now + self._world.start_seconds(self.rng), _START, name)
+    def spawn(self, count: int) -> list[str]:
+        """Start so many workers; their names."""
+        self.starting += count
+        names = [f"w{self.starts + number}" for number in range(1, count + 1)]
+        self.starts += count
+        for name in names:
+            self.workers[name] = Worker(name, self.now, self.now)
+            seconds = self._world.start_seconds(self.rng, at_a_time=self.starting)
+            self._push(self.now + seconds, _START, name)
         self._resized()
-        return name
+        return names
 
     def leave(self, name: str, *, grace_seconds: float = NEVER) -> None:
         """Ask a worker to finish: at once when it holds nothing, else after its leases, or by force after the grace."""

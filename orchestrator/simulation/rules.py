@@ -263,8 +263,7 @@ class RuleScaler:
         seen = Seen(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
         size = max(self._told.least, min(self._told.most, self._rule.size(seen)))
         if size > seen.workers:
-            for _ in range(size - seen.workers):
-                pool.spawn()
+            pool.spawn(size - seen.workers)
             return 1
         leaving = self._leaving(pool, seen.workers - size)
         for name in leaving:

@@ -53,8 +53,8 @@ def simulate(
             turn_at = pool.now
         if turn_at <= next_at:
             pool.now = turn_at
-            turn_at += scaler.turn_seconds
             changed[scaler.turn(pool)] += 1
+            turn_at += scaler.turn_seconds
             pool.wants_turn = False
             pool.serve()
             continue

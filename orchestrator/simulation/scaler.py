@@ -1,18 +1,22 @@
 """Whoever sizes a simulated pool; here the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Decision
+from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.fleet import Fleet, draining, exited, finishing, joined, killed
+from orchestrator.guards import turn_seconds_after
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan
 from orchestrator.policy import PolicyState, decide
+from orchestrator.room import MEASURED_SECONDS, MOST_AT_A_TIME, Appetite, Claim, Host, Room, shared
 from orchestrator.simulation.hours import Hours
 from orchestrator.simulation.parts import News
 from orchestrator.simulation.pool import SimulatedPool
@@ -27,6 +31,7 @@ MAX_LEASES_TOLD: Final = 2_000
 
 SPANS_AHEAD: Final = 64
 """Spans of the time ahead of which a sample tells, as the queue does."""
+_ENDLESS: Final = Host(math.inf, math.inf, math.inf, math.inf)
 
 
 class Scaler(Protocol):
@@ -66,23 +71,29 @@ class PolicyScaler:
         spec: PoolSpec,
         *,
         cores: int,
+        start_seconds: float | None = None,
         begins_at: float = MONDAY,
         name: str = "",
         state: PolicyState | None = None,
     ) -> None:
         """Args:
         cores: of the simulated host (see `guards.spawn_parallelism`).
+        start_seconds: the CPU time of one start on it.
         begins_at: the epoch second at which simulated time begins, for settings that mean a time of day.
         name: for people; the pool's by default.
         state: what was learned before; nothing by default.
         """
         self.name = name or spec.name
-        self.turn_seconds = spec.turn_seconds
         self.decision: Decision | None = None
         self._spec = spec
         self._digest = spec.digest()
-        self._hours = Hours(spec, cores=cores, begins_at=begins_at)
+        self._hours = Hours(spec, cores=cores, start_seconds=start_seconds, begins_at=begins_at)
+        self._conditions = NOTHING_SPECIAL
         self._state = state or PolicyState()
+        self._cores = cores
+        self._measured_seconds = 0.0 if state is None else MEASURED_SECONDS
+        self._busy: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self._looked_at = Monotonic(0.0)
         self._fleet = Fleet(spec.name)
         self._unseen: set[str] = set()
 
@@ -90,6 +101,11 @@ class PolicyScaler:
     def ahead_seconds(self) -> float:
         """See `Scaler`."""
         return lead_seconds(self._state.estimates, self._spec, self._hours.conditions)
+
+    @property
+    def turn_seconds(self) -> float:
+        """See `Scaler`: as the supervisor does, the next turn comes soon where growth waits for a moment."""
+        return turn_seconds_after(self.decision, self._conditions, self._spec)
 
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
@@ -101,11 +117,28 @@ class PolicyScaler:
         sample = self._sample(pool, news, now)
         self._fleet = observe(self._fleet, sample)
         spec, conditions = self._hours.at(pool.now, workers=len(self._fleet.workers))
+        if self._measured_seconds < MEASURED_SECONDS:
+            conditions = replace(conditions, room=self._room(sample, least=spec.workers.min))
+        self._conditions = conditions
         self.decision, self._state = decide(
             sample, fleet=self._fleet, spec=spec, state=self._state, now=now, conditions=conditions
         )
         todo = plan(self.decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
+
+    def _room(self, sample: QueueSample, *, least: int) -> Room | None:
+        """What an endless host gives a new pool until busy workers were measured for a second.
+
+        A supervisor measures before it looks at the work, and counts workers that were busy at both looks before.
+        """
+        seen, busy = self._busy, frozenset([lease.worker for lease in sample.running])
+        self._measured_seconds += (sample.at - self._looked_at) * len(seen[0] & seen[1])
+        self._busy, self._looked_at = (seen[1], busy), sample.at
+        if self._measured_seconds >= MEASURED_SECONDS:
+            return None
+        alive = len(self._fleet.alive)
+        claim = Claim(self.name, alive, alive + MOST_AT_A_TIME, Appetite(), untried=max(self._cores, least))
+        return shared(_ENDLESS, [claim])[self.name]
 
     def is_settled(self, pool: SimulatedPool) -> bool:
         """See `Scaler.is_settled`."""
@@ -117,7 +150,8 @@ class PolicyScaler:
         return not changes_by_itself and len(pool.workers) <= self._spec.workers.min and self._is_decided(pool)
 
     def _is_decided(self, pool: SimulatedPool) -> bool:
-        return self.decision is not None and self.decision.target == len(pool.workers)
+        decision = self.decision
+        return decision is not None and not decision.limits and decision.target == len(pool.workers)
 
     def _act(self, pool: SimulatedPool, todo: Plan, now: Monotonic) -> int:
         for leave in todo.kill:
@@ -128,8 +162,7 @@ class PolicyScaler:
                 self._leave(pool, leave.worker, now)
         for leave in todo.finish:
             self._leave(pool, leave.worker, now)
-        for spawn in todo.spawn:
-            worker = pool.spawn()
+        for spawn, worker in zip(todo.spawn, pool.spawn(len(todo.spawn)), strict=True):
             self._unseen.add(worker)
             self._fleet = joined(
                 self._fleet,

@@ -64,7 +64,14 @@ def study(
         return Row(scaler.name, is_towline, result, yardsticks[spec.slo] if slots == 1 else None)
 
     def scaler(one: Candidate) -> Scaler:
-        return PolicyScaler(one.spec, cores=world.cores, begins_at=world.begins_at, name=one.name, state=one.state)
+        return PolicyScaler(
+            one.spec,
+            cores=world.cores,
+            start_seconds=world.computed_start_seconds,
+            begins_at=world.begins_at,
+            name=one.name,
+            state=one.state,
+        )
 
     rows = [row(scaler(one), one.spec, is_towline=True) for one in candidates]
     for slo in yardsticks:

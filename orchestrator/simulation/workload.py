@@ -83,6 +83,8 @@ class World:
     Args:
         startup_seconds: mean time from a spawn to the first lease call: never less than 0.7 of it, the rest random
             (exponential). With `startup_samples` each start takes one of those instead.
+        start_cpu_seconds: how much of that it computes; left out: all of what it takes at least. Starts at the same
+            time take no less than the cores need for all of them.
         max_leases: leases of one task, at most; it is dead then.
         retry_min_seconds: how long a task waits after its first failed lease; doubled by each further one, up to
             `retry_max_seconds`.
@@ -90,12 +92,13 @@ class World:
             1 + s (n - 1) + k n (n - 1).
         failing: every lease that ends within these two instants fails.
         no_start_until: workers die at their start before this instant.
-        cores: of the host that the workers share; it bounds how many are started at a time.
+        cores: of the host that the workers share; they bound how many are started at a time.
         begins_at: the epoch second of time 0, for settings that mean a time of day; a Monday's midnight by default.
     """
 
     startup_seconds: float = 2.0
     startup_samples: tuple[float, ...] = ()
+    start_cpu_seconds: float | None = None
     max_leases: int = 5
     retry_min_seconds: float = 10.0
     retry_max_seconds: float = math.inf
@@ -105,11 +108,20 @@ class World:
     cores: int = 2
     begins_at: float = MONDAY
 
-    def start_seconds(self, rng: Random) -> float:
-        """How long a start takes."""
+    def start_seconds(self, rng: Random, *, at_a_time: int = 1) -> float:
+        """How long one of so many starts takes."""
         if self.startup_samples:
-            return rng.choice(self.startup_samples)
-        return self.startup_seconds * (_QUICKEST_START + (1.0 - _QUICKEST_START) * rng.expovariate(1.0))
+            alone = rng.choice(self.startup_samples)
+        else:
+            alone = self.startup_seconds * (_QUICKEST_START + (1.0 - _QUICKEST_START) * rng.expovariate(1.0))
+        return max(alone, self.computed_start_seconds * at_a_time / self.cores)
+
+    @property
+    def computed_start_seconds(self) -> float:
+        """CPU time of one start."""
+        if self.start_cpu_seconds is not None:
+            return self.start_cpu_seconds
+        return min(self.startup_samples, default=_QUICKEST_START * self.startup_seconds)
 
     def held_seconds(self, service_seconds: float, *, at_a_time: int) -> float:
         """How long a lease lasts that begins as one of so many."""

@@ -4,10 +4,10 @@
     python3 -m tests.bench.predicted --seconds 60 --repeats 1
 
 Arrivals follow a recorded shape; each task sleeps for a time drawn beforehand. Half a minute after the last task is
-done the run's own lifecycle log (when each task came, how long it was held) and the start-up times the supervisor
-measured go into the simulator, with the same settings. Worker-seconds until then must agree within 10 %, and the share
-of late tasks within 1 point. The prediction is the mean of several seeds: which start takes how long is drawn anew in
-each.
+done the run's own lifecycle log (when each task came, how long it was held), the start-up times of workers that had a
+core each and the CPU time of a start, as the supervisor measured them, go into the simulator, with the same settings.
+Worker-seconds until then must agree within 10 %, and the share of late tasks within 1 point. The prediction is the mean
+of several seeds: which start takes how long is drawn anew in each.
 """
 
 import argparse
@@ -20,17 +20,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from orchestrator.appetite import Appetites
 from orchestrator.cli.arrivals import read_files
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.config import PoolSpec
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
 from orchestrator.demo.crew import ProcessCrew
 from orchestrator.demo.fleet_process import FleetProcess
-from orchestrator.simulation.results import quantile
+from orchestrator.simulation.results import Result, quantile
 from orchestrator.simulation.run import simulate
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.series import workers_over
@@ -108,7 +110,7 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
     sleeps = ServiceTimes(service).drawn(len(due), rng)
     fleet = FleetProcess(folder, crew=ProcessCrew())
     try:
-        queues = _connected(fleet, folder)
+        queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)
         begun = time.monotonic()
         fed = 0
@@ -120,7 +122,7 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
                 fed += len(ripe)
             fleet.check()
             time.sleep(LOOK_SECONDS if fed == len(due) or due[fed] - now > LOOK_SECONDS else 0.02)
-        _wait_until_done(fleet, queue)
+        wait_until_done(fleet, queue)
         time.sleep(IDLE_SECONDS)
         ends_at = time.time()
         queues.close()
@@ -129,7 +131,8 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
         fleet.stop()
 
 
-def _connected(fleet: FleetProcess, folder: Path) -> HttpQueues:
+def connected(fleet: FleetProcess, folder: Path) -> HttpQueues:
+    """The queues of a fleet that was only just started, once it answers."""
     give_up_at = time.monotonic() + UP_SECONDS
     while True:
         fleet.check()
@@ -145,8 +148,9 @@ def _connected(fleet: FleetProcess, folder: Path) -> HttpQueues:
             return queues
 
 
-def _wait_until_done(fleet: FleetProcess, queue: HttpQueue) -> None:
-    give_up_at = time.monotonic() + DONE_SECONDS
+def wait_until_done(fleet: FleetProcess, queue: HttpQueue, *, within_seconds: float = DONE_SECONDS) -> None:
+    """Return when the queue is empty. Raises `SystemExit` when it is not in time, and when the fleet has ended."""
+    give_up_at = time.monotonic() + within_seconds
     while True:
         fleet.check()
         counts = queue.stats()
@@ -163,9 +167,9 @@ def _compare(folder: Path, repeat: int, ends_at: float) -> bool:
     recorded = read_files(
         [folder / "events.jsonl"], rng=Random(1), service=None, slot_seconds=None, wanted=LogFilter(QUEUE)
     )
-    starts = _starts(folder)
+    starts = [ended_at - began_at for began_at, ended_at in _starts(folder)]
     real = _real(folder, recorded, spec, ends_at)
-    told = _predicted(recorded, spec, starts, ends_at)
+    told = _predicted(recorded, spec, world_of(folder), ends_at)
     away = told.worker_seconds / real.worker_seconds - 1.0
     points = told.late_share - real.late_share
     is_right = abs(away) <= COST_SHARE and abs(points) <= LATE_POINTS
@@ -189,13 +193,8 @@ def _real(folder: Path, recorded: Recorded, spec: PoolSpec, ends_at: float) -> O
     return Outcome(lived, late, len(lives), quantile(recorded.waits, 0.95), p99, worst)
 
 
-def _predicted(recorded: Recorded, spec: PoolSpec, starts: Sequence[float], ends_at: float) -> Outcome:
-    cores = len(os.sched_getaffinity(0))
-    world = World(startup_samples=tuple(starts), cores=cores)
-    runs = [
-        simulate(recorded.workload, world, PolicyScaler(spec, cores=cores), slo_seconds=spec.slo, seed=seed)
-        for seed in range(1, SEEDS + 1)
-    ]
+def _predicted(recorded: Recorded, spec: PoolSpec, world: World, ends_at: float) -> Outcome:
+    runs = simulated(recorded, spec, world)
     until = ends_at - recorded.begins_at
     return Outcome(
         statistics.mean(workers_over(run.sizes, end_at=until, slots=1)[0] * until for run in runs),
@@ -207,16 +206,53 @@ def _predicted(recorded: Recorded, spec: PoolSpec, starts: Sequence[float], ends
     )
 
 
-def _starts(folder: Path) -> list[float]:
-    """Seconds of each start, as the supervisor's log tells them."""
+def simulated(recorded: Recorded, spec: PoolSpec, world: World) -> list[Result]:
+    """The same tasks through the simulator, once for each seed."""
+    start_seconds = world.computed_start_seconds
+    return [
+        simulate(
+            recorded.workload,
+            world,
+            PolicyScaler(spec, cores=world.cores, start_seconds=start_seconds),
+            slo_seconds=spec.slo,
+            seed=seed,
+        )
+        for seed in range(1, SEEDS + 1)
+    ]
+
+
+def world_of(folder: Path) -> World:
+    """This host as a run found it. Of its starts those that had a core each are drawn from."""
+    cores, starts = len(os.sched_getaffinity(0)), _starts(folder)
+    alone = [
+        ended_at - began_at
+        for began_at, ended_at in starts
+        if sum(1 for others, until in starts if others < ended_at and began_at < until) <= cores
+    ]
+    usage = state_of(load_project(folder / "towline.yaml")).read_usage()
+    return World(
+        startup_samples=tuple(alone),
+        start_cpu_seconds=Appetites.from_json(usage["appetites"]).of(POOL).start_seconds,
+        cores=cores,
+    )
+
+
+def _starts(folder: Path) -> list[tuple[float, float]]:
+    """When each start began and ended, in epoch seconds, as the supervisor's log tells."""
+    began_at: dict[str, float] = {}
     found = []
     for line in (folder / "up.log").read_text(errors="replace").splitlines():
         try:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and event.get("event") == "worker.started":
-            found.append(float(event["seconds"]))
+        if not isinstance(event, dict):
+            continue
+        if event.get("event") == "worker.spawned":
+            began_at[event["worker"]] = datetime.fromisoformat(event["timestamp"]).timestamp()
+        elif event.get("event") == "worker.started":
+            at = began_at[event["worker"]]
+            found.append((at, at + float(event["seconds"])))
     return found
 
 

@@ -224,6 +224,60 @@ def test_pools_of_one_host_share_its_room(stage: Stage) -> None:
     assert (stage.size("a"), stage.size("b")) == (4, 4)
 
 
+def grown(stage: Stage, *, cores: float = 0.0, least: int = 0) -> list[int]:
+    """The sizes, each quarter of a second, of a new pool with much to do; its busy workers take so many cores each."""
+    stage.set_pools(a_pool(least=least, most=12, spawn_parallelism=12))
+    stage.host.host = Host(64 * 2**30, 60 * 2**30, 2.0, 2.0)
+    stage.source.ready, stage.source.age_seconds = 150, 18.0
+    sizes = []
+    for _ in range(24):
+        stage.turn(after=0.25)
+        sizes.append(stage.size())
+        for worker in stage.source.held:
+            stage.runtime.cpu_seconds[worker] = stage.runtime.cpu_seconds.get(worker, 0.0) + 0.25 * cores
+        stage.source.held = {worker: ["t"] for worker in stage.runtime.live}
+        stage.host.host = Host(64 * 2**30, 60 * 2**30, 2.0, max(0.0, 2.0 - cores * len(stage.source.held)))
+    return sizes
+
+
+def test_a_new_pool_is_tried_on_as_many_workers_as_there_are_cores_for_a_second(stage: Stage) -> None:
+    sizes = grown(stage, cores=0.01)
+    assert sizes[:4] == [2] * 4
+    assert min(sizes[8:]) > 2  # with two workers half a second of each is enough
+    unknown = "nothing is known yet of what a worker takes: 2 until one was measured for a second"
+    assert stage.told(events.POOL_DECIDED)[0]["limits"] == [f"room for 2 more: {unknown}"]
+
+
+def test_a_new_pool_of_tasks_that_compute_has_a_core_for_each_worker(stage: Stage) -> None:
+    assert grown(stage, cores=1.0) == [2] * 24
+    stage.reconciler.keep_usage()
+    assert stage.files.read_usage()["appetites"]["resize"]["cores"] == pytest.approx(1.0)  # type: ignore[index]
+
+
+def test_a_new_pool_whose_workers_nobody_can_measure_is_not_held_for_ever(stage: Stage) -> None:
+    stage.runtime.is_untold = True
+    sizes = grown(stage)
+    assert sizes[:12] == [2] * 12  # for three seconds of work
+    assert min(sizes[-4:]) > 2
+
+
+def test_a_pool_that_was_seldom_looked_at_is_tried_all_the_same(stage: Stage) -> None:
+    stage.host.host = Host(64 * 2**30, 60 * 2**30, 2.0, 2.0)
+    stage.set_pools(a_pool(slo="10m"))
+    stage.source.ready, stage.source.age_seconds = 1, 5.0
+    stage.turn()
+    stage.source.held = {worker: ["t"] for worker in stage.runtime.live}
+    stage.turn()
+    stage.turn()  # busy for longer than it takes to measure it, and measured for the first time
+    room = stage.reconciler.pools["resize"].conditions.room
+    assert room is not None
+    assert (room.workers, room.scarce) == (1, "unknown")
+
+
+def test_a_min_is_had_though_nobody_knows_what_a_worker_takes(stage: Stage) -> None:
+    assert grown(stage, cores=1.0, least=5)[0] == 5
+
+
 def test_room_goes_to_the_higher_priority_first(stage: Stage) -> None:
     stage.host.host = Host(4096 * MIB, 640 * MIB, 8.0, 8.0)
     first, second = (a_pool(name, least=6, spawn_parallelism=8, priority=n) for n, name in enumerate("ab"))

@@ -7,7 +7,12 @@ from typing import cast
 
 import pytest
 
+from orchestrator.appetite import Appetites
+from orchestrator.cli.candidates import chosen_pools, world_of
 from orchestrator.clock import SystemClock
+from orchestrator.estimate import Estimates, Startup
+from orchestrator.policy import PolicyState
+from orchestrator.room import Appetite
 from orchestrator.state import StateDir
 from queue_core.cli import exits
 from tests.support.commands import Commands
@@ -209,3 +214,14 @@ def test_a_backtest_without_a_log_says_how_to_keep_one(project: Commands) -> Non
     told = project("backtest")
     assert told.code == exits.NO_INPUT
     assert "log: events.jsonl" in told.err
+
+
+def test_a_start_takes_and_computes_what_the_supervisor_measured(ran: Commands) -> None:
+    files = StateDir(ran.folder / ".towline")
+    learned = PolicyState(estimates=Estimates(startup=Startup(3, 0.5, 0.1)))
+    files.write_learned({"resize": learned.to_json()})
+    files.write_usage({"appetites": Appetites({"resize": Appetite(1e6, 0.1, 0.3)}).to_json()})
+    chosen = chosen_pools([ran.folder / "towline.yaml"], pool="resize", slo=None)
+    world, notes = world_of(chosen, startup=None, cores=2)
+    assert (world.startup_seconds, world.computed_start_seconds) == (0.5, 0.3)
+    assert notes == ["start-up as the supervisor measured it, 3 times"]

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Paused
+from orchestrator.decision import Conditions, Limit, Paused
 from orchestrator.fleet import CrashLoop, Fleet
-from orchestrator.guards import GUARDS, Facts, guarded
-from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample, a_worker
+from orchestrator.guards import GUARDS, Facts, guarded, turn_seconds_after
+from orchestrator.room import Room, Scarce
+from tests.support.fleet_builders import NOW, a_decision, a_fleet_of, a_pool, a_sample, a_worker
 
 DIGEST = a_pool().digest()
 
@@ -20,12 +21,13 @@ def facts(
     spec: PoolSpec | None = None,
     paused: Paused = "no",
     cores: int = 100,
+    start_seconds: float | None = None,
     sample_age: float = 0.0,
     queue_paused: bool = False,
 ) -> Facts:
     known = fleet or a_fleet_of(idle=4)
     sample = a_sample(at=NOW - sample_age, paused=queue_paused)
-    return Facts(sample, known, known.alive, spec or a_pool(most=50), Conditions(paused, cores), NOW)
+    return Facts(sample, known, known.alive, spec or a_pool(most=50), Conditions(paused, cores, start_seconds), NOW)
 
 
 def a_crash_loop(*, retry_in: float, failures: int = 3, failed_ago: float = 4.0) -> CrashLoop:
@@ -51,6 +53,24 @@ def crashing(retry_in: float, *more_workers: object, failures: int = 3) -> Fleet
         pytest.param(20, facts(spec=a_pool(most=50, max_step_up=5)), 9, ("max_step_up",), id="step"),
         pytest.param(9, facts(spec=a_pool(most=50, max_step_up=5)), 9, (), id="step-just-so"),
         pytest.param(20, facts(cores=2), 8, ("spawn_parallelism",), id="two-starts-a-core"),
+        pytest.param(
+            20, facts(cores=2, start_seconds=0.2), 14, ("spawn_parallelism",), id="as-many-as-start-in-a-second"
+        ),
+        pytest.param(
+            20,
+            facts(cores=2, start_seconds=0.2, spec=a_pool(slo=3, most=50)),
+            10,
+            ("spawn_parallelism",),
+            id="or-in-a-fifth-of-the-slo",
+        ),
+        pytest.param(20, facts(cores=2, start_seconds=9.0), 8, ("spawn_parallelism",), id="long-starts"),
+        pytest.param(
+            99,
+            facts(cores=9, start_seconds=0.0, spec=a_pool(most=99)),
+            68,
+            ("spawn_parallelism",),
+            id="starts-that-only-wait",
+        ),
         pytest.param(
             20, facts(spec=a_pool(most=50, spawn_parallelism=1)), 5, ("spawn_parallelism",), id="one-at-a-time"
         ),
@@ -131,3 +151,26 @@ def test_every_guard_is_silent_about_its_own_answer(
 def test_a_larger_wish_is_never_granted_less(low: int, more: int, idle: int, paused: Paused) -> None:
     seen = facts(fleet=a_fleet_of(idle=idle), spec=a_pool(most=40, max_step_up=7), paused=paused, cores=3)
     assert guarded(low, seen)[0] <= guarded(low + more, seen)[0]
+
+
+SPAWNS = Limit("spawn_parallelism", "4 starting at a time")
+UNKNOWN = Limit("host_headroom", "nothing is known yet")
+
+
+@pytest.mark.parametrize(
+    ("limits", "scarce", "settings", "seconds"),
+    [
+        pytest.param([SPAWNS], "", {}, 0.25, id="starts end soon"),
+        pytest.param([UNKNOWN], "unknown", {}, 0.25, id="a measurement is soon there"),
+        pytest.param([UNKNOWN], "memory", {}, 3.0, id="memory is not soon free"),
+        pytest.param([SPAWNS, Limit("max", "max 8")], "", {}, 3.0, id="there is no room for more"),
+        pytest.param([SPAWNS], "", {"dry_run": True}, 3.0, id="nobody was started"),
+        pytest.param([], "", {}, 3.0, id="nothing is waited for"),
+    ],
+)
+def test_the_next_turn_comes_soon_where_growth_waits_for_a_moment(
+    limits: list[Limit], scarce: Scarce, settings: dict[str, object], seconds: float
+) -> None:
+    decision = a_decision(current=4, target=6, limits=limits)
+    conditions = Conditions(room=Room(2, scarce, "as the test says"))
+    assert turn_seconds_after(decision, conditions, a_pool(**settings)) == seconds

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -291,3 +292,27 @@ def test_the_signal_for_a_stack_is_the_one_that_a_worker_has_a_handler_for() -> 
 
 def test_the_process_of_the_handlers_is_looked_for_by_the_name_it_gives_itself() -> None:
     assert TASKS_NAME == respawn.NAME
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell who waits for a core")
+def test_workers_that_share_a_core_are_told_to_have_waited_for_it(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    pool = a_pool(app=None, command=[sys.executable, "-c", spin])
+    for worker in ("w1", "w2"):
+        runtime.spawn(replace(request_for(pool, tmp_path), worker=worker), now=CLOCK.monotonic())
+    eventually(lambda: all(used.waited_seconds > 0.05 for used in runtime.usage().values()), seconds=60)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("sh -c 'while :; do :; done' & wait", id="it works"),
+        pytest.param("sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; sleep 600", id="it has ended"),
+    ],
+)
+def test_what_a_worker_started_is_counted_in_its_processor_time(
+    runtime: ProcessRuntime, tmp_path: Path, script: str
+) -> None:
+    runtime.spawn(request_for(shell(script), tmp_path), now=CLOCK.monotonic())
+    eventually(lambda: runtime.usage()["w1"].cpu_seconds > 0.1, seconds=60)

@@ -70,9 +70,10 @@ conditions = st.builds(
     Conditions,
     st.sampled_from(["no", "both", "up", "down"]),
     st.integers(1, 64),
+    st.one_of(st.none(), st.floats(0, 10)),
     st.one_of(
         st.none(),
-        st.builds(Room, st.integers(0, 9), st.sampled_from(["", "cpu"]), st.just("why"), st.booleans()),
+        st.builds(Room, st.integers(0, 9), st.sampled_from(["", "cpu", "unknown"]), st.just("why"), st.booleans()),
     ),
     st.sampled_from(["left", "spent", "overdrawn"]),
     st.just("schedule"),

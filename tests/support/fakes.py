@@ -26,6 +26,8 @@ class FakeRuntime:
         self.refuses = ""
         self.condition = ""
         self.memory_bytes = 1_000_000
+        self.cpu_seconds: dict[str, float] = {}
+        self.is_untold = False
         self._exits: list[Exit] = []
         self._woken = threading.Event()
 
@@ -76,7 +78,9 @@ class FakeRuntime:
         return found
 
     def usage(self) -> Mapping[str, Usage]:
-        return {worker: Usage(self.memory_bytes, 0.0) for worker in self.live}
+        if self.is_untold:
+            return {}
+        return {worker: Usage(self.memory_bytes, self.cpu_seconds.get(worker, 0.0)) for worker in self.live}
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         self._woken.wait(timeout_seconds)

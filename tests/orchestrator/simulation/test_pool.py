@@ -23,7 +23,7 @@ def run_until(pool: SimulatedPool, at: float) -> None:
 def test_a_task_waits_for_a_start_and_the_worker_costs_from_its_spawn() -> None:
     pool = a_pool(ready=[1.0])
     run_until(pool, 1.0)
-    name = pool.spawn()
+    [name] = pool.spawn(1)
     run_until(pool, 10.0)
     assert pool.waits == [2.0]
     pool.leave(name)
@@ -34,7 +34,7 @@ def test_a_task_waits_for_a_start_and_the_worker_costs_from_its_spawn() -> None:
 def test_the_worker_used_last_gets_the_next_task() -> None:
     pool = a_pool(ready=[10.0, 20.0, 30.0])
     for _ in range(3):
-        pool.spawn()
+        pool.spawn(1)
     run_until(pool, 40.0)
     used = [lease.worker.name for lease in pool.take_news().finished]
     assert len(used) == 3
@@ -43,8 +43,7 @@ def test_the_worker_used_last_gets_the_next_task() -> None:
 
 def test_a_worker_holds_as_many_tasks_as_it_has_slots_and_no_more() -> None:
     pool = a_pool(ready=[5.0] * 5, service=10.0, slots=2)
-    pool.spawn()
-    pool.spawn()
+    pool.spawn(2)
     run_until(pool, 6.0)
     assert sorted(worker.leases for worker in pool.workers.values()) == [2, 2]
     assert len(pool.ready) == 1
@@ -53,7 +52,7 @@ def test_a_worker_holds_as_many_tasks_as_it_has_slots_and_no_more() -> None:
 
 def test_a_failed_lease_comes_back_after_its_back_off_and_is_delayed_until_then() -> None:
     pool = a_pool(ready=[5.0], failures=[2])
-    pool.spawn()
+    pool.spawn(1)
     run_until(pool, 7.0)
     assert (pool.delayed, len(pool.ready)) == (1, 0)
     run_until(pool, 100.0)
@@ -68,7 +67,7 @@ def test_a_failed_lease_comes_back_after_its_back_off_and_is_delayed_until_then(
 
 def test_a_task_that_always_fails_is_dead_after_its_last_lease() -> None:
     pool = a_pool(ready=[5.0], failures=[NEVER_SUCCEEDS], world=World(startup_samples=(1.0,), max_leases=3))
-    pool.spawn()
+    pool.spawn(1)
     run_until(pool, 200.0)
     assert pool.dead == 1
     assert pool.is_over
@@ -83,7 +82,7 @@ def test_tasks_with_an_eta_are_delayed_until_it_comes() -> None:
 
 def test_a_worker_that_is_asked_to_leave_finishes_what_it_holds() -> None:
     pool = a_pool(ready=[5.0, 6.0], service=10.0)
-    name = pool.spawn()
+    [name] = pool.spawn(1)
     run_until(pool, 7.0)
     pool.leave(name)
     assert (pool.staying, len(pool.workers)) == (0, 1)
@@ -95,7 +94,7 @@ def test_a_worker_that_is_asked_to_leave_finishes_what_it_holds() -> None:
 
 def test_a_worker_past_its_grace_is_ended_and_its_task_is_first_again() -> None:
     pool = a_pool(ready=[5.0, 6.0], service=100.0)
-    name = pool.spawn()
+    [name] = pool.spawn(1)
     run_until(pool, 7.0)
     pool.leave(name, grace_seconds=30.0)
     run_until(pool, 40.0)
@@ -107,7 +106,7 @@ def test_a_worker_past_its_grace_is_ended_and_its_task_is_first_again() -> None:
 
 def test_workers_that_die_at_their_start_lease_nothing() -> None:
     pool = a_pool(ready=[1.0], world=World(startup_samples=(2.0,), no_start_until=60.0))
-    pool.spawn()
+    pool.spawn(1)
     run_until(pool, 10.0)
     assert not pool.workers
     assert [gone.code for gone in pool.take_news().gone] == [1]
@@ -116,8 +115,7 @@ def test_workers_that_die_at_their_start_lease_nothing() -> None:
 def test_contention_lengthens_leases_that_begin_among_many() -> None:
     world = World(startup_samples=(1.0,), contention=(0.5, 0.0))
     pool = a_pool(ready=[5.0, 5.0], world=world)
-    pool.spawn()
-    pool.spawn()
+    pool.spawn(2)
     run_until(pool, 100.0)
     assert [f.ended_at for f in pool.take_news().finished] == [6.0, 6.5]
 
@@ -132,3 +130,12 @@ def test_tasks_to_come_are_seen_from_when_they_were_added_and_retries_are_not() 
     run_until(pool, 45.0)
     assert pool.upcoming_seconds(20.0) == [5.0, 15.0]
     assert [pool.news_at(ahead) for ahead in (0.0, 3.0, 10.0)] == [50.0, 47.0, 40.0]
+
+
+def test_starts_at_the_same_time_share_the_cores() -> None:
+    world = World(startup_samples=(2.0,), start_cpu_seconds=1.0, cores=2)
+    pool = a_pool(ready=[100.0], world=world)
+    pool.spawn(3)
+    pool.spawn(5)
+    run_until(pool, 50.0)
+    assert sorted(worker.up_at for worker in pool.workers.values() if worker.up_at) == [2.0] * 3 + [4.0] * 5

@@ -54,6 +54,24 @@ def test_a_burst_is_leased_in_time_and_the_pool_goes_back_to_nothing() -> None:
     assert result.ended_at < 100.0 + COOL_DOWN_SECONDS
 
 
+def started_by(result: Result, at: float) -> int:
+    return next(size for since, size in reversed(result.sizes) if since <= at)
+
+
+@pytest.mark.parametrize("min_workers", [0, 20])
+def test_a_new_pool_is_tried_for_a_second_and_then_grows_as_the_cores_carry_starts(min_workers: int) -> None:
+    world = World(startup_samples=(0.4,), start_cpu_seconds=0.2, cores=2)
+    spec = a_pool(slo=5.0, least=min_workers, most=20)
+    scaler = PolicyScaler(spec, cores=2, start_seconds=0.2)
+    result = simulate(tasks_of([10.0] * 20, service=30.0), world, scaler, slo_seconds=5.0)
+    if min_workers:
+        assert started_by(result, 0.0) == 10  # what two cores start in a second
+        assert started_by(result, 3.0) == 20
+    else:
+        assert started_by(result, 10.9) == 2
+        assert started_by(result, 12.0) >= 10
+
+
 def test_an_idle_pool_costs_nothing_and_a_month_of_it_is_simulated_at_once() -> None:
     month = 30 * 86_400.0
     result = run(tasks_of([0.0, month]), a_pool())
