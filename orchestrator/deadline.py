@@ -1,21 +1,16 @@
-"""How many workers more so that every waiting task is leased before its deadline; what must be warm. Pure."""
+"""How many workers more so that every waiting task is leased before its deadline. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from orchestrator.clock import Monotonic
 from orchestrator.durations import Remaining
 from orchestrator.metrics import Waiting
 from orchestrator.value import value
 
 _PUT_OFF_TURNS: Final = 2
 _ROUNDING: Final = 1e-9
-_BURST_HALF_LIFE_SECONDS: Final = 600.0
-_SLOWEST_FORGETTING: Final = 48.0
-_BURST_NOISE: Final = 0.2
-_MAX_BURST_LOOKS: Final = 256
-_LONG_AGO: Final = Monotonic(float("-inf"))
+_START_SHARE: Final = 0.9
 
 
 @value
@@ -24,6 +19,7 @@ class Crew:
 
     `ready_in_seconds` has, for each starting worker, what is left of its start; `running` how long the busy slots'
     leases have run, as a mean and a number of slots; `helpers` are other pools that take some of the same tasks.
+    `is_known`: a lease has ended; until then a task may last for ever, as far as is known.
     """
 
     idle_slots: int
@@ -32,6 +28,7 @@ class Crew:
     remaining: Remaining
     running: tuple[tuple[float, int], ...] = ()
     helpers: tuple["Helper", ...] = ()
+    is_known: bool = True
 
     @property
     def service_seconds(self) -> float:
@@ -59,6 +56,13 @@ class Crew:
         own = self.idle_slots + self.busy_slots + started * self.slots_per_worker
         return own + math.fsum(
             [min(helper.most, helper.share * helper.crew.slots_up(within_seconds)) for helper in self.helpers]
+        )
+
+    def slots_later(self, within_seconds: float) -> float:
+        """Slots of workers that are starting and will be up after that time."""
+        later = sum(1 for ready_in in self.ready_in_seconds if ready_in >= within_seconds)
+        return later * self.slots_per_worker + math.fsum(
+            [min(helper.most, helper.share * helper.crew.slots_later(within_seconds)) for helper in self.helpers]
         )
 
     @property
@@ -125,32 +129,26 @@ class Helper:
 
 @value
 class Pace:
-    """The times a decision plans with, in seconds: `usable_slo` is what the slo leaves after slack and one turn."""
+    """The times a decision plans with, in seconds.
+
+    `usable_slo` is what the slo leaves after slack and one turn; `startup` what is allowed for a start, and
+    `usual_start` what one takes on average.
+    """
 
     slo_seconds: float
     usable_slo_seconds: float
     startup_seconds: float
     turn_seconds: float
+    usual_start_seconds: float = 0.0
 
     @property
     def is_start_in_time(self) -> bool:
         """Whether a task that arrives to no worker at all can be leased in time by one that is spawned then.
 
-        If so, arrivals to come need no worker now: their deadlines are later, and can be planned for later.
+        If so, arrivals to come need no worker now: their deadlines are later, and can be planned for later. The slack
+        is not asked: it leaves little to a pool that is late for want of workers, whom no reserve would help.
         """
-        return self.startup_seconds + self.turn_seconds <= self.usable_slo_seconds
-
-    def soon_seconds(self, service_seconds: float) -> float:
-        """How soon a task is planned to be leased whose deadline passes before a worker spawned now could be up.
-
-        Within one service time or a quarter of the slo, where tasks to come can still be served in time; else at once.
-        """
-        soon = max(service_seconds, self.slo_seconds / 4) if self.is_start_in_time else 0.0
-        return self.startup_seconds + soon
-
-    def longest_seconds(self, service_seconds: float) -> float:
-        """The longest time to lease a task that arrives within a start from now at the latest."""
-        return max(self.usable_slo_seconds + self.startup_seconds, self.soon_seconds(service_seconds))
+        return self.usual_start_seconds + self.turn_seconds <= _START_SHARE * self.slo_seconds
 
 
 @value
@@ -170,25 +168,32 @@ _NOBODY: Final = Need()
 def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Need:
     """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
 
-    A task whose deadline passes before a worker spawned now could be up is lost to new workers. It is planned to be
-    leased soon after instead. So an older backlog may ask for fewer workers than one that can just be saved.
+    A task whose deadline passes before a worker spawned now could be up is late whatever is done: it is given a slot of
+    its own, one that is starting already or a new one, so that it is not late for long. While no lease has ended, what
+    is known of a task's time is a guess, which is good enough as long as there is time to see one end; then a slot does
+    one task.
     """
     need = _NOBODY
     if not waiting:
         return need
     can_start, planned, last = 0.0, math.inf, waiting[-1].position
     usable_seconds, startup_seconds = pace.usable_slo_seconds, pace.startup_seconds
+    at_stake_seconds = startup_seconds + _PUT_OFF_TURNS * pace.turn_seconds
     for task in waiting:
-        within = usable_seconds - task.age_seconds
-        if within < startup_seconds:
-            within = pace.soon_seconds(crew.service_seconds)
+        within = max(0.0, usable_seconds - task.age_seconds)
         if within >= planned and task.position <= can_start:
             continue  # as many can begin in less time
-        can_start, planned = crew.can_start(within, enough=last), within
-        missing = task.position - can_start
+        is_guess = not crew.is_known and within < at_stake_seconds
+        planned = within
+        can_start = crew.slots_up(within) - crew.busy_slots if is_guess else crew.can_start(within, enough=last)
+        is_late = within < startup_seconds
+        missing = task.position - can_start - (crew.slots_later(within) if is_late else 0.0)
         if missing <= _ROUNDING:
             continue
-        workers = _needed_now(missing, within, crew=crew, pace=pace)
+        if is_late or is_guess:
+            workers = math.ceil(missing / crew.slots_per_worker - _ROUNDING)
+        else:
+            workers = _needed_now(missing, within, crew=crew, pace=pace)
         if workers > need.workers:
             need = Need(workers, task.position, task.age_seconds, within, can_start)
     return need
@@ -206,42 +211,3 @@ def _needed_now(missing: float, within: float, *, crew: Crew, pace: Pace) -> int
         return workers
     each_later = crew.one_more_can_start(within - pace.turn_seconds, startup_seconds=pace.startup_seconds)
     return min(workers, math.ceil(missing / each_later - _ROUNDING) - 1)
-
-
-@value
-class Burst:
-    """The worst burst lately, in workers that had to be warm for it; half forgotten every ten minutes or more.
-
-    Learned only where a start takes longer than the slo leaves; zero elsewhere. `recent` has the arrivals of the last
-    start-up's time.
-    """
-
-    workers: float = 0.0
-    at: Monotonic = _LONG_AGO
-    recent: tuple[tuple[Monotonic, int], ...] = ()
-
-    def after(self, arrivals: int, *, at: Monotonic, crew: Crew, pace: Pace, lateness: float = 0.0) -> "Burst":
-        """Learn that `arrivals` came in the turn that ended `at`.
-
-        A pool that is late more often than it may be is slower to forget: by `lateness`, its share of late leases over
-        the share that is allowed, or by the square of what is too many. At seven times the share, half in six hours.
-        """
-        reach = pace.startup_seconds + pace.turn_seconds
-        recent = (*self.recent, (at, arrivals))[-_MAX_BURST_LOOKS:] if arrivals else self.recent
-        while recent and recent[0][0] <= at - reach:
-            recent = recent[1:]
-        if pace.is_start_in_time:
-            return Burst(0.0, at, recent)
-        slower = min(_SLOWEST_FORGETTING, max(1.0, lateness, (lateness - 1.0) ** 2))
-        workers = self.workers * 0.5 ** (max(0.0, at - self.at) / (_BURST_HALF_LIFE_SECONDS * slower))
-        total = 0
-        for then, count in reversed(recent):
-            total += count
-            leases_each = 1.0 + (at - then + pace.usable_slo_seconds) / crew.service_seconds
-            workers = max(workers, total / (crew.slots_per_worker * leases_each))
-        return Burst(workers, at, recent)
-
-    @property
-    def warm_workers(self) -> int:
-        """Workers to keep for the next burst like it."""
-        return math.ceil(max(0.0, self.workers - _BURST_NOISE))

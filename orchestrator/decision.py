@@ -14,10 +14,10 @@ from orchestrator.value import value
 
 __all__ = ["NOTHING_SPECIAL", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
 
-Rule = Literal["deadline", "finish_by", "wake", "warm", "min", "fallback", "hold", "idle", "paper"]
-"""What set the target: a task's deadline, an instant by which all is to be done, an empty pool with work, an slo
-shorter than a start, the lower bound, a queue that can't be looked at, nothing (hold), a worker idle for longer than
-pays, a smaller fleet that does on paper."""
+Rule = Literal["deadline", "late", "saturated", "finish_by", "wake", "warm", "min", "fallback", "hold", "idle", "paper"]
+"""What set the target: a task's deadline, tasks that are late, work that is much of what the largest fleet does, an
+instant by which all is to be done, an empty pool with work, an slo shorter than a start, the lower bound, a queue that
+can't be looked at, nothing (hold), a worker idle for longer than pays, a smaller fleet that does on paper."""
 
 _DAY_SECONDS: Final = 86_400
 _ROUNDING: Final = 1e-6

@@ -12,7 +12,8 @@ from orchestrator.scene import Scene, Wish
 from orchestrator.upcoming import prepare
 
 _DAY_SECONDS: Final = 86_400.0
-_NOISE_TASKS: Final = 0.2  # a rate that has all but decayed keeps nobody warm
+_COMING: Final = 0.5
+_SATURATED: Final = 0.5
 
 
 def grow(scene: Scene) -> Wish | None:
@@ -21,10 +22,12 @@ def grow(scene: Scene) -> Wish | None:
     current, sample = len(facts.alive), facts.sample
     need = _deadline(scene)
     wishes = [Wish(current + need.workers, "deadline", _why_deadline(scene, need))] if need.workers else []
+    if sample.ready and not sample.paused:
+        wishes += [wish for wish in (_late(scene), _saturated(scene)) if wish is not None]
     if scene.course is not None:
         wishes.append(_finish(scene, scene.course))
-    if not scene.pace.is_start_in_time:
-        wishes += [_arrivals_during_a_start(scene), _one_worker_per_task(scene), _warm(scene)]
+    if scene.warm.kept:
+        wishes.append(_warm(scene))
     if sample.upcoming and (wish := prepare(scene)) is not None:
         wishes.append(wish)
     if current == 0 and sample.ready > scene.crew.taken_elsewhere:
@@ -74,25 +77,43 @@ def told(scene: Scene, course: Course) -> str:
     return f"{ready} ready are to be done by {by}: {course.workers} more needed for that"
 
 
-def _arrivals_during_a_start(scene: Scene) -> Wish:
-    """Tasks that arrive while a worker starts cannot wait for the next one: plan for them as if they were here."""
-    arrivals, sample, pace = scene.state.estimates.arrivals, scene.facts.sample, scene.pace
-    rate = arrivals.peak_rate if sample.ready or sample.in_flight else arrivals.fast_rate
-    expected = sample.ready + math.ceil(max(0.0, rate * pace.startup_seconds - _NOISE_TASKS))
-    # Their deadline counts from their arrival, up to a start from now: a task that is younger than new.
-    last = Waiting(expected, -pace.startup_seconds)
-    need = workers_needed([last], crew=scene.crew, pace=pace)
-    why = f"{rate:.2f} arrive per second, and a start takes {pace.startup_seconds:.1f} s"
-    return Wish(scene.facts.current + need.workers, "warm", why)
+def _late(scene: Scene) -> Wish | None:
+    """Late is most urgent: while a task waits longer than the slo there is a slot for each that waits or runs."""
+    facts, slo_seconds = scene.facts, scene.pace.slo_seconds
+    if scene.oldest_seconds <= slo_seconds:
+        return None
+    grown = facts.now - facts.sample.at
+    late = max(w.position for w in facts.sample.waiting if w.age_seconds + grown > slo_seconds)
+    what = "1 task waits" if late == 1 else f"{late} tasks wait"
+    target = _slot_each(scene)
+    why = f"{what} longer than the slo: a slot for each task, so {target} workers, {facts.current} so far"
+    return Wish(target, "late", why)
 
 
-def _one_worker_per_task(scene: Scene) -> Wish:
-    sample = scene.facts.sample
-    tasks, slots = sample.in_flight + sample.ready, scene.facts.spec.concurrency
-    why = f"a start takes {scene.pace.startup_seconds:.1f} s, too long for the slo: a slot for each of {tasks} tasks"
-    return Wish(math.ceil(tasks / slots) - scene.crew.workers_elsewhere if sample.ready else 0, "warm", why)
+def _saturated(scene: Scene) -> Wish | None:
+    """Near max nothing is put off: what could be started for it later is not there to be started.
+
+    That is where the tasks that wait, and half of those that come within the slo, are more than half of what the
+    largest fleet does in that time.
+    """
+    facts, slo_seconds = scene.facts, scene.pace.slo_seconds
+    spec, rate = facts.spec, scene.state.estimates.arrivals.peak_rate
+    most = spec.workers.max * spec.concurrency * slo_seconds / scene.crew.service_seconds
+    asked = facts.sample.ready + _COMING * rate * slo_seconds
+    if asked <= _SATURATED * most:
+        return None
+    why = (
+        f"{facts.sample.ready} wait and {rate:.2f} arrive per second, and max {spec.workers.max} does {most:.0f} "
+        f"within the slo: nothing is put off, a slot for each task"
+    )
+    return Wish(_slot_each(scene), "saturated", why)
+
+
+def _slot_each(scene: Scene) -> int:
+    """Workers with a slot for every task that waits or runs, beside what other pools have for them."""
+    return math.ceil(scene.tasks / scene.facts.spec.concurrency) - scene.crew.workers_elsewhere
 
 
 def _warm(scene: Scene) -> Wish:
-    why = f"a start takes {scene.pace.startup_seconds:.1f} s, too long for the slo: kept warm for a burst"
-    return Wish(scene.state.burst.warm_workers - scene.crew.workers_elsewhere, "warm", why)
+    why = f"a start takes {scene.pace.startup_seconds:.1f} s, too long for the slo: {scene.warm.kept} are kept warm"
+    return Wish(scene.warm.kept - scene.crew.workers_elsewhere, "warm", why)

@@ -21,6 +21,7 @@ from orchestrator.growing import grow, told
 from orchestrator.guards import Facts, guarded
 from orchestrator.metrics import QueueSample
 from orchestrator.paper import slots_needed
+from orchestrator.reserve import NOBODY_WARM
 from orchestrator.scene import PolicyState, Scene, Wish, restart_seconds
 from orchestrator.shrinking import shrink
 
@@ -72,6 +73,8 @@ def _notes(scene: Scene, wish: Wish) -> tuple[str, ...]:
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
+    if scene.warm.told:
+        notes = (*notes, scene.warm.told)
     notes = (*notes, *[words for helper in scene.crew.helpers if (words := helper.told)])
     if scene.course is None or (wish.rule == "finish_by" and scene.course.workers):
         return notes
@@ -96,6 +99,16 @@ def _scene(
     facts = Facts(
         sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers, learned.overload
     )
+    warm = NOBODY_WARM
+    if not pace.is_start_in_time:
+        warm = learned.reserve.warm(
+            paper=learned.paper.workers,
+            tasks=sample.ready + sample.in_flight,
+            in_flight=sample.in_flight,
+            fast_rate=learned.estimates.arrivals.fast_rate,
+            crew=crew,
+            pace=pace,
+        )
     return Scene(
         facts,
         learned,
@@ -104,6 +117,7 @@ def _scene(
         tuple(idle),
         len(alive) - len(idle) - len(crew.ready_in_seconds),
         None if conditions.finish_by is None else _course(facts, learned.estimates, crew=crew, pace=pace),
+        warm,
     )
 
 
@@ -121,7 +135,14 @@ def crew_of(sample: QueueSample, *, fleet: Fleet, spec: PoolSpec, state: PolicyS
 
 
 def _pace(estimates: Estimates, spec: PoolSpec) -> Pace:
-    return Pace(spec.slo, estimates.usable_slo_seconds(spec), estimates.startup.planned_seconds, spec.turn_seconds)
+    startup = estimates.startup
+    return Pace(
+        spec.slo,
+        estimates.usable_slo_seconds(spec),
+        startup.planned_seconds,
+        spec.turn_seconds,
+        startup.mean_seconds,
+    )
 
 
 def _course(facts: Facts, estimates: Estimates, *, crew: Crew, pace: Pace) -> Course | None:
@@ -164,18 +185,20 @@ def _learned(
         wait_seconds=wait,
         most=spec.workers.max,
     )
-    if known.startup.planned_seconds + turn_seconds > wait:
+    if not _pace(known, spec).is_start_in_time:
         needed = math.ceil(peak_leases(sample, elapsed_seconds=elapsed) / spec.concurrency)
     startups = [started.seconds for started in fleet.started] if fleet.started else ()
     estimates = learn(known, sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
     pace = _pace(estimates, spec)
     crew = _crew(sample, seen.running_seconds, alive, estimates=estimates, pace=pace, spec=spec, now=now)
-    burst = state.burst.after(sample.arrivals, at=at, crew=crew, pace=pace, lateness=estimates.late_share / spec.eps)
+    reserve = state.reserve.after(
+        sample.arrivals, at=at, busy_seconds=seen.done_seconds, elapsed_seconds=elapsed, crew=crew, pace=pace
+    )
     workers = _paper_workers(estimates, crew=crew, pace=pace, spec=spec)
     paper = state.paper.after(workers, at=at, window_seconds=restart_seconds(estimates, spec))
     knee = state.knee.after(sample.finished, sample.running, is_waited_for=sample.ready > 0, at=at)
     overload = state.overload.after(sample.finished, at=at)
-    return PolicyState(estimates, burst, paper, knee, backlogs, at, state.grown_at, overload), crew, pace
+    return PolicyState(estimates, reserve, paper, knee, backlogs, at, state.grown_at, overload), crew, pace
 
 
 def _crew(
@@ -210,10 +233,11 @@ def _crew(
     remaining = estimates.durations.remaining(
         service_seconds,
         from_seconds=newest,
-        until_seconds=oldest + (pace.longest_seconds(service_seconds) if is_asked else 0.0),
+        until_seconds=oldest + (pace.usable_slo_seconds + pace.startup_seconds if is_asked else 0.0),
     )
     idle_slots = len(up) * slots - busy_slots
-    return Crew(idle_slots, tuple(ready_in_seconds), slots, remaining, tuple(grouped(running)))
+    is_known = estimates.service.count > 0.0
+    return Crew(idle_slots, tuple(ready_in_seconds), slots, remaining, tuple(grouped(running)), is_known=is_known)
 
 
 def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSpec) -> int:

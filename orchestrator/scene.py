@@ -5,7 +5,7 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Burst, Crew, Pace
+from orchestrator.deadline import Crew, Pace
 from orchestrator.decision import Rule
 from orchestrator.estimate import Estimates
 from orchestrator.finishing import Course
@@ -15,6 +15,7 @@ from orchestrator.knee import Knee
 from orchestrator.levels import Backlogs
 from orchestrator.overload import Overload
 from orchestrator.paper import PaperNeed
+from orchestrator.reserve import NOBODY_WARM, Reserve, Warm
 from orchestrator.value import value
 
 _LONG_AGO: Final = Monotonic(float("-inf"))
@@ -28,7 +29,7 @@ class PolicyState:
     """
 
     estimates: Estimates = Estimates()
-    burst: Burst = Burst()
+    reserve: Reserve = Reserve()
     paper: PaperNeed = PaperNeed()
     knee: Knee = Knee()
     backlogs: Backlogs = Backlogs()
@@ -64,6 +65,22 @@ class Scene:
     idle: tuple[Worker, ...]
     busy: int
     course: Course | None = None
+    warm: Warm = NOBODY_WARM
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that wait or run, without those of workers that finish and go."""
+        sample, fleet = self.facts.sample, self.facts.fleet
+        leaving = 0
+        if len(fleet.workers) > len(self.facts.alive):
+            leaving = sum(w.leases for w in fleet.workers.values()) - sum(w.leases for w in self.facts.alive)
+        return sample.ready + max(0, sample.in_flight - leaving)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the task has waited that waits longest; 0 when none does."""
+        sample = self.facts.sample
+        return sample.waiting[0].age_seconds + self.facts.now - sample.at if sample.waiting else 0.0
 
 
 @value

@@ -81,7 +81,7 @@ def _need(scene: Scene, crew: Crew) -> Need:
     startup_seconds, usable_seconds = start_seconds(estimates), pace.usable_slo_seconds
     if sample.paused or startup_seconds + pace.turn_seconds <= usable_seconds:
         return need
-    is_known = estimates.service.count > 0
+    is_known = crew.is_known
     crew = replace(crew, remaining=crew.remaining.whole)
     horizon_seconds = lead_seconds(estimates, spec, facts.conditions)
     grown = facts.now - sample.at
