@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from orchestrator.durations import Remaining
 from orchestrator.metrics import Waiting
 from orchestrator.value import value
 
@@ -17,35 +16,26 @@ _START_SHARE: Final = 0.9
 class Crew:
     """What a fleet can lease: slots of its workers, and how long a task occupies one.
 
-    `ready_in_seconds` has, for each starting worker, what is left of its start; `running` how long the busy slots'
-    leases have run, as a mean and a number of slots; `helpers` are other pools that take some of the same tasks.
-    `is_known`: a lease has ended; until then a task may last for ever, as far as is known.
+    `ready_in_seconds` has, for each starting worker, what is left of its start; `service_seconds` is how long a task
+    occupies a slot, on average, more than 0; `helpers` are other pools that take some of the same tasks. `is_known`: a
+    lease has ended; until then a task may last for ever, as far as is known.
     """
 
     idle_slots: int
+    own_busy_slots: int
     ready_in_seconds: tuple[float, ...]
     slots_per_worker: int
-    remaining: Remaining
-    running: tuple[tuple[float, int], ...] = ()
+    service_seconds: float
     helpers: tuple["Helper", ...] = ()
     is_known: bool = True
 
-    @property
-    def service_seconds(self) -> float:
-        """How long a task occupies a slot, on average."""
-        return self.remaining.mean_seconds
-
-    def can_start(self, within_seconds: float, *, enough: float = math.inf) -> float:
-        """Leases that may begin within that time: idle slots at once, then each slot one per service time.
-
-        Beyond `enough` of them it need not be exact.
-        """
-        remaining = self.remaining
-        begun = self.idle_slots * (1.0 + within_seconds / remaining.mean_seconds)
-        begun = remaining.begun(self.running, within_seconds, beside=begun, enough=enough)
+    def can_start(self, within_seconds: float) -> float:
+        """Leases that may begin within that time: idle slots at once, then each slot one per service time."""
+        turns = within_seconds / self.service_seconds
+        begun = self.idle_slots * (1.0 + turns) + self.own_busy_slots * turns
         for ready_in in self.ready_in_seconds:
             if within_seconds > ready_in:
-                begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / remaining.mean_seconds)
+                begun += self.slots_per_worker * (1.0 + (within_seconds - ready_in) / self.service_seconds)
         for helper in self.helpers:
             begun += helper.can_start(within_seconds)
         return begun
@@ -68,8 +58,9 @@ class Crew:
     @property
     def busy_slots(self) -> float:
         """Slots that hold a lease."""
-        own = sum(slots for _, slots in self.running)
-        return own + math.fsum([min(helper.most, helper.share * helper.crew.busy_slots) for helper in self.helpers])
+        return self.own_busy_slots + math.fsum(
+            [min(helper.most, helper.share * helper.crew.busy_slots) for helper in self.helpers]
+        )
 
     @property
     def taken_elsewhere(self) -> float:
@@ -176,7 +167,7 @@ def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Nee
     need = _NOBODY
     if not waiting:
         return need
-    can_start, planned, last = 0.0, math.inf, waiting[-1].position
+    can_start, planned = 0.0, math.inf
     usable_seconds, startup_seconds = pace.usable_slo_seconds, pace.startup_seconds
     at_stake_seconds = startup_seconds + _PUT_OFF_TURNS * pace.turn_seconds
     for task in waiting:
@@ -185,7 +176,7 @@ def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Nee
             continue  # as many can begin in less time
         is_guess = not crew.is_known and within < at_stake_seconds
         planned = within
-        can_start = crew.slots_up(within) - crew.busy_slots if is_guess else crew.can_start(within, enough=last)
+        can_start = crew.slots_up(within) - crew.busy_slots if is_guess else crew.can_start(within)
         is_late = within < startup_seconds
         missing = task.position - can_start - (crew.slots_later(within) if is_late else 0.0)
         if missing <= _ROUNDING:

@@ -10,7 +10,6 @@ from operator import mul
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.durations import Durations
 from orchestrator.gaps import Gaps
 from orchestrator.metrics import FinishedLease, QueueSample
 from orchestrator.value import value
@@ -170,7 +169,6 @@ class Estimates:
     slack: float = 0.8
     late_share: float = 0.0
     gaps: Gaps = Gaps()
-    durations: Durations = Durations()
     outcomes: Outcomes = Outcomes()
 
     def usable_slo_seconds(self, spec: PoolSpec) -> float:
@@ -191,7 +189,6 @@ class Estimates:
             "slack": self.slack,
             "late_share": self.late_share,
             "gaps": self.gaps.to_json(),
-            "durations": self.durations.to_json(),
         }
 
     @staticmethod
@@ -207,7 +204,6 @@ class Estimates:
             slack=_within(_MIN_SLACK, slack, _MAX_SLACK),
             late_share=min(1.0, _number(data.get("late_share", 0.0), "late_share")),
             gaps=Gaps.from_json(data.get("gaps")),
-            durations=Durations.from_json(data.get("durations", {})),
         )
 
 
@@ -292,7 +288,6 @@ def learn(
         _within(_MIN_SLACK, slack, _MAX_SLACK),
         late_share,
         known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
-        known.durations.after(held_seconds),
         known.outcomes.after(sample.finished) if held_seconds else known.outcomes,
     )
 

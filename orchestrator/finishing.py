@@ -32,7 +32,7 @@ def course(
     """
     tail = crew.service_seconds * (1.0 + math.sqrt(shape))
     within = max(0.0, (1.0 - _KEPT_BACK) * finish_by.within_seconds - tail)
-    missing = ready - crew.can_start(within, enough=ready)
+    missing = ready - crew.can_start(within)
     workers = 0
     if missing > _ROUNDING:
         if within > startup_seconds:
@@ -49,7 +49,7 @@ def _begun_in(ready: int, *, crew: Crew, added: int, startup_seconds: float) -> 
     """When the last of so many tasks can have begun, with workers added now."""
 
     def can_start(within: float) -> float:
-        begun = crew.can_start(within, enough=ready)
+        begun = crew.can_start(within)
         if within > startup_seconds:
             begun += added * crew.one_more_can_start(within, startup_seconds=startup_seconds)
         return begun

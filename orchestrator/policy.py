@@ -13,7 +13,6 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.deadline import Crew, Pace
 from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision, Inputs
-from orchestrator.durations import grouped
 from orchestrator.estimate import Estimates, activity, learn, peak_leases
 from orchestrator.finishing import Course, course
 from orchestrator.fleet import Fleet, Worker, least_recently_used
@@ -92,7 +91,7 @@ def _scene(
     else:
         pace = _pace(state.estimates, spec)
         running = [lease.held_seconds for lease in sample.running]
-        crew = _crew(sample, running, alive, estimates=state.estimates, pace=pace, spec=spec, now=now)
+        crew = _crew(running, alive, estimates=state.estimates, spec=spec, now=now)
     if conditions.helpers:
         crew = replace(crew, helpers=conditions.helpers)
     outcomes, idle = learned.estimates.outcomes, least_recently_used(alive)
@@ -130,8 +129,7 @@ def crew_of(sample: QueueSample, *, fleet: Fleet, spec: PoolSpec, state: PolicyS
     if fleet.failed_starts(spec):
         alive = tuple([worker for worker in alive if worker.state != "starting"])
     running = [lease.held_seconds for lease in sample.running]
-    pace = _pace(state.estimates, spec)
-    return _crew(sample, running, alive, estimates=state.estimates, pace=pace, spec=spec, now=now)
+    return _crew(running, alive, estimates=state.estimates, spec=spec, now=now)
 
 
 def _pace(estimates: Estimates, spec: PoolSpec) -> Pace:
@@ -190,31 +188,22 @@ def _learned(
     startups = [started.seconds for started in fleet.started] if fleet.started else ()
     estimates = learn(known, sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
     pace = _pace(estimates, spec)
-    crew = _crew(sample, seen.running_seconds, alive, estimates=estimates, pace=pace, spec=spec, now=now)
+    crew = _crew(seen.running_seconds, alive, estimates=estimates, spec=spec, now=now)
     reserve = state.reserve.after(
         sample.arrivals, at=at, busy_seconds=seen.done_seconds, elapsed_seconds=elapsed, crew=crew, pace=pace
     )
     workers = _paper_workers(estimates, crew=crew, pace=pace, spec=spec)
     paper = state.paper.after(workers, at=at, window_seconds=restart_seconds(estimates, spec))
-    knee = state.knee.after(sample.finished, sample.running, is_waited_for=sample.ready > 0, at=at)
     overload = state.overload.after(sample.finished, at=at)
-    return PolicyState(estimates, reserve, paper, knee, backlogs, at, state.grown_at, overload), crew, pace
+    return PolicyState(estimates, reserve, paper, state.knee, backlogs, at, state.grown_at, overload), crew, pace
 
 
 def _crew(
-    sample: QueueSample,
-    held_seconds: Sequence[float],
-    alive: Sequence[Worker],
-    *,
-    estimates: Estimates,
-    pace: Pace,
-    spec: PoolSpec,
-    now: Monotonic,
+    held_seconds: Sequence[float], alive: Sequence[Worker], *, estimates: Estimates, spec: PoolSpec, now: Monotonic
 ) -> Crew:
     slots = spec.concurrency
     mean_start = estimates.startup.mean_seconds
-    up: set[str] = set()
-    busy_slots = 0
+    up = busy_slots = 0
     ready_in_seconds: list[float] = []
     for w in alive:
         if w.state == "starting":
@@ -223,27 +212,17 @@ def _crew(
         leases = w.leases
         if leases > slots:
             leases = slots
-        up.add(w.worker)
+        up += 1
         busy_slots += leases
-    running = [lease.held_seconds for lease in sample.running if lease.worker in up]
-    running += [0.0] * (busy_slots - len(running))  # of very many leases a sample names some
-    newest, oldest = (max(0.0, min(running)), max(running)) if running else (0.0, 0.0)
     service_seconds = estimates.service.mean_seconds(held_seconds)
-    is_asked = sample.ready or not pace.is_start_in_time  # else no deadline is looked at
-    remaining = estimates.durations.remaining(
-        service_seconds,
-        from_seconds=newest,
-        until_seconds=oldest + (pace.usable_slo_seconds + pace.startup_seconds if is_asked else 0.0),
-    )
-    idle_slots = len(up) * slots - busy_slots
     is_known = estimates.service.count > 0.0
-    return Crew(idle_slots, tuple(ready_in_seconds), slots, remaining, tuple(grouped(running)), is_known=is_known)
+    return Crew(up * slots - busy_slots, busy_slots, tuple(ready_in_seconds), slots, service_seconds, is_known=is_known)
 
 
 def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSpec) -> int:
     slots = slots_needed(
         rate=estimates.arrivals.peak_rate,
-        service_seconds=crew.remaining.mean_seconds,
+        service_seconds=crew.service_seconds,
         shape=estimates.service.shape,
         wait_seconds=pace.usable_slo_seconds,
         eps=spec.eps,
@@ -266,7 +245,7 @@ def _inputs(scene: Scene) -> Inputs:
         len(scene.idle),
         starting,
         draining,
-        scene.crew.remaining.mean_seconds,
+        scene.crew.service_seconds,
         pace.startup_seconds,
         estimates.arrivals.fast_rate,
         estimates.arrivals.slow_rate,

@@ -82,7 +82,6 @@ def _need(scene: Scene, crew: Crew) -> Need:
     if sample.paused or startup_seconds + pace.turn_seconds <= usable_seconds:
         return need
     is_known = crew.is_known
-    crew = replace(crew, remaining=crew.remaining.whole)
     horizon_seconds = lead_seconds(estimates, spec, facts.conditions)
     grown = facts.now - sample.at
     position, can_start = sample.ready, 0.0
@@ -126,4 +125,4 @@ def _each(crew: Crew, seconds: float, *, is_known: bool) -> float:
     """Leases that a slot may begin within so many seconds, the first of them at once."""
     if not is_known or seconds <= 0.0:
         return 1.0  # as far as is known a task may last for ever
-    return crew.remaining.begun(((0.0, 1),), seconds, beside=1.0)
+    return 1.0 + seconds / crew.service_seconds
