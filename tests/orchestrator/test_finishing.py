@@ -8,7 +8,6 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.deadline import Crew
 from orchestrator.decision import Conditions, Decision, FinishBy
-from orchestrator.durations import Durations
 from orchestrator.estimate import Estimates, Service, Startup
 from orchestrator.finishing import course
 from orchestrator.fleet import Fleet
@@ -117,7 +116,7 @@ def test_more_work_or_less_time_never_wants_fewer_and_what_is_promised_is_kept(
     longer: float,
     more: int,
 ) -> None:
-    crew = Crew(idle * slots, (), slots, Durations().remaining(service), ((0.0, busy * slots),) if busy else ())
+    crew = Crew(idle * slots, busy * slots, (), slots, service)
 
     def workers(ready: int, within: float) -> int:
         by = FinishBy(within, NINE)

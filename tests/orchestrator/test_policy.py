@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,13 +12,13 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.deadline import Crew, Pace, workers_needed
 from orchestrator.decision import Conditions, Decision
-from orchestrator.durations import Durations
 from orchestrator.estimate import Arrivals, Estimates, Service, Startup
 from orchestrator.fleet import Fleet
 from orchestrator.metrics import QueueSample, Waiting
 from orchestrator.observing import observe
 from orchestrator.paper import PaperNeed
 from orchestrator.policy import PolicyState, decide
+from orchestrator.reserve import Reserve
 from tests.support.fleet_builders import (
     NOW,
     a_finished_lease,
@@ -63,9 +64,6 @@ def decided(
     return decision
 
 
-EVEN = Durations().remaining(2.0)
-
-
 def waits(count: int, age: float, *, shown: int = 8) -> dict[str, Sequence[float]]:
     """`count` tasks of one age, seen at up to eight positions."""
     places = sorted({-(-count * n // shown) for n in range(1, shown + 1)})
@@ -97,8 +95,10 @@ def test_one_task_wakes_an_empty_pool_though_its_deadline_is_far() -> None:
         pytest.param(a_sample(**waits(110, 0)), a_fleet_of(starting=10), 10, id="starting-ones-count"),
         pytest.param(a_sample(**waits(100, 18)), a_fleet_of(), 50, id="old-tasks-leave-less-time"),
         pytest.param(a_sample(**waits(100, 20)), a_fleet_of(), 100, id="just-in-time"),
-        pytest.param(a_sample(**waits(100, 20.5)), a_fleet_of(), 22, id="too-late-for-new-workers-recover-soon"),
-        pytest.param(a_sample(**waits(100, 900)), a_fleet_of(), 22, id="long-too-late"),
+        pytest.param(a_sample(**waits(100, 20.5)), a_fleet_of(), 100, id="late-whatever-is-done-so-a-slot-each"),
+        pytest.param(
+            a_sample(**waits(100, 900)), a_fleet_of(starting=90), 100, id="long-late-and-the-starting-ones-count"
+        ),
         pytest.param(
             a_sample(positions=[10, 100], ages=[20, 0]), a_fleet_of(), 10, id="the-most-urgent-position-decides"
         ),
@@ -157,12 +157,14 @@ class TestAnSloShorterThanAStart:
     def test_each_task_gets_a_worker_now(self) -> None:
         assert decided(a_sample(**waits(40, 0)), spec=self.spec, state=self.known).target == 40
 
-    def test_workers_for_a_burst_stay_warm(self) -> None:
+    def test_workers_for_a_burst_stay_warm_within_their_budget(self) -> None:
         fleet = a_fleet_of(idle=20, idle_seconds=500)
         burst = a_sample(arrivals=40)
-        decision, state = decide(burst, fleet=fleet, spec=self.spec, state=self.known, now=NOW)
-        assert state.burst.warm_workers > 5
-        assert decision.target >= state.burst.warm_workers
+        for busy, warm in ((2.0, 12), (0.1, 1), (0.0, 0)):
+            state = replace(self.known, reserve=Reserve(busy_slots=busy))
+            decision, _ = decide(burst, fleet=fleet, spec=self.spec, state=state, now=NOW)
+            assert decision.target == pytest.approx(warm, abs=1)
+            assert f"so {decision.target} are kept: for more set workers.min" in decision.notes[0]
 
 
 class TestShrinking:
@@ -294,10 +296,10 @@ def test_more_tasks_at_the_end_of_the_queue_never_want_fewer(
     crew=st.builds(
         Crew,
         st.integers(0, 50),
+        st.integers(0, 50),
         st.lists(st.floats(0, 30), max_size=10).map(tuple),
         st.integers(1, 16),
-        st.floats(0.01, 100).map(Durations().remaining),
-        st.lists(st.tuples(st.floats(0, 100), st.integers(1, 9)), max_size=5).map(tuple),
+        st.floats(0.01, 100),
     ),
     startup=st.floats(0.01, 60),
     usable=st.tuples(st.floats(0.1, 500), st.floats(0.1, 500)).map(sorted),
@@ -339,8 +341,7 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
     numbers = decision.inputs
     starting = [max(0.0, numbers.startup_seconds - 0.5)] * numbers.starting
     added = [numbers.startup_seconds] * (decision.target - decision.current - 1)
-    remaining = state.estimates.durations.remaining(numbers.service_seconds)
-    fewer = Crew(numbers.idle, (*starting, *added), 1, remaining, ((0.0, numbers.busy),))
+    fewer = Crew(numbers.idle, numbers.busy, (*starting, *added), 1, numbers.service_seconds)
     left = [(task.position, numbers.usable_slo_seconds - task.age_seconds) for task in sample.waiting]
     if all(within >= numbers.startup_seconds for _, within in left):
         assert any(position > fewer.can_start(within) for position, within in left)

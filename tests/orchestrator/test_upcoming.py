@@ -6,7 +6,6 @@ import pytest
 
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
-from orchestrator.durations import Durations
 from orchestrator.estimate import Estimates, Service, Startup
 from orchestrator.fleet import Fleet
 from orchestrator.metrics import Waiting
@@ -22,7 +21,7 @@ SLOW_START = Startup(9, 7.5, 0.5)
 def known(*, startup: Startup = SLOW_START, service: float | None = 60.0) -> PolicyState:
     """A pool that has seen starts, and tasks of so many seconds."""
     tasks = [] if service is None else [service] * 99
-    return PolicyState(Estimates(Service().after(tasks), startup, durations=Durations().after(tasks)))
+    return PolicyState(Estimates(Service().after(tasks), startup))
 
 
 def decided(
