@@ -95,7 +95,7 @@ class Limit:
 class Inputs:
     """The numbers a decision was made from.
 
-    `busy`, `idle`, `starting` and `draining` count workers; rates are arrivals per second; `slack` is the share
+    `busy`, `idle`, `starting` and `draining` count workers; `arrival_rate` is per second; `slack` is the share
     of the slo that is planned with and `usable_slo_seconds` what it leaves after one turn.
     """
 
@@ -109,8 +109,7 @@ class Inputs:
     draining: int
     service_seconds: float
     startup_seconds: float
-    fast_rate: float
-    slow_rate: float
+    arrival_rate: float
     slack: float
     slo_seconds: float
     usable_slo_seconds: float

@@ -6,7 +6,6 @@ Every estimator is a value, and learning returns the next one; together they sur
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from operator import mul
 from typing import Final
 
 from orchestrator.config import PoolSpec
@@ -18,8 +17,8 @@ _STATE_VERSION: Final = 1
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
 _PRIOR_SERVICE_SECONDS: Final = 2.0
 _MIN_SERVICE_SECONDS: Final = 0.001
-_SHAPE_NEEDS_LEASES: Final = 20.0
-_UNKNOWN_SHAPE: Final = 1.5
+_START_MARGIN: Final = 1.25
+_MEMORY_SECONDS: Final = (20.0, 120.0)
 _KEEP_OUTCOME: Final = 0.95
 _OUTCOMES_NEEDED: Final = 10.0
 _KEEP_LATE: Final = 0.5 ** (1 / 2000)
@@ -36,7 +35,6 @@ class Service:
 
     count: float = 0.0
     seconds: float = 0.0
-    seconds_squared: float = 0.0
 
     def after(self, held_seconds: Sequence[float]) -> "Service":
         """Learn from leases that finished."""
@@ -49,7 +47,6 @@ class Service:
         return Service(
             self.count * keep + weight,
             self.seconds * keep + math.fsum(held_seconds) / known * weight,
-            self.seconds_squared * keep + math.fsum(map(mul, held_seconds, held_seconds)) / known * weight,
         )
 
     def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
@@ -64,65 +61,26 @@ class Service:
             return _MIN_SERVICE_SECONDS
         return mean_seconds
 
-    @property
-    def shape(self) -> float:
-        """Squared coefficient of variation, in [0.25, 9]; 1.5 until 20 leases are known."""
-        if self.count <= _SHAPE_NEEDS_LEASES or self.seconds <= 0:
-            return _UNKNOWN_SHAPE
-        mean = self.seconds / self.count
-        return _within(0.25, self.seconds_squared / self.count / mean**2 - 1.0, 9.0)
-
 
 @value
 class Startup:
-    """From a spawn to the first lease call: mean and mean absolute deviation.
-
-    The first start replaces the guess whole, with half of it as the deviation (as RFC 6298 does for round trips).
-    """
+    """From a spawn to the first lease call: the mean of those seen. The first replaces the guess whole."""
 
     count: int = 0
     mean_seconds: float = 2.0
-    deviation_seconds: float = 1.0
 
     def after(self, seconds: Sequence[float]) -> "Startup":
         """Learn from starts that succeeded."""
         known = self
         for s in seconds:
             gain = max(0.1, 1.0 / (known.count + 1))
-            if known.count == 0:
-                known = Startup(1, s, s / 2)
-                continue
-            deviation = known.deviation_seconds + gain * (abs(s - known.mean_seconds) - known.deviation_seconds)
-            known = Startup(known.count + 1, known.mean_seconds + gain * (s - known.mean_seconds), deviation)
+            known = Startup(known.count + 1, known.mean_seconds + gain * (s - known.mean_seconds))
         return known
 
     @property
     def planned_seconds(self) -> float:
         """What a decision allows for a start."""
-        return self.mean_seconds + self.deviation_seconds
-
-
-@value
-class Arrivals:
-    """Tasks that become leasable per second, as two moving averages; the slow one forgets five times slower."""
-
-    fast_rate: float = 0.0
-    slow_rate: float = 0.0
-
-    def after(self, arrivals: int, *, elapsed_seconds: float, memory_seconds: float) -> "Arrivals":
-        """Learn that `arrivals` came within `elapsed_seconds`; `memory_seconds` is the fast average's."""
-        rate = arrivals / elapsed_seconds
-        fast = math.exp(-elapsed_seconds / memory_seconds)
-        slow = math.exp(-elapsed_seconds / (5.0 * memory_seconds))
-        return Arrivals(
-            fast * self.fast_rate + (1.0 - fast) * rate,
-            slow * self.slow_rate + (1.0 - slow) * rate,
-        )
-
-    @property
-    def peak_rate(self) -> float:
-        """The higher of the two."""
-        return max(self.fast_rate, self.slow_rate)
+        return _START_MARGIN * self.mean_seconds
 
 
 @value
@@ -159,13 +117,13 @@ class Outcomes:
 class Estimates:
     """Everything learned about one pool.
 
-    `slack` is the share of the slo that is planned with, in [0.5, 0.95]; `late_share` that of the last few thousand
-    leases which began later than the slo.
+    `arrival_rate` is a moving average of tasks that become leasable per second; `slack` the share of the slo that is
+    planned with, in [0.5, 0.95]; `late_share` that of the last few thousand leases which began later than the slo.
     """
 
     service: Service = Service()
     startup: Startup = Startup()
-    arrivals: Arrivals = Arrivals()
+    arrival_rate: float = 0.0
     slack: float = 0.8
     late_share: float = 0.0
     gaps: Gaps = Gaps()
@@ -185,7 +143,7 @@ class Estimates:
             "version": _STATE_VERSION,
             "service": asdict(self.service),
             "startup": asdict(self.startup),
-            "arrivals": asdict(self.arrivals),
+            "arrival_rate": self.arrival_rate,
             "slack": self.slack,
             "late_share": self.late_share,
             "gaps": self.gaps.to_json(),
@@ -200,7 +158,7 @@ class Estimates:
         return Estimates(
             service=Service(**_numbers(data.get("service"), Service)),
             startup=_startup(_numbers(data.get("startup"), Startup)),
-            arrivals=Arrivals(**_numbers(data.get("arrivals"), Arrivals)),
+            arrival_rate=_number(data.get("arrival_rate"), "arrival_rate"),
             slack=_within(_MIN_SLACK, slack, _MAX_SLACK),
             late_share=min(1.0, _number(data.get("late_share", 0.0), "late_share")),
             gaps=Gaps.from_json(data.get("gaps")),
@@ -276,7 +234,8 @@ def learn(
     """
     slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
     startup = known.startup.after(startups) if startups else known.startup
-    memory_seconds = _within(20.0, slo_seconds + startup.mean_seconds, 120.0)
+    memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
+    keep = math.exp(-elapsed_seconds / memory_seconds)
     slack = known.slack + _SLACK_GAIN * (spec.eps * begun - late)
     late_share = known.late_share
     if begun:
@@ -284,7 +243,7 @@ def learn(
     return Estimates(
         known.service.after(held_seconds),
         startup,
-        known.arrivals.after(sample.arrivals, elapsed_seconds=elapsed_seconds, memory_seconds=memory_seconds),
+        keep * known.arrival_rate + (1.0 - keep) * sample.arrivals / elapsed_seconds,
         _within(_MIN_SLACK, slack, _MAX_SLACK),
         late_share,
         known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
@@ -323,10 +282,10 @@ def _within(low: float, number: float, high: float) -> float:
 
 
 def _startup(numbers: dict[str, float]) -> Startup:
-    return Startup(int(numbers["count"]), numbers["mean_seconds"], numbers["deviation_seconds"])
+    return Startup(int(numbers["count"]), numbers["mean_seconds"])
 
 
-def _numbers(data: object, kind: type[Service | Startup | Arrivals]) -> dict[str, float]:
+def _numbers(data: object, kind: type[Service | Startup]) -> dict[str, float]:
     if not isinstance(data, Mapping):
         raise ValueError(f"no {kind.__name__}: {data!r}")  # noqa: TRY004  a caller meets one class of error
     return {f.name: _number(data.get(f.name), f"{kind.__name__}.{f.name}") for f in fields(kind)}

@@ -21,16 +21,14 @@ class Course:
     is_in_time: bool
 
 
-def course(
-    finish_by: FinishBy, ready: int, *, crew: Crew, shape: float, startup_seconds: float, current: int, most: int
-) -> Course:
+def course(finish_by: FinishBy, ready: int, *, crew: Crew, startup_seconds: float, current: int, most: int) -> Course:
     """The smallest fleet that has done `ready` tasks by then: the fewer start, the less is spent on starts.
 
-    The last task must have begun a service time and a deviation of it before the instant, and a twentieth of the time
+    The last task must have begun two service times before the instant, and a twentieth of the time
     is kept back: durations scatter. Being behind asks for more at every look; tasks wait until then, so nobody is let
     go before (see `shrinking`).
     """
-    tail = crew.service_seconds * (1.0 + math.sqrt(shape))
+    tail = 2.0 * crew.service_seconds
     within = max(0.0, (1.0 - _KEPT_BACK) * finish_by.within_seconds - tail)
     missing = ready - crew.can_start(within)
     workers = 0

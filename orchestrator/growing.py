@@ -97,7 +97,7 @@ def _saturated(scene: Scene) -> Wish | None:
     largest fleet does in that time.
     """
     facts, slo_seconds = scene.facts, scene.pace.slo_seconds
-    spec, rate = facts.spec, scene.state.estimates.arrivals.peak_rate
+    spec, rate = facts.spec, scene.state.estimates.arrival_rate
     most = spec.workers.max * spec.concurrency * slo_seconds / scene.crew.service_seconds
     asked = facts.sample.ready + _COMING * rate * slo_seconds
     if asked <= _SATURATED * most:

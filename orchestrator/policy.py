@@ -104,7 +104,7 @@ def _scene(
             paper=learned.paper.workers,
             tasks=sample.ready + sample.in_flight,
             in_flight=sample.in_flight,
-            fast_rate=learned.estimates.arrivals.fast_rate,
+            rate=learned.estimates.arrival_rate,
             crew=crew,
             pace=pace,
         )
@@ -115,7 +115,7 @@ def _scene(
         pace,
         tuple(idle),
         len(alive) - len(idle) - len(crew.ready_in_seconds),
-        None if conditions.finish_by is None else _course(facts, learned.estimates, crew=crew, pace=pace),
+        None if conditions.finish_by is None else _course(facts, crew=crew, pace=pace),
         warm,
     )
 
@@ -143,7 +143,7 @@ def _pace(estimates: Estimates, spec: PoolSpec) -> Pace:
     )
 
 
-def _course(facts: Facts, estimates: Estimates, *, crew: Crew, pace: Pace) -> Course | None:
+def _course(facts: Facts, *, crew: Crew, pace: Pace) -> Course | None:
     finish_by = facts.conditions.finish_by
     if finish_by is None or not facts.sample.ready:
         return None
@@ -151,7 +151,6 @@ def _course(facts: Facts, estimates: Estimates, *, crew: Crew, pace: Pace) -> Co
         finish_by,
         facts.sample.ready,
         crew=crew,
-        shape=estimates.service.shape,
         startup_seconds=pace.startup_seconds,
         current=facts.current,
         most=facts.spec.workers.max,
@@ -183,7 +182,7 @@ def _learned(
         wait_seconds=wait,
         most=spec.workers.max,
     )
-    if not _pace(known, spec).is_start_in_time:
+    if known.startup.planned_seconds + turn_seconds > wait:
         needed = math.ceil(peak_leases(sample, elapsed_seconds=elapsed) / spec.concurrency)
     startups = [started.seconds for started in fleet.started] if fleet.started else ()
     estimates = learn(known, sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
@@ -221,9 +220,8 @@ def _crew(
 
 def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSpec) -> int:
     slots = slots_needed(
-        rate=estimates.arrivals.peak_rate,
+        rate=estimates.arrival_rate,
         service_seconds=crew.service_seconds,
-        shape=estimates.service.shape,
         wait_seconds=pace.usable_slo_seconds,
         eps=spec.eps,
         limit=spec.workers.max * crew.slots_per_worker,
@@ -247,8 +245,7 @@ def _inputs(scene: Scene) -> Inputs:
         draining,
         scene.crew.service_seconds,
         pace.startup_seconds,
-        estimates.arrivals.fast_rate,
-        estimates.arrivals.slow_rate,
+        estimates.arrival_rate,
         estimates.slack,
         pace.slo_seconds,
         pace.usable_slo_seconds,

@@ -85,18 +85,18 @@ class Reserve:
             burst = max(burst, total / (1.0 + (at - then + pace.usable_slo_seconds) / crew.service_seconds))
         return Reserve(burst, at, recent, busy_slots)
 
-    def warm(self, *, paper: int, tasks: int, in_flight: int, fast_rate: float, crew: Crew, pace: Pace) -> Warm:
+    def warm(self, *, paper: int, tasks: int, in_flight: int, rate: float, crew: Crew, pace: Pace) -> Warm:
         """What is to be kept warm now.
 
         Args:
             paper: workers that meet the slo on paper.
             tasks: that wait or are held.
             in_flight: tasks that are held; what is busy needs no budget.
-            fast_rate: arrivals per second lately.
+            rate: arrivals per second lately.
         """
         if pace.is_start_in_time:
             return NOBODY_WARM
-        if not tasks and fast_rate * pace.startup_seconds < _QUIET_TASKS:
+        if not tasks and rate * pace.startup_seconds < _QUIET_TASKS:
             return NOBODY_WARM  # nothing comes within a start, as far as can be told
         slots = crew.slots_per_worker
         burst = math.ceil(max(0.0, self.burst / slots - _NOISE))

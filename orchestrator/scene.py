@@ -80,7 +80,7 @@ class Scene:
     def oldest_seconds(self) -> float:
         """How long the task has waited that waits longest; 0 when none does."""
         sample = self.facts.sample
-        return sample.waiting[0].age_seconds + self.facts.now - sample.at if sample.waiting else 0.0
+        return sample.waiting[0].age_seconds + (self.facts.now - sample.at) if sample.waiting else 0.0
 
 
 @value

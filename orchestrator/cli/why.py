@@ -114,8 +114,7 @@ def _learned(decision: Json) -> str:
     sentences = (
         ("service_seconds", "a task takes {:.3g} s"),
         ("startup_seconds", "a start {:.3g} s"),
-        ("fast_rate", "{:.3g} arrive a second now"),
-        ("slow_rate", "{:.3g} before"),
+        ("arrival_rate", "{:.3g} arrive a second"),
         ("usable_slo_seconds", "{:.3g} s"),
         ("slo_seconds", "of the slo of {:g} s can be planned with"),
         ("slack", "(slack {:.2f})"),

@@ -182,7 +182,7 @@ def _decided(pools: Pools, *, now: Monotonic) -> Iterator[Metric]:
         desired.add_metric([name], pool.desired)
         unguarded.add_metric([name], decision.unguarded)
         age.add_metric([name], max(0.0, now - decision.at))
-        rate.add_metric([name], decision.inputs.fast_rate)
+        rate.add_metric([name], decision.inputs.arrival_rate)
         service.add_metric([name], decision.inputs.service_seconds)
         startup.add_metric([name], decision.inputs.startup_seconds)
     yield from (desired, unguarded, age, rate, service, startup, guards)

@@ -89,7 +89,7 @@ def test_a_decision_made_again_from_its_record_is_the_same(
 ) -> None:
     if fails:
         fleet = spawn_failed(fleet, spec_digest=spec.digest(), spawned_at=NOW, now=NOW)
-    state = PolicyState(Estimates(service=Service(50, 100, 300), startup=Startup(3, 1.5, 0.5)))
+    state = PolicyState(Estimates(service=Service(50, 100), startup=Startup(3, 1.5)))
     for turn, look in enumerate(looks):
         sample = replace(look, at=Monotonic(NOW + 3 * turn))
         now = Monotonic(sample.at + later)

@@ -18,7 +18,7 @@ def after(known: Reserve, arrivals: int, *, seconds: float, busy: float = 0.0, p
 
 
 def warm(known: Reserve, *, paper: int = 0, tasks: int = 1, in_flight: int = 0, pace: Pace = PACE) -> Warm:
-    return known.warm(paper=paper, tasks=tasks, in_flight=in_flight, fast_rate=0.0, crew=CREW, pace=pace)
+    return known.warm(paper=paper, tasks=tasks, in_flight=in_flight, rate=0.0, crew=CREW, pace=pace)
 
 
 BURST = after(Reserve(busy_slots=100.0), 90, seconds=1.0)

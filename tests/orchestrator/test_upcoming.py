@@ -15,7 +15,7 @@ from orchestrator.upcoming import lead_seconds
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 FOUR_CORES = Conditions(cores=4)
-SLOW_START = Startup(9, 7.5, 0.5)
+SLOW_START = Startup(9, 6.4)
 
 
 def known(*, startup: Startup = SLOW_START, service: float | None = 60.0) -> PolicyState:

@@ -10,7 +10,7 @@ from orchestrator.fleet import Fleet, State, Worker
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 
 NOW = Monotonic(10_000.0)
-INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.0, 0.8, 30.0, 21.0, 0.0)
+INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.8, 30.0, 21.0, 0.0)
 
 
 @dataclass(frozen=True)
