@@ -22,7 +22,7 @@ def grow(scene: Scene) -> Wish | None:
     current, sample = len(facts.alive), facts.sample
     need = _deadline(scene)
     wishes = [Wish(current + need.workers, "deadline", _why_deadline(scene, need))] if need.workers else []
-    if sample.ready and not sample.paused:
+    if sample.ready and not sample.paused and facts.spec.workers.max:
         wishes += [wish for wish in (_late(scene), _saturated(scene)) if wish is not None]
     if scene.course is not None:
         wishes.append(_finish(scene, scene.course))

@@ -88,9 +88,13 @@ def crashing(retry_in: float, *more_workers: object, failures: int = 3) -> Fleet
         pytest.param(9, facts(sample_age=9.1), 4, ("stale_sample",), id="stale"),
         pytest.param(1, facts(sample_age=9.1), 4, ("stale_sample",), id="stale-down-too"),
         pytest.param(9, facts(sample_age=9.0), 9, (), id="not-yet-stale"),
-        pytest.param(60, facts(cores=1), 6, ("spawn_parallelism",), id="the-tightest-has-spoken"),
+        pytest.param(60, facts(cores=1), 6, ("max", "spawn_parallelism"), id="the-tightest-has-spoken"),
         pytest.param(
-            60, facts(spec=a_pool(most=50, max_step_up=9), cores=1), 6, ("max_step_up", "spawn_parallelism"), id="both"
+            60,
+            facts(spec=a_pool(most=50, max_step_up=9), cores=1),
+            6,
+            ("max", "max_step_up", "spawn_parallelism"),
+            id="both",
         ),
         pytest.param(9, facts(fleet=crashing(3.0)), 1, ("crash_loop",), id="crash-loop-waits"),
         pytest.param(9, facts(fleet=crashing(-0.1)), 2, ("crash_loop",), id="crash-loop-probes"),

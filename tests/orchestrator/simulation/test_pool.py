@@ -124,7 +124,7 @@ def test_tasks_to_come_are_seen_from_when_they_were_added_and_retries_are_not() 
     failing = World(startup_samples=(0.0,), retry_min_seconds=20.0)
     pool = a_pool(ready=[1.0, 50.0, 60.0, 90.0], added_at=[1.0, 0.0, 30.0, 0.0], failures=[1, 0, 0, 0], world=failing)
     assert pool.news_at(0.0) == 1.0
-    pool.spawn()
+    pool.spawn(1)
     run_until(pool, 20.0)
     assert (pool.delayed, pool.upcoming_seconds(45.0)) == (3, [30.0])
     run_until(pool, 45.0)
