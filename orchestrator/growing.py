@@ -28,7 +28,7 @@ def grow(scene: Scene) -> Wish | None:
         wishes.append(_finish(scene, scene.course))
     if scene.warm.kept:
         wishes.append(_warm(scene))
-    if sample.upcoming and (wish := prepare(scene)) is not None:
+    if scene.upcoming and (wish := prepare(scene)) is not None:
         wishes.append(wish)
     if current == 0 and sample.ready > scene.crew.taken_elsewhere:
         wishes.append(Wish(1, "wake", f"{sample.ready} ready and nobody to lease them"))

@@ -89,6 +89,9 @@ class ManagedPool:
             return False
         if self.suspects or sample.ready or sample.upcoming or sample.in_flight or decision.target or decision.limits:
             return False
+        expected = self.state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
+        if expected and -expected[0].age_seconds <= self.ahead_seconds(spec):
+            return False
         return not (spec.workers.min or spec.schedule or spec.finish_by or self.conditions.bounds_by)
 
 

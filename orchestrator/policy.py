@@ -98,8 +98,9 @@ def _scene(
     facts = Facts(
         sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers, learned.overload
     )
-    warm = NOBODY_WARM
+    warm, upcoming = NOBODY_WARM, sample.upcoming
     if not pace.is_start_in_time:
+        upcoming = upcoming or learned.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
         warm = learned.reserve.warm(
             paper=learned.paper.workers,
             tasks=sample.ready + sample.in_flight,
@@ -117,6 +118,7 @@ def _scene(
         len(alive) - len(idle) - len(crew.ready_in_seconds),
         None if conditions.finish_by is None else _course(facts, crew=crew, pace=pace),
         warm,
+        upcoming,
     )
 
 
@@ -194,7 +196,14 @@ def _learned(
     workers = _paper_workers(estimates, crew=crew, pace=pace, spec=spec)
     paper = state.paper.after(workers, at=at, window_seconds=restart_seconds(estimates, spec))
     overload = state.overload.after(sample.finished, at=at)
-    return PolicyState(estimates, reserve, paper, state.knee, backlogs, at, state.grown_at, overload), crew, pace
+    recurrence = state.recurrence
+    if not pace.is_start_in_time:
+        recurrence = recurrence.after(sample.arrivals, at=at, turn_seconds=turn_seconds)
+    return (
+        PolicyState(estimates, reserve, paper, state.knee, backlogs, at, state.grown_at, overload, recurrence),
+        crew,
+        pace,
+    )
 
 
 def _crew(

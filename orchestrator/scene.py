@@ -13,8 +13,10 @@ from orchestrator.fleet import Worker
 from orchestrator.guards import Facts
 from orchestrator.knee import Knee
 from orchestrator.levels import Backlogs
+from orchestrator.metrics import Waiting
 from orchestrator.overload import Overload
 from orchestrator.paper import PaperNeed
+from orchestrator.recurrence import Recurrence
 from orchestrator.reserve import NOBODY_WARM, Reserve, Warm
 from orchestrator.value import value
 
@@ -36,6 +38,7 @@ class PolicyState:
     sampled_at: Monotonic | None = None
     grown_at: tuple[Monotonic, ...] = ()
     overload: Overload = Overload()
+    recurrence: Recurrence = Recurrence()
 
     def grown(self, *, current: int, target: int, now: Monotonic) -> "PolicyState":
         """After a decision that asked for so many workers, of which some were there."""
@@ -56,7 +59,7 @@ class PolicyState:
 
 @value
 class Scene:
-    """Everything one decision looks at, counted once."""
+    """Everything one decision looks at, counted once. `upcoming`: tasks that are known, or expected, to come."""
 
     facts: Facts
     state: PolicyState
@@ -66,6 +69,7 @@ class Scene:
     busy: int
     course: Course | None = None
     warm: Warm = NOBODY_WARM
+    upcoming: tuple[Waiting, ...] = ()
 
     @property
     def tasks(self) -> int:

@@ -1,4 +1,6 @@
-"""Workers for delayed tasks that become leasable before a worker started then could be up: started ahead. Pure.
+"""Workers for tasks that become leasable before a worker started then could be up: started ahead. Pure.
+
+They are delayed tasks that the queue knows, or a burst that is expected (see `recurrence`).
 
 Where a start fits into the slo, it is time enough to start once the tasks are ready. Elsewhere a worker is started so
 that it is up when they become leasable, and not before: what it idles is paid for.
@@ -61,7 +63,7 @@ def prepare(scene: Scene) -> Wish | None:
 def fewest(scene: Scene) -> int:
     """The smallest size down to which idle workers may be let go without being wanted again for tasks to come."""
     current, spare = scene.facts.current, 0
-    if not scene.facts.sample.upcoming:
+    if not scene.upcoming:
         return 0
     too_many = len(scene.idle) + 1
     while too_many - spare > 1:
@@ -85,7 +87,7 @@ def _need(scene: Scene, crew: Crew) -> Need:
     horizon_seconds = lead_seconds(estimates, spec, facts.conditions)
     grown = facts.now - sample.at
     position, can_start = sample.ready, 0.0
-    for task in sample.upcoming:
+    for task in scene.upcoming:
         due_in = max(0.0, -task.age_seconds - grown)
         if due_in > horizon_seconds:
             break

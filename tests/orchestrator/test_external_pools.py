@@ -250,7 +250,8 @@ def test_decisions_are_the_same_as_over_processes_of_our_own(tmp_path: Path) -> 
     settings = {"spawn_parallelism": 8, "slo": 30.0}
     folder = tmp_path / "ours"
     folder.mkdir()
-    StateDir(folder).write_usage({"appetites": {"resize": {"memory_bytes": 1, "cores": 0.0, "start_seconds": None}}})  # nobody has to be tried
+    known = {"memory_bytes": 1, "cores": 0.0, "start_seconds": None}  # so that nobody has to be tried
+    StateDir(folder).write_usage({"appetites": {"resize": known}})
     ours = Scene(folder, FakeRuntime(), a_pool(**settings))
     theirs = Scene(tmp_path / "theirs", ExternalRuntime(), a_pool(runtime="external", **settings))
     told = list(starts(theirs))
