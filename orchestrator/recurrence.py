@@ -42,7 +42,7 @@ class Recurrence:
         return Recurrence(tuple([then for then, _ in known]), tuple([tasks for _, tasks in known]))
 
     def next(self, *, now: Monotonic, turn_seconds: float) -> tuple[Waiting, ...]:
-        """The next burst, as tasks younger than new; nothing where the last ones came unevenly, or it failed to come."""
+        """The next burst, as tasks younger than new; nothing where they came unevenly, or the last one did not."""
         if len(self.began_at) < _NEEDED:
             return ()
         gaps = [later - earlier for earlier, later in pairwise(self.began_at)]
