@@ -1,10 +1,7 @@
 """A supervisor whose folder and log lie on a disk that fills up: workers are looked after as before, and it says so."""
 
 import json
-import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,39 +11,13 @@ from orchestrator.runtimes import procfs
 from tests.soak.starts import Fleet
 from tests.soak.tide import POOLS
 from tests.support.eventually import eventually
-
-CHUNK = 4096
+from tests.support.small_disk import a_small_disk, fill
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("needs root, to make a small disk")
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("needs a host on which a disk may be made")
-    try:
+    with a_small_disk(tmp_path, size="1m") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Leave no byte; returns what to remove for some room."""
-    filler = disk / "filler"
-    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
-    try:
-        for size in (CHUNK, 1):
-            try:
-                while True:
-                    os.write(descriptor, b"x" * size)
-            except OSError:
-                continue
-    finally:
-        os.close(descriptor)
-    return filler
 
 
 def test_a_full_disk_costs_notes_and_no_worker(small_disk: Path) -> None:
