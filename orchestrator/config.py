@@ -115,6 +115,9 @@ class PoolSpec(Model):
         default="freeze",
         description="Whether the pool holds back where its work fails.",
     )
+    contention: Literal["off", "watch", "guard"] = Field(
+        default="off", description="Whether it is told, or tried and heeded, that fewer workers get as much done."
+    )
     max_step_up: Count | None = Field(default=None, ge=1, description="Workers added by one decision, at most.")
     spawn_parallelism: Count | None = Field(
         default=None,

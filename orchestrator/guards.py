@@ -9,10 +9,10 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
+from orchestrator.contention import Contention
 from orchestrator.decision import Conditions, Decision, Limit
 from orchestrator.estimate import Outcomes
 from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
-from orchestrator.knee import Knee
 from orchestrator.metrics import QueueSample
 from orchestrator.overload import Ceiling, Overload
 from orchestrator.room import MOST_AT_A_TIME
@@ -29,7 +29,6 @@ _LEAST_START_SECONDS: Final = 0.01  # CPU time is told in hundredths of a second
 SOON_SECONDS: Final = 0.25
 """Between two turns of a pool whose growth waits for a moment, at least."""
 _LOOKS_PER_START: Final = 8
-_STEP_IN_DOUBT: Final = 1.5
 
 
 @value
@@ -46,7 +45,7 @@ class Facts:
     conditions: Conditions
     now: Monotonic
     outcomes: Outcomes = Outcomes()
-    knee: Knee = Knee()
+    contention: Contention = Contention()
     paper: int = 0
     overload: Overload = Overload()
 
@@ -119,32 +118,14 @@ def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | N
 
 
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Not beyond the size from which on more workers get no more done; those beyond it finish and go."""
-    cap = facts.knee.cap
-    if cap is None:
-        return _while_in_doubt(target, facts)
-    most = _workers_for(cap.workers, facts.spec)
+    """Where it is asked for: not beyond a size from which on more get no more done, as was tried or is being tried."""
+    trial = facts.contention.trial
+    if trial is None or facts.spec.contention != "guard":
+        return None
+    most = _workers_for(trial.limit, facts.spec)
     if target <= most:
         return None
-    return most, Limit("contention", f"{cap.beyond} leases at a time get no more done than {cap.workers}")
-
-
-def _while_in_doubt(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """No growth while contention is suspected; for the rest of that minute by half of those who are up, at most.
-
-    What is past the knee shows soonest in a fleet that is somewhat larger; in one far larger its leases end too late.
-    """
-    current = facts.current
-    if not 0 < current < target:
-        return None
-    if facts.knee.is_suspected:
-        return current, Limit("contention", "leases last longer the more are held: growth waits for some to end")
-    if not facts.knee.is_in_doubt(facts.now):
-        return None
-    most = max(current, math.ceil(_STEP_IN_DOUBT * (current - facts.starting)))
-    if target <= most:
-        return None
-    return most, Limit("contention", "leases lasted longer the more were held: growth by half, until it is clear")
+    return most, Limit("contention", trial.told(facts.now))
 
 
 def _workers_for(leases: int, spec: PoolSpec) -> int:
@@ -268,8 +249,8 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
     idle = least_recently_used(facts.alive)
     left = [billed_for(w, spec, now=facts.now) for w in idle]
     ends_soon = sum(1 for seconds in left if not seconds)
-    cap = facts.knee.cap
-    most = spec.workers.max if cap is None else min(spec.workers.max, _workers_for(cap.workers, spec))
+    trial = facts.contention.trial if spec.contention == "guard" else None
+    most = spec.workers.max if trial is None else min(spec.workers.max, _workers_for(trial.limit, spec))
     least = min(facts.current - ends_soon, most)
     if target >= least:
         return None

@@ -29,6 +29,7 @@ class RunningLease:
     waited_seconds: float
     lease_number: int
     at_a_time: int = 0
+    tag: str | None = None
 
 
 @value
@@ -46,6 +47,7 @@ class FinishedLease:
     lease_number: int
     ended_seconds_ago: float
     at_a_time: int = 0
+    tag: str | None = None
 
 
 @value

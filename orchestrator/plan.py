@@ -70,11 +70,11 @@ def plan(
     """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
 
     Shrinking retires idle workers only. A worker that holds a lease is let finish, and gets no more, only when the pool
-    is above its upper bound, or when it is outdated and its replacement is up (or there is no room for one); it has no
-    deadline (see orchestrator/doc/adr/0017-busy-workers-are-fenced.md). Every process counts towards the upper bound
-    until it is collected, so growth waits for those that leave; but as many as `surge_workers` do not while another one
-    takes their place, or because they hang. So many places as are `reserved` are left free. A worker that hangs is
-    ended after its grace, and at once where its place is needed.
+    is above its upper bound, when a guard has found that fewer do as much, or when it is outdated and its replacement
+    is up (or there is no room for one); it has no deadline (see orchestrator/doc/adr/0017-busy-workers-are-fenced.md).
+    Every process counts towards the upper bound until it is collected, so growth waits for those that leave; but as
+    many as `surge_workers` do not while another one takes their place, or because they hang. So many places as are
+    `reserved` are left free. A worker that hangs is ended after its grace, and at once where its place is needed.
     """
     most = spec.workers.max
     if len(fleet.workers) == decision.target <= most and _is_settled(fleet, spec, now):
@@ -165,7 +165,7 @@ def _above_max(alive: tuple[Worker, ...], retire: list[Leave], *, spec: PoolSpec
     most, why = spec.workers.max, f"the pool is above its max of {spec.workers.max}"
     why_fewer = next((limit.why for limit in decision.limits if limit.guard in _FEWER_DO), "")
     if decision.target < decision.current and why_fewer:
-        most, why = min(most, max(decision.target, 1)), "fewer workers get as much done: " + why_fewer
+        most, why = min(most, max(decision.target, 1)), why_fewer
     surplus = len(alive) - len(retire) - most
     if surplus <= 0 or decision.target > most:  # at a higher target a guard holds the pool as it is
         return []

@@ -74,6 +74,9 @@ def _notes(scene: Scene, wish: Wish) -> tuple[str, ...]:
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
     if scene.warm.told:
         notes = (*notes, scene.warm.told)
+    trial = scene.state.contention.trial
+    if trial is not None and scene.facts.spec.contention == "watch":
+        notes = (*notes, f"contention: {trial.did}")
     notes = (*notes, *[words for helper in scene.crew.helpers if (words := helper.told)])
     if scene.course is None or (wish.rule == "finish_by" and scene.course.workers):
         return notes
@@ -96,7 +99,16 @@ def _scene(
         crew = replace(crew, helpers=conditions.helpers)
     outcomes, idle = learned.estimates.outcomes, least_recently_used(alive)
     facts = Facts(
-        sample, fleet, alive, spec, conditions, now, outcomes, learned.knee, learned.paper.workers, learned.overload
+        sample,
+        fleet,
+        alive,
+        spec,
+        conditions,
+        now,
+        outcomes,
+        learned.contention,
+        learned.paper.workers,
+        learned.overload,
     )
     warm, upcoming = NOBODY_WARM, sample.upcoming
     if not pace.is_start_in_time:
@@ -195,12 +207,13 @@ def _learned(
     )
     workers = _paper_workers(estimates, crew=crew, pace=pace, spec=spec)
     paper = state.paper.after(workers, at=at, window_seconds=restart_seconds(estimates, spec))
+    contention = state.contention.after(sample, spec, startup_seconds=estimates.startup.planned_seconds)
     overload = state.overload.after(sample.finished, at=at)
     recurrence = state.recurrence
     if not pace.is_start_in_time:
         recurrence = recurrence.after(sample.arrivals, at=at, turn_seconds=turn_seconds)
     return (
-        PolicyState(estimates, reserve, paper, state.knee, backlogs, at, state.grown_at, overload, recurrence),
+        PolicyState(estimates, reserve, paper, contention, backlogs, at, state.grown_at, overload, recurrence),
         crew,
         pace,
     )

@@ -39,7 +39,8 @@ def recorded(
     sample: QueueSample, fleet: Fleet, *, spec: PoolSpec, state: PolicyState, now: Monotonic, conditions: Conditions
 ) -> dict[str, object]:
     """Plain values from which `replayed` makes the same decision. `state` is what `decide` returned."""
-    inputs = Recorded(replace(sample, finished=()), fleet, state, now, conditions)
+    taught = replace(state, contention=replace(state.contention, seen={}))
+    inputs = Recorded(replace(sample, finished=()), fleet, taught, now, conditions)
     plain = {field.name: _plain(getattr(inputs, field.name)) for field in dataclasses.fields(Recorded)}
     return {"spec": spec.model_dump(mode="python", by_alias=True, exclude_defaults=True), **plain} | {
         "workers": [spec.workers.min, spec.workers.max]

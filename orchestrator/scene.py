@@ -5,13 +5,13 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
+from orchestrator.contention import Contention
 from orchestrator.deadline import Crew, Pace
 from orchestrator.decision import Rule
 from orchestrator.estimate import Estimates
 from orchestrator.finishing import Course
 from orchestrator.fleet import Worker
 from orchestrator.guards import Facts
-from orchestrator.knee import Knee
 from orchestrator.levels import Backlogs
 from orchestrator.metrics import Waiting
 from orchestrator.overload import Overload
@@ -33,7 +33,7 @@ class PolicyState:
     estimates: Estimates = Estimates()
     reserve: Reserve = Reserve()
     paper: PaperNeed = PaperNeed()
-    knee: Knee = Knee()
+    contention: Contention = Contention()
     backlogs: Backlogs = Backlogs()
     sampled_at: Monotonic | None = None
     grown_at: tuple[Monotonic, ...] = ()

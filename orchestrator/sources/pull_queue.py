@@ -146,6 +146,7 @@ class PullQueueSource:
                     waited_seconds=_ago(lease.ready_at, lease.leased_at),
                     lease_number=lease.lease_number,
                     at_a_time=held[_lease(lease)],
+                    tag=lease.tag,
                 )
                 for lease in look.live
             ),
@@ -338,6 +339,7 @@ def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> Fin
         lease_number=lease.lease_number,
         ended_seconds_ago=_ago(lease.ended_at, now),
         at_a_time=at_a_time,
+        tag=lease.tag,
     )
 
 

@@ -18,9 +18,7 @@ interface:
 - Where a guard makes busy workers leave, the outside asks those first that were spawned first; a pool asks those whose
   lease is youngest (`plan`).
 
-The scenario `meta` magnifies this: whether contention is found before or after the minute for which growth is held on a
-mere suspicion makes a fleet of 30 or of 60 past the knee, from one seed to the next (standard deviation of the cost 5 %
-and more, in both). Take 20 seeds or more of it.
+The scenario `meta` magnifies this: without a guard a burst lures the pool into contention, and it never comes back.
 """
 
 import argparse

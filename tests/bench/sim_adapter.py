@@ -248,6 +248,13 @@ class Towline:
         )
 
 
+class Guarded(Towline):
+    """The same, which tries whether fewer workers get as much done."""
+
+    name: ClassVar = "guarded"
+    settings: ClassVar = {"contention": "guard"}
+
+
 def _longest_first(o: Observation) -> list[float]:
     return sorted(o.elapsed(), reverse=True)
 

@@ -10,14 +10,16 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.decision import Decision
+from orchestrator.decision import NOTHING_SPECIAL, Decision
+from orchestrator.estimate import Outcomes
 from orchestrator.fleet import Fleet, draining, joined
+from orchestrator.guards import FAILING_SHARE, Facts, failing_work
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.overload import Overload
 from orchestrator.plan import plan
 from orchestrator.policy import PolicyState, decide
-from tests.support.fleet_builders import NOW, a_pool
+from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 Fails = Callable[[int, float], float]
 """The chance to fail of a lease that begins as one of so many, at an instant."""
@@ -242,3 +244,19 @@ def test_a_pool_whose_downstream_stands_all_is_not_held() -> None:
     world.run(seconds=900)
     assert max(decision.target for decision in world.decisions) == 6
     assert not [decision for decision in world.decisions if "failing_work" in decision.limited_by]
+
+
+def test_a_pool_whose_work_fails_does_not_grow_unless_told_to() -> None:
+    failing, fleet = Outcomes(failed=19.0, done=0.5), a_fleet_of(busy=20)
+    assert failing.failed_share > FAILING_SHARE
+    seen = Facts(a_sample(), fleet, fleet.alive, a_pool(most=100), NOTHING_SPECIAL, NOW, outcomes=failing)
+    answer = failing_work(30, seen)
+    assert answer is not None
+    assert answer[0] == 20
+    assert failing_work(30, replace(seen, spec=a_pool(most=100, on_failure="ignore"))) is None
+    assert failing_work(10, seen) is None
+
+
+def test_a_task_that_fails_again_tells_nothing_new() -> None:
+    assert Outcomes().after([ended(1, "released", number=2)] * 50).failed_share == 0.0
+    assert Outcomes().after([ended(1, "released", number=1)] * 50).failed_share == 1.0
