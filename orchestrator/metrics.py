@@ -68,7 +68,7 @@ class QueueSample:
     """One look at the work of one pool (its queue, restricted to its tags).
 
     `arrivals` counts tasks that became leasable since the sample before; `waiting` holds up to 8 positions of
-    the ready queue, the last of them being `ready` itself when anything waits; `first_seen_seconds_ago` tells,
+    the ready queue, from the oldest to `ready` itself when anything waits; `first_seen_seconds_ago` tells,
     per worker, how long ago it first asked for a lease (absent: it has not yet). `heard` tells of each worker that was
     asked about when it last asked for a lease (absent: nobody can tell). `upcoming` tells of delayed tasks that were
     never leased and become leasable soon: so many (`position`), the last few of them from then on.

@@ -57,7 +57,7 @@ def decide(
     held: Mapping[int, float] = {}
     if wish is None or wish.target <= current:
         wish, held = shrink(scene)
-    if spec.fallback != "hold" and current < spec.fallback and scene.facts.is_stale:
+    if spec.fallback != "hold" and max(current, wish.target) < spec.fallback and scene.facts.is_stale:
         wish = Wish(spec.fallback, "fallback", f"no look at the queue for {now - sample.at:.0f} s")
     target, limits = guarded(wish.target, scene.facts)
     inputs, notes = _inputs(scene), _notes(scene, wish)

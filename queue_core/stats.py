@@ -115,9 +115,10 @@ class Samples:
 
 
 def positions_of(count: int, *, points: int = 8) -> tuple[int, ...]:
-    """Up to `points` positions, from 1, evenly spread over `count` ready tasks; the last one is `count`."""
-    number = min(points, count)
-    return tuple((count * index + number - 1) // number for index in range(1, number + 1))
+    """Up to `points` positions, evenly spread over `count` ready tasks: from 1, the oldest, to `count`."""
+    if count <= points:
+        return tuple(range(1, count + 1))
+    return tuple(1 + (count - 1) * index // (points - 1) for index in range(points))
 
 
 def spread(etas: Sequence[Instant], *, ready: int, newest: Instant, points: int = 8) -> tuple[WaitingTask, ...]:

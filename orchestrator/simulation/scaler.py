@@ -237,7 +237,7 @@ class PolicyScaler:
 
 @lru_cache(maxsize=1_000)
 def _positions(ready: int) -> Sequence[int]:
-    """All positions of a short ready queue, and as many of a longer one as are told, the last among them."""
+    """All positions of a short ready queue, and as many of a longer one as are told, the first and last among them."""
     if ready <= POSITIONS:
         return range(1, ready + 1)
-    return [(ready * point + POSITIONS - 1) // POSITIONS for point in range(1, POSITIONS + 1)]
+    return [1 + (ready - 1) * point // (POSITIONS - 1) for point in range(POSITIONS)]

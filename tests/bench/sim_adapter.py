@@ -234,7 +234,7 @@ class Towline:
             for lease in self.seen.ended
         ]
         points = min(POSITIONS, o.ready)
-        positions = [(o.ready * j + points - 1) // points for j in range(1, points + 1)]
+        positions = [1 + (o.ready - 1) * point // max(1, points - 1) for point in range(points)]
         return QueueSample(
             at=now,
             ready=o.ready,

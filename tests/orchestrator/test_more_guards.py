@@ -163,6 +163,13 @@ def test_without_a_look_at_the_queue_a_pool_grows_to_its_fallback() -> None:
     assert held.target == 1
 
 
+def test_the_fallback_takes_nothing_from_what_is_wanted() -> None:
+    spec, late = a_pool(fallback=2), a_sample(at=NOW - 60, ages=[90.0] * 6)
+    decision, _ = decide(late, fleet=a_fleet_of(), spec=spec, state=PolicyState(), now=NOW)
+    assert (decision.target, decision.unguarded) == (2, 6)
+    assert decision.limited_by == ("spawn_parallelism", "stale_sample")
+
+
 def heard(target: int, seen: Facts) -> int:
     """The target after each guard was asked."""
     for guard in GUARDS:

@@ -77,7 +77,7 @@ def test_statistics_and_pages_are_those_of_one_queue(store: Store) -> None:
         ("a", 8),
         ("b", 8),
     ]
-    assert [each.position for each in waiting] == [3, 5, 7, 9, 12, 14, 16, 18]
+    assert [each.position for each in waiting] == [1, 3, 5, 8, 10, 13, 15, 18]
     assert waiting[-1].ready_at == at(19)
     assert {each.name for each in live} == {task.shown_name for task in shown if task.state is TaskState.LEASED}
     assert len({task.id for task in shown}) == 20

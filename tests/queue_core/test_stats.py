@@ -8,16 +8,23 @@ from queue_core.stats import coming, positions_of, rate_per_second, spread
 
 @pytest.mark.parametrize(
     ("count", "positions"),
-    [(0, ()), (1, (1,)), (3, (1, 2, 3)), (8, (1, 2, 3, 4, 5, 6, 7, 8)), (80, (10, 20, 30, 40, 50, 60, 70, 80))],
+    [
+        (0, ()),
+        (1, (1,)),
+        (3, (1, 2, 3)),
+        (8, (1, 2, 3, 4, 5, 6, 7, 8)),
+        (9, (1, 2, 3, 4, 5, 6, 7, 9)),
+        (80, (1, 12, 23, 34, 46, 57, 68, 80)),
+    ],
 )
-def test_positions_are_even_and_end_with_the_last(count: int, positions: tuple[int, ...]) -> None:
+def test_positions_are_even_from_the_first_to_the_last(count: int, positions: tuple[int, ...]) -> None:
     assert positions_of(count) == positions
 
 
 def test_positions_beyond_the_head_lie_between_it_and_the_newest() -> None:
     head = [Instant(eta) for eta in range(1000)]
     waiting = spread(head, ready=8000, newest=Instant(7999))
-    assert [(point.position, point.ready_at) for point in waiting][:2] == [(1000, 999), (2000, 1999)]
+    assert [(point.position, point.ready_at) for point in waiting][:3] == [(1, 0), (1143, 1142), (2286, 2285)]
     assert waiting[-1].ready_at == 7999
 
 

@@ -179,7 +179,7 @@ def test_waiting_times_are_read_at_a_few_positions(store: Store) -> None:
         waiting = transaction.waiting(QUEUE, ANY, now=at(30))
         of_a = transaction.waiting(QUEUE, TagFilter.of("a"), now=at(30))
     assert len(waiting) == 8
-    assert (waiting[0].ready_at, waiting[-1].position, waiting[-1].ready_at) == (at(2), 20, at(19))
+    assert (waiting[0].ready_at, waiting[-1].position, waiting[-1].ready_at) == (at(0), 20, at(19))
     assert of_a[-1].position == 10
 
 

@@ -163,7 +163,7 @@ end
 local function at_positions(set, ready)
   local points, parts = min(POINTS, ready), {}
   for index = 1, points do
-    local position = floor((ready * index + points - 1) / points)
+    local position = 1 + floor((ready - 1) * (index - 1) / max(1, points - 1))
     local rank = text_of(position - 1)
     parts[index] = pack('>I8I8', position, tonumber(call('ZRANGE', set, rank, rank, 'WITHSCORES')[2]))
   end

@@ -1,0 +1,60 @@
+"""A pool in random worlds beside its peers: in which of them does it do far worse than one of them?
+
+    python3 -m tests.bench.worlds FIRST LAST      # worlds FIRST to LAST - 1, a line each, and what they come to
+
+A line tells of the pool and of each peer: late %, the longest wait in slos, cost over that of hindsight. `!` marks
+worlds with a regret (see `Judged.regrets`).
+"""
+
+import argparse
+import math
+from collections.abc import Iterable, Sequence
+
+from tests.support.worlds import Judged, a_world, judged
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    listed = list(numbers)
+    return math.fsum(listed) / len(listed)
+
+
+def _geometric(numbers: Iterable[float]) -> float:
+    return math.exp(_mean(math.log(number) for number in numbers))
+
+
+def summary(found: Sequence[Judged]) -> str:
+    """What some worlds come to, in a few lines."""
+    marked = [one for one in found if one.regrets]
+    late, best_late = (
+        _mean(one.pool.late_share for one in found),
+        _mean(one.best_late_share for one in found),
+    )
+    worst = _geometric(max(1.0, one.pool.worst_over_slo) for one in found)
+    best_worst = _geometric(max(1.0, one.best_worst_over_slo) for one in found)
+    cost, least_cost = _geometric(one.cost for one in found), _geometric(one.least_cost for one in found)
+    return "\n".join(
+        (
+            f"{len(found)} worlds, {len(marked)} marked ({len(marked) / len(found):.1%})",
+            f"late, mean: {late:.2%} (best peer of each {best_late:.2%})",
+            f"worst wait / slo, 1 at least, geometric mean: {worst:.2f} (best peer of each {best_worst:.2f})",
+            f"cost, geometric mean: {cost:.2f} (cheapest peer that is no later {least_cost:.2f})",
+        )
+    )
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.bench.worlds", description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    given = parser.parse_args()
+    found = []
+    for number in range(given.first, given.last):
+        found.append(judged(a_world(number)))
+        print(found[-1].line, flush=True)
+    if found:
+        print(summary(found))
+
+
+if __name__ == "__main__":
+    main()
