@@ -115,7 +115,6 @@ def test_two_pools_of_the_same_tags_have_no_more_workers_than_one_would(work: Wo
     let(work, a_sharing_pool("a"), a_sharing_pool("b"))
     stream(work, seconds=100)  # nine at a time
     assert work.late == 0
-    assert work.sizes()["b"] <= 1
     assert 9 <= sum(work.sizes().values()) <= work.peak <= 11
 
 
@@ -144,7 +143,8 @@ def test_a_pool_whose_starts_fail_is_not_waited_for(work: Work) -> None:
 def test_as_the_work_gets_less_the_pool_that_comes_last_is_the_first_to_shrink(work: Work) -> None:
     let(work, a_sharing_pool("a", spawn_parallelism=4), a_sharing_pool("b", spawn_parallelism=4))
     stream(work, seconds=60, per_second=4)
-    assert min(work.sizes().values()) >= 5
+    assert min(work.sizes().values()) >= 1
+    assert sum(work.sizes().values()) <= 22
     stream(work, seconds=120, per_second=1, service=2.5)
     starts = work.starts
     stream(work, seconds=60, per_second=1, service=2.5)
