@@ -74,7 +74,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Moment:
-    """One decision: what it was made from, and what came of it. `oldest_seconds` is of the queue itself."""
+    """One decision, and what it was made from. `oldest_seconds` is of the queue when it was looked at."""
 
     sample: QueueSample
     fleet: Fleet
@@ -127,6 +127,7 @@ class _Scene:
     story: Story
     now: float = NOW
     worked_at: float = NOW
+    oldest_since: float = NOW
     ready: list[tuple[float, int]] = field(default_factory=list)
     delayed: list[tuple[float, int]] = field(default_factory=list)
     leases: list[_Lease] = field(default_factory=list)
@@ -148,8 +149,8 @@ class _Scene:
         decision, self.state = decide(self.sample, fleet=fleet, spec=spec, state=before, now=now, conditions=conditions)
         todo = plan(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
         self._follow(todo, step.follow, spec)
-        oldest = self.now - min((since for since, _ in self.ready), default=self.now)
-        return Moment(self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest)
+        oldest_seconds = self.now - self.oldest_since if self.sample.ready else 0.0
+        return Moment(self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds)
 
     # -- the queue ------------------------------------------------------------------------------------------------
 
@@ -160,6 +161,7 @@ class _Scene:
         finished += self._ended(step)
         self.worked_at = self.now
         self.sample = self._sample(step, finished)
+        self.oldest_since = min((since for since, _ in self.ready), default=self.now)
         self.arrivals = 0
         self.fleet = observe(self.fleet, self.sample)
         held = {lease.worker for lease in self.leases}
