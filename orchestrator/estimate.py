@@ -21,7 +21,6 @@ _START_MARGIN: Final = 1.25
 _MEMORY_SECONDS: Final = (20.0, 120.0)
 _KEEP_OUTCOME: Final = 0.95
 _OUTCOMES_NEEDED: Final = 10.0
-_KEEP_LATE: Final = 0.5 ** (1 / 2000)
 _SLACK_GAIN: Final = 0.02
 _MIN_SLACK: Final = 0.5
 _MAX_SLACK: Final = 0.95
@@ -119,14 +118,13 @@ class Estimates:
 
     `arrival_rate` is a moving average of tasks that become leasable per second; `slack` the share of the slo that is
     planned with, in [0.5, 0.95], learned so that as many are late as may be (on the recorded suite 1.5 % cheaper than a
-    fixed 0.8); `late_share` that of the last few thousand leases which began later than the slo.
+    fixed 0.8).
     """
 
     service: Service = Service()
     startup: Startup = Startup()
     arrival_rate: float = 0.0
     slack: float = 0.8
-    late_share: float = 0.0
     gaps: Gaps = Gaps()
     outcomes: Outcomes = Outcomes()
 
@@ -146,7 +144,6 @@ class Estimates:
             "startup": asdict(self.startup),
             "arrival_rate": self.arrival_rate,
             "slack": self.slack,
-            "late_share": self.late_share,
             "gaps": self.gaps.to_json(),
         }
 
@@ -161,7 +158,6 @@ class Estimates:
             startup=_startup(_numbers(data.get("startup"), Startup)),
             arrival_rate=_number(data.get("arrival_rate"), "arrival_rate"),
             slack=_within(_MIN_SLACK, slack, _MAX_SLACK),
-            late_share=min(1.0, _number(data.get("late_share", 0.0), "late_share")),
             gaps=Gaps.from_json(data.get("gaps")),
         )
 
@@ -238,15 +234,11 @@ def learn(
     memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
     keep = math.exp(-elapsed_seconds / memory_seconds)
     slack = known.slack + _SLACK_GAIN * (spec.eps * begun - late)
-    late_share = known.late_share
-    if begun:
-        late_share += (1.0 - _KEEP_LATE**begun) * (late / begun - late_share)
     return Estimates(
         known.service.after(held_seconds),
         startup,
         keep * known.arrival_rate + (1.0 - keep) * sample.arrivals / elapsed_seconds,
         _within(_MIN_SLACK, slack, _MAX_SLACK),
-        late_share,
         known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
         known.outcomes.after(sample.finished) if held_seconds else known.outcomes,
     )

@@ -1,7 +1,7 @@
 """How large a fleet the slo really needed: the backlog that each smaller fleet would have had by now. Pure.
 
-A worker that was used was not therefore needed: without it the task might have waited, within its slo, for another. On the
-recorded suite this saves 6 % beside levels that count as needed when they are used.
+A worker that was used was not therefore needed: without it the task might have waited, within its slo, for another.
+On the recorded suite this saves 6 % beside levels that count as needed when they are used.
 """
 
 import math
