@@ -49,10 +49,13 @@ class Service:
         )
 
     def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
-        """Mean time a task is held, with one lease of 2 s as the prior.
+        """Mean time a task is held, with one lease of 2 s as the prior; `running_seconds` is how long each runs already.
 
-        Leases still running beyond the mean count before they end: `running_seconds` is how long each has run.
+        Leases still running beyond the mean count before they end. Until one has ended the oldest is all that is known:
+        a task takes as long as that at least.
         """
+        if not self.count:
+            return max(_PRIOR_SERVICE_SECONDS, max(running_seconds, default=0.0))
         known = self.count + 1.0
         settled = (self.seconds + _PRIOR_SERVICE_SECONDS) / known
         mean_seconds = settled + math.fsum([s - settled for s in running_seconds if s > settled]) / known
