@@ -49,7 +49,7 @@ class Service:
         )
 
     def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
-        """Mean time a task is held, with one lease of 2 s as the prior; `running_seconds` is how long each runs already.
+        """Mean time a task is held, with one lease of 2 s as the prior; `running_seconds` is how long each has run.
 
         Leases still running beyond the mean count before they end. Until one has ended the oldest is all that is known:
         a task takes as long as that at least.
