@@ -21,7 +21,7 @@ T = TypeVar("T")
 SLOW_SYNC_SECONDS = 0.002
 """A disk slower than this is waited for in a thread. A faster one is not worth the two hops: the loop would find
 more requests after them, but answers each of them later."""
-INSTANT_SYNC_SECONDS = 0.000_02
+INSTANT_SYNC_SECONDS = 0.000_04
 """A sync that takes less (a relaxed store, or memory) is not worth sharing."""
 MAX_TURNS_PER_SYNC = 4
 """Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""

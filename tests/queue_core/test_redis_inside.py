@@ -104,9 +104,9 @@ def test_waiting_times_of_several_tags_are_those_of_one_line(store: RedisStore) 
     with store.read() as transaction:
         waiting = transaction.waiting(QUEUE, ANY, now=at(30))
         tagged = transaction.waiting(QUEUE, TagFilter.of("a", "b"), now=at(30))
-    assert [(each.position, each.ready_at) for each in waiting][:2] == [(3, at(2)), (5, at(4))]
+    assert [(each.position, each.ready_at) for each in waiting][:2] == [(1, at(0)), (3, at(2))]
     assert waiting[-1].ready_at == at(20)
-    assert [each.position for each in tagged] == [2, 3, 5, 6, 8, 9, 11, 12]
+    assert [each.position for each in tagged] == [1, 2, 4, 5, 7, 8, 10, 12]
     assert tagged[-1].ready_at == at(20)
 
 
