@@ -28,7 +28,7 @@ UP_SECONDS: Final = 15.0
 STALLED_SECONDS: Final = 60.0
 """How long after its time the demo waits for the next task to finish, or worker to leave, until it gives up."""
 KILL_ATTEMPTS: Final = 5
-RESTART_SECONDS: Final = 5.0
+RESTART_SECONDS: Final = 2.0
 """How long a killed worker's tasks may take to start again before that is a finding."""
 
 
