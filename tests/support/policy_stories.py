@@ -89,8 +89,10 @@ class Moment:
 
     @property
     def is_late(self) -> bool:
-        """Whether a task has waited longer than the slo that could be leased."""
-        return not self.sample.paused and self.oldest_seconds > self.spec.slo + 1e-6
+        """Whether a task has waited longer than the slo that could be leased, by a pool that is not shut."""
+        if self.sample.paused or not self.spec.workers.max:
+            return False
+        return self.oldest_seconds > self.spec.slo + 1e-6
 
     @property
     def tasks(self) -> int:
