@@ -17,7 +17,7 @@ _LEARN: Final = 0.3
 
 @value
 class _Measured:
-    """What a worker has used so far, as of an instant at which it was busy or not."""
+    """A worker had used so much at an instant, at which it was busy or not."""
 
     at: Monotonic
     used: Usage
@@ -33,7 +33,7 @@ class _Sum:
 
     @property
     def cores(self) -> float | None:
-        """What one of them wanted; None where too little was measured to tell."""
+        """Cores that one of them wanted; it is None where too little was measured."""
         return self.core_seconds / self.seconds if self.seconds >= MEASURED_SECONDS else None
 
 
@@ -46,7 +46,7 @@ class Appetites:
         self._sums: dict[str, _Sum] = {}
 
     def of(self, pool: str) -> Appetite:
-        """What is known of the pool; else the mean of all, with no word on CPU while busy; else a guess."""
+        """The pool's own if it is known; else it has the mean memory of all and no CPU while busy, or is a guess."""
         known = self._known.get(pool)
         if known is not None:
             return known

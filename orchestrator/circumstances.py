@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 KEEP_SECONDS: Final = 60.0
 UNTOLD_SECONDS: Final = 3.0
-"""Of a worker that is busy for so long, and of which no measurement tells, none will."""
+"""A worker that is busy for so long without having been measured will not be measured at all."""
 
 _MEASURED: Final = frozenset({"process", "docker"})
 _AT_ONCE: Final = Monotonic(float("-inf"))

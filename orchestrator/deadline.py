@@ -55,6 +55,10 @@ class Crew:
             [min(helper.most, helper.share * helper.crew.slots_later(within_seconds)) for helper in self.helpers]
         )
 
+    def free_slots(self, within_seconds: float) -> float:
+        """Slots that are free by then if no lease ends until then."""
+        return self.slots_up(within_seconds) - self.busy_slots
+
     @property
     def busy_slots(self) -> float:
         """Slots that hold a lease."""
@@ -176,7 +180,7 @@ def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Nee
             continue  # as many can begin in less time
         is_guess = not crew.is_known and within < at_stake_seconds
         planned = within
-        can_start = crew.slots_up(within) - crew.busy_slots if is_guess else crew.can_start(within)
+        can_start = crew.free_slots(within) if is_guess else crew.can_start(within)
         is_late = within < startup_seconds
         missing = task.position - can_start - (crew.slots_later(within) if is_late else 0.0)
         if missing <= _ROUNDING:

@@ -20,7 +20,6 @@ from orchestrator.growing import grow, told
 from orchestrator.guards import Facts, guarded
 from orchestrator.metrics import QueueSample
 from orchestrator.paper import slots_needed
-from orchestrator.reserve import NOBODY_WARM
 from orchestrator.scene import PolicyState, Scene, Wish, restart_seconds
 from orchestrator.shrinking import shrink
 
@@ -110,17 +109,17 @@ def _scene(
         learned.paper.workers,
         learned.overload,
     )
-    warm, upcoming = NOBODY_WARM, sample.upcoming
+    warm = learned.reserve.warm(
+        paper=learned.paper.workers,
+        tasks=sample.ready + sample.in_flight,
+        in_flight=sample.in_flight,
+        rate=learned.estimates.arrival_rate,
+        crew=crew,
+        pace=pace,
+    )
+    upcoming = sample.upcoming
     if not pace.is_start_in_time:
         upcoming = upcoming or learned.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
-        warm = learned.reserve.warm(
-            paper=learned.paper.workers,
-            tasks=sample.ready + sample.in_flight,
-            in_flight=sample.in_flight,
-            rate=learned.estimates.arrival_rate,
-            crew=crew,
-            pace=pace,
-        )
     return Scene(
         facts,
         learned,

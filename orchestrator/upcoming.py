@@ -114,7 +114,7 @@ def _can_start(crew: Crew, before: int, due_in: float, within: float, *, is_know
     Nobody works ahead: a slot that has nothing to do until then begins one task then, and what it can do after it.
     """
     if not is_known:
-        return crew.slots_up(within) - crew.busy_slots
+        return crew.free_slots(within)
     up, spare = crew.slots_up(due_in), crew.can_start(due_in) - before
     if spare <= 0.0:
         return crew.can_start(within)

@@ -156,7 +156,7 @@ def world_of(chosen: Sequence[Chosen], *, startup: str | None, cores: int | None
 
 
 def real_of(waits: Sequence[float], *, slo: float) -> dict[str, float]:
-    """What a recorded run came to, under the names that a simulated one has; `waits` are in order, at least one."""
+    """The figures of a recorded run have the names of a simulated one's; `waits` are in order, at least one."""
     late = sum(1 for seconds in waits if seconds > slo)
     p99 = quantile(waits, 0.99)
     return {

@@ -281,7 +281,7 @@ def _supervisor(project: Project) -> Iterator[Finding]:
 
 
 def _pools(snapshot: Json) -> Iterator[Finding]:
-    """What the supervisor says is wrong with its pools; a pool that starts no worker needs somebody."""
+    """The findings list what the supervisor says is wrong with its pools; a pool that starts no worker is a failure."""
     concerns = concerns_in(snapshot)
     for concern in concerns:
         fix = f"`towline why {concern['pool']}` tells what decides its size"

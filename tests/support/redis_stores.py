@@ -12,7 +12,7 @@ from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.line import Answer, Cell
 from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.redis.topology import Key
-from queue_core.stores.redis.working import _REQUEST as REQUEST
+from queue_core.stores.redis.working import REQUEST
 from queue_core.task import ANY, Lease, TagFilter
 from tests.support.stores import new_url
 from tests.support.task_builders import QUEUE, a_queue, lease

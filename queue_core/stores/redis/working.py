@@ -23,7 +23,7 @@ from queue_core.task import Lease
 from queue_core.verb_values import handed_over
 
 _UNSETTLED, _REFUSED = 2, 4
-_REQUEST = Struct(">QqdHBIIB")
+REQUEST = Struct(">QqdHBIIB")
 _DELAYED = Struct(">QQQqd")
 _HEAD = Struct(">QH")
 _RELEASE = Struct(">qdBH")
@@ -153,7 +153,7 @@ def _request(request: LeaseRequest, now: Instant) -> list[Cell]:
     room = request.room
     bounds = (0, 0, 0) if room is None else (max(1, room.total_bytes), room.each_bytes, room.least)
     return [
-        _REQUEST.pack(now, _microseconds(request.seconds), request.seconds or 0.0, request.count, kind, *bounds),
+        REQUEST.pack(now, _microseconds(request.seconds), request.seconds or 0.0, request.count, kind, *bounds),
         request.worker,
         *tags,
     ]
