@@ -1,13 +1,13 @@
 """What a process remembers of an SQLite file between its transactions, while another process writes it."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
 import pytest
 
-from queue_core.store import Deletion, Granted, LeaseRequest, Store
+from queue_core.store import ClientCall, Deletion, Granted, LeaseRequest, Store
 from queue_core.stores.sqlite import supervision
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, Lease, NewTask
@@ -130,3 +130,31 @@ def test_a_limit_that_another_process_set_is_kept_to(store: Store, other: Store,
     add(store, NewTask(b"alone"))
     with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
         assert connection.execute("SELECT count(*) FROM arrivals").fetchall() == [(1,)]
+
+
+def call_of(store: Store, session: str, number: int) -> bool:
+    """Make a client's call, sent for the first time as far as it says; whether it took effect."""
+    with store.begin() as transaction:
+        call = ClientCall(session, number)
+        if transaction.answer_of(call, now=at(0)) is not None:
+            return False
+        transaction.note_answer(call, b"true", now=at(0))
+        return True
+
+
+def test_calls_of_others_are_learned_once_and_its_own_never(store: SqliteStore, other: SqliteStore) -> None:
+    learned: list[int] = []
+    connection = store._writer
+    for number in range(1, 4):
+        assert call_of(store, "mine", number)
+        assert call_of(other, "theirs", number)
+        assert not call_of(store, "theirs", number)
+        last = connection.execute("SELECT max(id) FROM answers").fetchone()
+        assert last is not None
+        learned.append(last[0] - store._known.answers_read)
+    assert learned == [0, 0, 0]
+    with suppress(ZeroDivisionError), store.begin() as transaction:
+        transaction.note_answer(ClientCall("mine", 9), b"true", now=at(0))
+        raise ZeroDivisionError
+    assert call_of(other, "mine", 9)
+    assert not call_of(store, "mine", 9)

@@ -1,6 +1,7 @@
 """What every store must do for a client's call that may be sent again: it takes effect once, and is answered alike."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -72,6 +73,38 @@ def test_a_straggler_that_comes_after_its_repeat_adds_nothing(store: Store) -> N
     except StoreUnavailableError:
         assert store.unit == "transaction"  # which went with it
     assert stats(store).added_total == 1
+
+
+def test_a_straggler_that_reaches_another_process_after_its_repeat_adds_nothing(store: Store) -> None:
+    """As when a server was frozen with a request unread: its client has given it up, and asked another."""
+    if store.url == "memory:":
+        pytest.skip("a memory: store lives in one process")
+    other = opened_again(store)
+    try:
+        add(other, ClientCall("before", 1), NewTask(b"x"))  # so that it has looked at the store before
+        (first,) = add(store, AGAIN, NewTask(b"x"))
+        with suppress(StoreUnavailableError):  # a store may refuse it, as nobody waits for its answer any more
+            assert add(other, FIRST, NewTask(b"x")) == [first]
+        assert stats(store).added_total == 2
+        with suppress(StoreUnavailableError, OutcomeUnknownError):
+            add(other, ClientCall("before", 1), NewTask(b"x"))
+        assert stats(store).added_total == 2
+    finally:
+        other.close()
+
+
+def test_a_straggler_that_reaches_a_process_started_after_its_repeat_adds_nothing(store: Store) -> None:
+    """As when it waited in the socket that a service manager hands on to the next server."""
+    if store.url == "memory:":
+        pytest.skip("a memory: store lives in one process")
+    (first,) = add(store, AGAIN, NewTask(b"x"))
+    other = opened_again(store)
+    try:
+        with suppress(StoreUnavailableError):
+            assert add(other, FIRST, NewTask(b"x")) == [first]
+        assert stats(store).added_total == 1
+    finally:
+        other.close()
 
 
 def test_a_call_that_comes_after_a_later_one_of_its_session_is_in_doubt(store: Store) -> None:

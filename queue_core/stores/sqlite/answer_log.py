@@ -3,7 +3,8 @@
 A row is read only when a call is repeated, so it is found by a search from the newest on, and costs no index.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 from queue_core.clock import Instant
 from queue_core.stores.sqlite.driver import Connection, Cursor
@@ -15,12 +16,23 @@ TRIM_EVERY = 512
 _INSERT = "INSERT INTO answers (kept_at, kept) VALUES (?, ?)"
 _TRIM = "DELETE FROM answers WHERE id <= (SELECT max(id) FROM answers) - ?"
 _OLDEST = "SELECT id, kept_at FROM answers ORDER BY id LIMIT 1"
+_AFTER = "SELECT id, kept FROM answers WHERE id > ? ORDER BY id"
 _FIND = "SELECT kept FROM answers WHERE instr(kept, ?) ORDER BY id DESC LIMIT 1"
 
 
+_CALL = re.compile(r"\n([^/\n]+)/([0-9]+)/")
+
+
 def write_answers(cursor: Cursor, answers: Mapping[str, str], *, now: Instant) -> None:
-    """Write the answers of one transaction, by session; now and then forget those beyond the number kept."""
+    """Write the answers of one transaction, by session."""
     cursor.execute(_INSERT, (now, "\n".join(["", *answers.values(), ""])))
+
+
+def answers_after(cursor: Cursor, row_id: int) -> Iterator[tuple[int, str, int]]:
+    """Yield row, session and number of each call whose answer was kept after row `row_id`, in order."""
+    for found_id, kept in cursor.execute(_AFTER, (row_id,)).fetchall():
+        for session, number in _CALL.findall(kept):
+            yield found_id, session, int(number)
 
 
 def trim_answers(cursor: Cursor) -> None:

@@ -73,6 +73,8 @@ class Known:
         self.examined = 0
         self.examined_session = ""
         self.calls: dict[str, int] = {}  # the last call of each session that was answered here
+        self.answers_read = 0  # the last row of `answers` that `calls` tells of
+        self.answers_are_read = False  # up to now: no other process has committed since
         self.kept_answers = 0
 
     def forget(self) -> None:
@@ -138,6 +140,7 @@ class Step:
         """Read what another process may have changed."""
         known = self.known
         known.ahead.is_shared = True
+        known.answers_are_read = False
         row = self.connection.execute(_LOOK).fetchone()
         assert row is not None, "the migration wrote it"
         revision, known.counted_id, last_arrival, known.swapped, known.swapped_until = row
@@ -309,6 +312,8 @@ class Step:
     def committed(self, *, seen: int) -> None:
         """Keep what the file holds now, for the next transaction; `seen` is the library's number for it."""
         self.known.seen = seen
+        if self.answers and self.known.answers_are_read:
+            self.known.answers_read += 1  # one row for those of a transaction
         self.known.swapped = self.swapped
         self.known.swapped_until = self.swapped_until
 
