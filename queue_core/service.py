@@ -15,7 +15,7 @@ from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, Store
 from queue_core.events import EventLog, Lifecycle, NullLog
 from queue_core.notes import Notes
 from queue_core.storage_guard import StorageGuard
-from queue_core.store import Meanwhile, Store, Ticket, Transaction, Unit
+from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
 from queue_core.verbs import Turn
 
@@ -129,9 +129,9 @@ class QueueService:
             self._sleep(pause_seconds * (0.5 + self._jitter() / 2))
         return call()
 
-    def sync(self, batch: Batch[T], *, meanwhile: Meanwhile | None = None) -> None:
-        """Return when the batch survives a power cut, or at once, in a relaxed store. `meanwhile`: see `Store.sync`."""
-        self.store.sync(batch.ticket, meanwhile=meanwhile)
+    def sync(self, batch: Batch[T]) -> None:
+        """Return when the batch survives a power cut, or at once, in a relaxed store."""
+        self.store.sync(batch.ticket)
 
     def publish(self, batch: Batch[T]) -> None:
         """Tell of a synced batch: events to the log, wake-ups to those who wait."""

@@ -6,9 +6,9 @@ No driver type crosses this line. A verb takes `now`, read from the store's own 
 it writes anything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NewType, Protocol, runtime_checkable
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
@@ -44,7 +44,6 @@ __all__ = [
     "Granted",
     "HeldName",
     "LeaseRequest",
-    "Meanwhile",
     "Page",
     "Release",
     "Renewal",
@@ -61,8 +60,6 @@ __all__ = [
 
 Ticket = NewType("Ticket", int)
 """Names a committed transaction; `sync(ticket)` returns when it and all before it are durable."""
-Meanwhile: TypeAlias = Callable[[], None]
-"""What may be done while a disk is at work."""
 
 
 class Transaction(Protocol):
@@ -364,12 +361,8 @@ class Store(Protocol):
     def ticket(self) -> Ticket:
         """Names the last transaction this store object committed."""
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
-        """Return when that transaction is durable; several callers share one sync. Raises `StoreUnavailableError`.
-
-        Args:
-            meanwhile: called while the disk writes, before anything is durable; not at all where none is waited for.
-        """
+    def sync(self, ticket: Ticket) -> None:
+        """Return when that transaction is durable; several callers share one sync. Raises `StoreUnavailableError`."""
 
     def check_room(self) -> None:
         """Raise `StoreFullError` while there is no room for adds, as far as that is known; costs next to nothing."""

@@ -1,7 +1,6 @@
 """One server's parts put together: the store's service behind turns, waiting leases, events and a gate."""
 
 import asyncio
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -23,7 +22,6 @@ from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
 from queue_core.server.remote_turns import RemoteTurns
-from queue_core.server.returning import MAX_RETURNING, Returning
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
 from queue_core.server.watching import Watcher
@@ -54,12 +52,10 @@ class ServerCore:
         self.run = secrets.token_hex(6)
         self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
         self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
-        # With one processor no caller on this host gets any further while it is looked for.
-        self.returning = Returning(most=MAX_RETURNING if len(os.sched_getaffinity(0)) > 1 else 0)
         self.turns: Turns = (
             RemoteTurns(self.service, after_turn=self._after_turn)
             if store.is_remote
-            else LoopTurns(self.service, after_turn=self._after_turn, returning=self.returning)
+            else LoopTurns(self.service, after_turn=self._after_turn)
         )
         self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
         self.erasures = Erasures(self.service, options)

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 from queue_core.building import builder
 from queue_core.errors import StoreError
-from queue_core.server.turns import Done, Prepare, sync
+from queue_core.server.turns import Done, sync
 from queue_core.service import Batch, QueueService, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A step, and who is told of its outcome; before, it is made ready by `prepare`."""
+    """A step, and who is told of its outcome."""
 
     step: Step[object]
     done: Done
-    prepare: Prepare | None = None
 
 
 new_entry = builder(Entry)
@@ -26,11 +25,10 @@ new_entry = builder(Entry)
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A transaction on its way to the disk: for so many callers, and for others who go with it."""
+    """A transaction on its way to the disk."""
 
     entries: Sequence[Entry]
     batch: Batch[object]
-    callers: int
 
 
 class Disk:

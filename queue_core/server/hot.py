@@ -3,7 +3,7 @@
 Both doors lead here: the ASGI application (`app.py`) and the protocol's short way (`protocol.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -17,7 +17,6 @@ from queue_core.http_api.values import Json, added_json, lease_json, list_json
 from queue_core.limits import check_wait_seconds
 from queue_core.pull_queue import lease_lost
 from queue_core.server import events, wire
-from queue_core.server.asked import Asked, exchange_of, lease_of
 from queue_core.server.auth import Gate, Headers
 from queue_core.server.idempotency import HEADER, OnceStep, client_call
 from queue_core.server.json_keys import check_keys
@@ -26,7 +25,7 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
 from queue_core.service import Step
-from queue_core.store import Added, ClientCall, Renewed, Room, Unit
+from queue_core.store import Added, ClientCall, Deletion, Renewed, Room, Unit
 from queue_core.task import NewTask
 from queue_core.verb_values import handed_over
 from queue_core.verbs import Turn
@@ -35,8 +34,6 @@ JSON = b"application/json"
 ROOM = Room(8 << 20, each_bytes=512)
 """Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
 of this."""
-MAX_PREPARED_LEASES = 8
-"""Of more than these an answer takes longer to make than the disk does, and is not to keep it waiting."""
 
 T = TypeVar("T")
 
@@ -172,12 +169,16 @@ class HotVerbs:
         self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: Request) -> LeaseCall:
-        return self._begin(request, lease_of(request.body))
+        asked = wire.LeaseRequest.model_validate_json(request.body)
+        check_keys(request.body, asked.keys(), colons=asked.worker.count(":"))
+        return self._begin(request, asked, ())
 
     def _exchange(self, request: Request) -> LeaseCall:
-        return self._begin(request, exchange_of(request.body))
+        asked = wire.ExchangeRequest.model_validate_json(request.body)
+        check_keys(request.body, asked.keys(), colons=asked.worker.count(":"))
+        return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
 
-    def _begin(self, request: Request, asked: Asked) -> LeaseCall:
+    def _begin(self, request: Request, asked: wire.LeaseRequest, deletions: Sequence[Deletion]) -> LeaseCall:
         check_wait_seconds(asked.wait_seconds)
         if asked.wait_seconds and self._waiting.is_full:
             raise refusal(
@@ -187,19 +188,26 @@ class HotVerbs:
                 headers=((b"retry-after", b"1"),),
             )
 
-        answering = _Answering(request)
+        def answer(outcome: LeaseAnswer | Exception) -> None:
+            if not isinstance(outcome, LeaseAnswer):
+                request.reply(reply_of(outcome))
+                return
+            body: Json = {"leases": [lease_json(lease) for lease in outcome.granted.leases]}
+            if request.verb == "exchange":
+                body["lost"] = outcome.lost
+            request.reply(new_reply(200, to_json(body)))
+
         call = LeaseCall(
             request.queue,
             asked.count,
             asked.seconds,
-            asked.tags,
+            asked.filter(),
             asked.worker,
             asked.wait_seconds,
             asked.worker or request.caller,
-            asked.deletions,
-            answering,
+            deletions,
+            answer,
             request.is_gone,
-            answering.prepare,
             size_bytes=len(request.body),
             client_call=request.call,
             room=ROOM,
@@ -209,7 +217,7 @@ class HotVerbs:
 
     def _renew(self, request: Request) -> None:
         asked = wire.RenewRequest.model_validate_json(request.body)
-        check_keys(request.body, len(asked.model_fields_set))
+        check_keys(request.body, asked.keys())
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):
@@ -245,35 +253,6 @@ class HotVerbs:
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
         self._turns.submit(once_step(request.call, run), delete, size_bytes=len(request.body), unit=unit)
-
-
-class _Answering:
-    """How a call of lease or exchange is answered: at once, or with what was made ready for the same outcome."""
-
-    __slots__ = ("_outcome", "_reply", "_request")
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._outcome: object = None
-        self._reply: Reply | None = None
-
-    def prepare(self, outcome: object) -> None:
-        """See `Prepare` in `turns.py`."""
-        if isinstance(outcome, LeaseAnswer) and 0 < len(outcome.granted.leases) <= MAX_PREPARED_LEASES:
-            self._outcome, self._reply = outcome, self._reply_to(outcome)
-
-    def __call__(self, outcome: LeaseAnswer | Exception) -> None:
-        reply = self._reply
-        if reply is None or outcome is not self._outcome:
-            reply = self._reply_to(outcome) if isinstance(outcome, LeaseAnswer) else reply_of(outcome)
-        self._request.reply(reply)
-
-    def _reply_to(self, outcome: LeaseAnswer) -> Reply:
-        leases = outcome.granted.leases
-        body: Json = {"leases": [lease_json(lease) for lease in leases]}
-        if self._request.verb == "exchange":
-            body["lost"] = outcome.lost
-        return new_reply(200, to_json(body))
 
 
 def json_reply(value: object, *, status: int = 200) -> Reply:

@@ -46,8 +46,6 @@ class LeaseCall:
     deletions: Sequence[Deletion]
     answer: Callable[[LeaseAnswer | QueueError | Exception], None]
     is_gone: Callable[[], bool]
-    prepare: Callable[[object], None] | None = None
-    """Makes an answer ready: see `Prepare` in `turns.py`."""
     size_bytes: int = 0
     client_call: ClientCall | None = None
     """The client's call that this is, if it may be sent again."""

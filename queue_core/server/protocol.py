@@ -5,7 +5,6 @@ is answered, `Expect: 100-continue`), takes uvicorn's own way to the application
 """
 
 import asyncio
-import os
 import select
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +20,11 @@ from queue_core.server.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.idempotency import HEADER
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import body_too_large
-from queue_core.server.returning import Returning
-from queue_core.server.turns import Turns
 
 PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
 MAX_KNOWN_BYTES = 2 << 10
 """A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
-MAX_HEARD_BYTES = 64 << 10
-"""Read at once without the loop; the rest of a longer request is left to it."""
 END_OF_HEAD = b"\r\n\r\n"
 KEY_LINE = b"\r\nidempotency-key: "
 MAX_KEY_BYTES = 128
@@ -91,8 +86,6 @@ class HotProtocol(HttpConnection):
 
     hot: HotVerbs
     appengine: Door
-    turns: Turns
-    returning: Returning
     max_body_bytes: int
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made with."""
@@ -101,7 +94,6 @@ class HotProtocol(HttpConnection):
     def data_received(self, data: bytes) -> None:
         """A request whose head is known goes past the parser."""
         known = self.known
-        self.returning.forget(self)
         if not self.is_between or (self.cycle is not None and not self.cycle.response_complete):
             super().data_received(data)
         elif known is not None and data.startswith(known.head) and (end := known.end_of_head(data)):
@@ -114,18 +106,6 @@ class HotProtocol(HttpConnection):
             super().data_received(data)
             if self.cycle is not before:
                 self._learn(data)
-        self.turns.begin()
-
-    def hear(self) -> None:
-        """See `Caller.hear`. It may be within a transaction: nothing that a request begins at once asks the store."""
-        if self.transport.is_closing():
-            return
-        try:
-            data = os.read(self.transport.get_extra_info("socket").fileno(), MAX_HEARD_BYTES)
-        except OSError:
-            return  # nothing is there yet, or the loop finds the end too
-        if data:
-            self.data_received(data)
 
     def _learn(self, data: bytes) -> None:
         """Know the head of the request that has just been parsed, if that was all that arrived, and not in chunks."""
@@ -208,7 +188,6 @@ class HotProtocol(HttpConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The caller hung up, or its link is dead. A lease that was answered stays granted: it may have been read."""
-        self.returning.forget(self)
         cycle = self.cycle
         super().connection_lost(exc)
         if isinstance(cycle, HotCycle) and not cycle.response_complete:
@@ -265,12 +244,11 @@ class HotProtocol(HttpConnection):
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
         if cycle.held_bytes:
             self._let_go(cycle)
-        if cycle.keep_alive:
-            self.returning.answered(self)
-        elif cycle.more_body:
-            self.linger()
-        else:
-            self.transport.close()
+        if not cycle.keep_alive:
+            if cycle.more_body:
+                self.linger()
+            else:
+                self.transport.close()
         self.on_response_complete()
 
     def _is_gone(self) -> bool:
@@ -304,8 +282,6 @@ def hot_protocol(core: ServerCore, connections: Connections, *, limit: int) -> t
         shared = connections
         hot = core.hot
         appengine = core.appengine
-        turns = core.turns
-        returning = core.returning
         max_body_bytes = limit
 
     return ServerProtocol

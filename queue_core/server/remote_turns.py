@@ -14,7 +14,7 @@ import structlog
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.server import events
 from queue_core.server.hands import Hands
-from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Late, Prepare, run_step, sync, tell
+from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
 
@@ -94,7 +94,6 @@ class RemoteTurns:
         step: Step[object],
         done: Done,
         *,
-        prepare: Prepare | None = None,  # noqa: ARG002 - no disk is waited for here
         late: Late | None = None,
         size_bytes: int = 0,
         unit: Unit = "transaction",
@@ -110,9 +109,6 @@ class RemoteTurns:
         self._schedule()
         if self._watch is None:
             self._watch = loop.call_later(WATCH_SECONDS, self._look_after)
-
-    def begin(self) -> None:
-        """See `Turns.begin`; the threads have begun by themselves."""
 
     def follow_with(self, follow: Follow) -> None:
         """See `Turns.follow_with`: these run beside the loop."""

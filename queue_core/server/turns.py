@@ -9,16 +9,13 @@ import structlog
 from queue_core.errors import OutcomeUnknownError, StoreError
 from queue_core.server import events
 from queue_core.service import Batch, QueueService, Step
-from queue_core.store import Meanwhile, Unit
+from queue_core.store import Unit
 from queue_core.verbs import Turn
 
 T = TypeVar("T")
 
 Done = Callable[[object], None]
 """Told of a step's outcome, in the loop, once it is durable: what the step returned, or a `QueueError`."""
-Prepare = Callable[[object], None]
-"""Given a step's outcome while the disk is at work on it, if that is waited for, to make the answer ready. It must have
-no other effect, as the disk may yet fail; `done` follows in any case."""
 Late = Callable[[object], None]
 """Told of the outcome of a step whose caller could not wait for it any longer, and was told of an error instead."""
 
@@ -60,7 +57,6 @@ class Turns(Protocol):
         step: Step[object],
         done: Done,
         *,
-        prepare: Prepare | None = None,
         late: Late | None = None,
         size_bytes: int = 0,
         unit: Unit = "transaction",
@@ -68,14 +64,10 @@ class Turns(Protocol):
         """Run `step` in one of the next turns; its effect is durable when `done` is told.
 
         Args:
-            prepare: makes ready what `done` will need.
             late: told instead of `done`, which was told of an `OutcomeUnknownError`, when the store answered after all.
             size_bytes: about what the step holds in memory: payloads, most of all.
             unit: `verb` for a step that changes something with one verb only; see `Store.begin`.
         """
-
-    def begin(self) -> None:
-        """What was submitted has been read whole: begin its turn, if nothing is gained by waiting for the loop."""
 
     def follow_with(self, follow: Follow) -> None:
         """Have it asked who goes with a turn, if turns run in the loop."""
@@ -114,10 +106,10 @@ def tell(done: Callable[[object], None], outcome: object) -> None:
         log.exception(events.ANSWER_FAILED)
 
 
-def sync(service: QueueService, batch: Batch[object], *, meanwhile: Meanwhile | None = None) -> StoreError | None:
-    """Make a batch durable; the error when the disk refused. `meanwhile`: see `Store.sync`."""
+def sync(service: QueueService, batch: Batch[object]) -> StoreError | None:
+    """Make a batch durable; the error when the disk refused."""
     try:
-        service.sync(batch, meanwhile=meanwhile)
+        service.sync(batch)
     except (StoreError, OSError) as error:
         return OutcomeUnknownError(f"the change was made but not confirmed by the disk: {error}; look before repeating")
     return None

@@ -324,7 +324,7 @@ class WaitingLeases:
         done = late if then is None else partial(self._decide_then, then, call)
         is_several = call.grant is not None or (call.client_call is not None and handed_over(call.deletions))
         unit: Unit = "transaction" if is_several else unit_of_lease(call.worker)
-        self._turns.submit(step, done, prepare=call.prepare, late=late, size_bytes=call.size_bytes, unit=unit)
+        self._turns.submit(step, done, late=late, size_bytes=call.size_bytes, unit=unit)
 
     def _decide_then(self, then: Callable[[], None], call: LeaseCall, outcome: object) -> None:
         try:

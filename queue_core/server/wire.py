@@ -33,6 +33,10 @@ class Wire(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
+    def keys(self) -> int:
+        """How many keys its objects have, as they were parsed."""
+        return len(self.__pydantic_fields_set__)
+
 
 class Tagged(Wire):
     """Which tags: none given is any; `untagged`, or `oldest` for a batch of one tag."""
@@ -90,7 +94,7 @@ class AddRequest(Wire):
     tasks: list[TaskIn] = Field(description=f"At most {limits.MAX_TASKS_PER_ADD}.")
 
     def keys(self) -> int:
-        """How many keys its objects have, as they were parsed."""
+        """See `Wire.keys`."""
         return len(self.__pydantic_fields_set__) + _keys_of(self.tasks)
 
 
@@ -110,7 +114,7 @@ class DeletionIn(Wire):
     then: tuple[TaskIn, ...] = Field((), strict=False)
 
     def keys(self) -> int:
-        """See `AddRequest.keys`."""
+        """See `Wire.keys`."""
         return len(self.__pydantic_fields_set__) + _keys_of(self.then)
 
     def value(self) -> Deletion:
@@ -124,7 +128,7 @@ class ExchangeRequest(LeaseRequest):
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
     def keys(self) -> int:
-        """See `AddRequest.keys`."""
+        """See `Wire.keys`."""
         return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
 
 
@@ -135,7 +139,7 @@ class DeleteRequest(Wire):
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
     def keys(self) -> int:
-        """See `AddRequest.keys`."""
+        """See `Wire.keys`."""
         return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
 
     def values(self) -> list[Deletion]:

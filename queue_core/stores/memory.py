@@ -8,7 +8,7 @@ from typing import Literal
 from queue_core import forking
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
-from queue_core.store import Check, Meanwhile, Ticket, Unit
+from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.local_signals import LocalSignals
 from queue_core.stores.memory_transaction import MemoryTransaction
 
@@ -64,7 +64,7 @@ class MemoryStore(MemoryTransaction):
         """See `Store.ticket`."""
         return Ticket(0)
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+    def sync(self, ticket: Ticket) -> None:
         """Memory is as durable as it will ever be."""
 
     def check_room(self) -> None:

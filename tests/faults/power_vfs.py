@@ -127,9 +127,6 @@ class PowerSyncer:
         self._name = path.name
         self._handle = Handle()
 
-    def start(self) -> None:
-        """Whatever is not synced may have been written or not, at any time."""
-
     def sync(self) -> None:
         """See `Syncer.sync`."""
         self._disk.sync(self._name, self._handle)

@@ -121,6 +121,22 @@ def test_a_broken_step_does_not_take_the_others_with_it() -> None:
     asyncio.run(main())
 
 
+def test_what_a_step_submits_gets_a_turn_of_its_own() -> None:
+    async def main() -> None:
+        turns, store = _turns()
+        told: list[object] = []
+
+        def submits(turn: Turn) -> str:
+            turns.submit(_add, told.append)
+            return _add(turn)
+
+        assert await turns.run(submits) == "_1"
+        await eventually_async(lambda: told == ["_2"])
+        assert store.transactions == 2
+
+    asyncio.run(main())
+
+
 def test_a_store_that_fails_is_told_to_all_and_recovers() -> None:
     async def main() -> None:
         turns, store = _turns()

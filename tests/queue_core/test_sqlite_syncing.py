@@ -127,9 +127,6 @@ class FailingSyncer:
     def __init__(self, path: Path) -> None:
         pass
 
-    def start(self) -> None:
-        pass
-
     def sync(self) -> None:
         raise OSError("no")
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Check, Meanwhile, Signals, Ticket, Transaction, Unit
+from queue_core.store import Check, Signals, Ticket, Transaction, Unit
 from queue_core.stores.memory import MemoryStore
 
 STALL_SECONDS = 30.0
@@ -88,9 +88,9 @@ class RemoteMemory:
         """See `Store.ticket`."""
         return self.memory.ticket()
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+    def sync(self, ticket: Ticket) -> None:
         """See `Store.sync`."""
-        self.memory.sync(ticket, meanwhile=meanwhile)
+        self.memory.sync(ticket)
 
     def check_room(self) -> None:
         """See `Store.check_room`."""

@@ -6,7 +6,7 @@ from threading import Event
 
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError
-from queue_core.store import Meanwhile, Ticket, Unit
+from queue_core.store import Ticket, Unit
 from queue_core.stores.memory import MemoryStore
 
 
@@ -30,10 +30,8 @@ class SlowDisk(MemoryStore):
         self.transactions += 1
         yield self
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+    def sync(self, ticket: Ticket) -> None:
         self.syncs += 1
-        if meanwhile is not None:
-            meanwhile()
         self.clock.advance(self.sync_seconds)
         if self.sync_failure is not None:
             raise self.sync_failure
@@ -53,9 +51,9 @@ class HeldDisk(SlowDisk):
         self._held_from = held_from
         self.gates = [Event() for _ in range(16)]
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+    def sync(self, ticket: Ticket) -> None:
         number = self.syncs + 1
         self.sync_seconds = self._seconds[number - 1] if number <= len(self._seconds) else 0.0
-        super().sync(ticket, meanwhile=meanwhile)
+        super().sync(ticket)
         if number >= self._held_from:
             assert self.gates[number - self._held_from].wait(10)

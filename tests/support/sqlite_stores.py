@@ -11,13 +11,10 @@ class HeldSyncer:
     """A disk that counts, may be made to wait, and may be made to fail."""
 
     def __init__(self) -> None:
-        self.starts = self.syncs = 0
+        self.syncs = 0
         self.let_through = Event()
         self.let_through.set()
         self.failure: OSError | None = None
-
-    def start(self) -> None:
-        self.starts += 1
 
     def sync(self) -> None:
         self.syncs += 1

@@ -15,7 +15,7 @@ from psycopg import pq
 from queue_core import forking
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
-from queue_core.store import Check, Meanwhile, Ticket, Unit
+from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.postgres import events, schema
 from queue_core.stores.postgres.address import parse_address
 from queue_core.stores.postgres.calling import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, Caller
@@ -265,7 +265,7 @@ class PostgresStore:
         """See `Store.ticket`."""
         return Ticket(self._commits)
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+    def sync(self, ticket: Ticket) -> None:
         """The commit was durable when it answered."""
 
     # -- upkeep ---------------------------------------------------------------------------------------------------

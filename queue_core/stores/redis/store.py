@@ -10,7 +10,7 @@ from typing import Literal
 from queue_core import forking
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreVersionError
-from queue_core.store import Check, Meanwhile, Ticket, Unit
+from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.check import check
 from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
@@ -94,7 +94,7 @@ class RedisStore:
         """See `Store.ticket`."""
         return Ticket(0)
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+    def sync(self, ticket: Ticket) -> None:
         """Redis has answered, so it is as durable as it will be."""
 
     def check_room(self) -> None:

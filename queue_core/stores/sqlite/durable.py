@@ -12,7 +12,7 @@ from threading import Condition, RLock, Thread
 from typing import Protocol
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError
-from queue_core.store import Meanwhile, Ticket
+from queue_core.store import Ticket
 
 FEWEST_PAGES = 16
 """A log that is shorter, of a program that adds a few tasks and ends, is left as it is."""
@@ -21,14 +21,10 @@ SPARE_PAGES = 8
 LOCK_SUFFIX = "-lock"
 LOG_HEAD_BYTES = 32
 FRAME_HEAD_BYTES = 24
-SYNC_FILE_RANGE_WRITE = 2
 
 
 class Syncer(Protocol):
     """Makes a file's present content durable."""
-
-    def start(self) -> None:
-        """Have the disk begin to write what a `sync` that follows is for, and return; a hint, which never fails."""
 
     def sync(self) -> None:
         """Return when everything written before the call survives a power cut. Raises `OSError`."""
@@ -48,12 +44,6 @@ class FileSyncer:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._begin_to_write: Callable[[int], object] | None = None
-
-    def start(self) -> None:
-        if self._begin_to_write is None:  # not before: only servers ask for it
-            self._begin_to_write = begin_to_write()
-        self._begin_to_write(self._descriptor)
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
@@ -71,9 +61,6 @@ class NoSyncer:
     """Leaves it to the kernel when to write: what a test of power cuts must find out."""
 
     def __init__(self, path: Path) -> None:
-        pass
-
-    def start(self) -> None:
         pass
 
     def sync(self) -> None:
@@ -174,15 +161,8 @@ class GroupSync:
             self._failure = self._failure or failure
             self._ended.notify_all()
 
-    def wait(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
-        """Return when the commit is durable: by a sync of one's own, or of another thread.
-
-        Args:
-            meanwhile: called when the disk has begun to write, and before it is waited for.
-        """
-        if meanwhile is not None and self._durable < ticket:
-            self._syncer.start()
-            meanwhile()
+    def wait(self, ticket: Ticket) -> None:
+        """Return when the commit is durable: by a sync of one's own, or of another thread."""
         while self._durable < ticket:
             with self._lock:
                 while self._busy and self._durable < ticket:
@@ -300,21 +280,6 @@ def open_beside(path: Path, store: Path) -> int:
         with contextlib.suppress(OSError):  # root of a container may not; it then owns all of them
             os.fchown(descriptor, found.st_uid, found.st_gid)
     return descriptor
-
-
-def begin_to_write() -> Callable[[int], object]:
-    """The kernel's call to write a file's changed pages without waiting for them, which Python's library has not.
-
-    Where there is none it does nothing: who syncs then waits a little longer. Its failures show in the sync.
-    """
-    try:
-        import ctypes
-
-        call = ctypes.CDLL(None).sync_file_range
-    except (ImportError, OSError, AttributeError):  # not built in, no such library, not in this one
-        return lambda _descriptor: None
-    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return lambda descriptor: call(descriptor, 0, 0, SYNC_FILE_RANGE_WRITE)
 
 
 def sync_folder(path: Path) -> None:

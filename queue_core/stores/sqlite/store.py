@@ -13,7 +13,7 @@ from typing import Literal
 from queue_core import forking
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
-from queue_core.store import Check, Meanwhile, Ticket, Unit
+from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.sqlite import arriving
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import Connection, Driver, Progress, Row, best_driver
@@ -304,10 +304,10 @@ class SqliteStore:
         """See `Store.ticket`."""
         return self._group.last()
 
-    def sync(self, ticket: Ticket, *, meanwhile: Meanwhile | None = None) -> None:
+    def sync(self, ticket: Ticket) -> None:
         """See `Store.sync`."""
         if self._durability == "strict":
-            self._group.wait(ticket, meanwhile=meanwhile)
+            self._group.wait(ticket)
         else:
             self._group.look(self._identity.glance)
 
