@@ -21,9 +21,9 @@ from queue_core.cli.target import Target, opened
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Caller, Retries
-from queue_core.http_api.values import task_json
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.mistakes import did_you_mean
+from queue_core.server.schemas import task_out
 from queue_core.task import Task
 
 MAX_READ: Final = 50_000
@@ -66,7 +66,7 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
     death = _chosen(worker, deaths, files)
     now = _looked_up(death, file=file)
     if as_json:
-        since = [task_json(task) for task in now.tasks.values()]
+        since = [task_out(task) for task in now.tasks.values()]
         done = [{"queue": queue, "task": task, "worker": by} for (queue, task), by in now.ended_by.items()]
         print_json({"death": death, "tasks_now": since, "done_by": done, "not_looked_up": now.trouble or None})
         return exits.OK

@@ -1,13 +1,13 @@
 """The queue's values as plain JSON objects, and back. Payloads are base64; instants are microseconds. Pure.
 
-The server trusts nothing it reads (`server/wire.py`); the client takes its server's word, and reads with `*_of`.
+The server trusts nothing it reads (`server/schemas.py`); the client takes its server's word, and reads with `*_of`.
 """
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from operator import itemgetter
-from typing import TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -28,7 +28,13 @@ new_lease = builder(Lease)
 _lease_fields = itemgetter(*(field.name for field in fields(Lease)))
 """By place: names that come from JSON are compared letter by letter with those of the parameters, each with all."""
 
-STATE_NAMES = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
+StateName = Literal["ready", "delayed", "in_flight", "dead"]
+STATE_NAMES: dict[TaskState, StateName] = {
+    TaskState.READY: "ready",
+    TaskState.DELAYED: "delayed",
+    TaskState.LEASED: "in_flight",
+    TaskState.DEAD: "dead",
+}
 STATES = {name: state for state, name in STATE_NAMES.items()}
 
 
@@ -114,31 +120,9 @@ def deletion_json(deletion: Deletion) -> Json:
     return {"token": deletion.token, "then": [new_task_json(task) for task in deletion.then]}
 
 
-def added_json(added: Added) -> Json:
-    """The outcome of one add."""
-    return {"name": added.name, "status": added.status, "ready": added.ready}
-
-
 def added_of(json: object) -> list[Added]:
     """The outcomes of an add, in order."""
     return [Added(**item) for item in cast("list[Json]", json)]  # type: ignore[arg-type]
-
-
-def lease_json(lease: Lease) -> Json:
-    """A lease with its payload."""
-    return {
-        "queue": lease.queue,
-        "name": lease.name,
-        "tag": lease.tag,
-        "payload": b2a_base64(lease.payload, newline=False).decode("ascii"),
-        "token": lease.token,
-        "worker": lease.worker,
-        "lease_number": lease.lease_number,
-        "leased_at": lease.leased_at,
-        "expires_at": lease.expires_at,
-        "ready_at": lease.ready_at,
-        "added_at": lease.added_at,
-    }
 
 
 def leases_of(json: object) -> list[Lease]:
@@ -149,27 +133,6 @@ def leases_of(json: object) -> list[Lease]:
     return [new_lease(*_lease_fields(lease)) for lease in leases]
 
 
-def task_json(task: Task) -> Json:
-    """A task as it stands; its token and its fences stay here."""
-    return {
-        "id": task.id,
-        "name": task.shown_name,
-        "named": task.name is not None,
-        "queue": task.queue,
-        "tag": task.tag,
-        "payload": payload_json(task.payload),
-        "state": STATE_NAMES[task.state],
-        "eta": task.eta,
-        "added_at": task.added_at,
-        "ready_at": task.ready_at,
-        "leases": task.leases,
-        "leased_at": task.leased_at,
-        "worker": task.worker,
-        "reason": task.reason,
-        "max_leases": task.max_leases,
-    }
-
-
 def task_of(json: object) -> Task:
     """The task a page shows."""
     shown = cast("Json", json)
@@ -177,14 +140,9 @@ def task_of(json: object) -> Task:
     return Task(
         **shown,  # type: ignore[arg-type]
         name=cast("str", name) if named else None,
-        state=STATES[cast("str", state)],
+        state=STATES[cast("StateName", state)],
         payload=a2b_base64(cast("str", payload)),
     )
-
-
-def page_json(page: Page) -> Json:
-    """A page of tasks."""
-    return {"tasks": [task_json(task) for task in page.tasks], "next_after": page.next_after}
 
 
 def page_of(json: Json) -> Page:
@@ -194,11 +152,6 @@ def page_of(json: Json) -> Page:
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------
-
-
-def tag_stats_json(stats: TagStats) -> Json:
-    """The counts of one tag."""
-    return {"tag": stats.tag, "stats": flat_json(stats.stats)}
 
 
 def tag_stats_of(json: object) -> list[TagStats]:
@@ -220,24 +173,6 @@ def look_json(look: Look) -> Json:
     }
 
 
-def observation_json(look: Observation) -> Json:
-    """All that a scaling decision needs."""
-    return {
-        "now": look.now,
-        "stats": flat_json(look.stats),
-        "waiting": [flat_json(waiting) for waiting in look.waiting],
-        "samples": {
-            "finished": [flat_json(finished) for finished in look.samples.finished],
-            "cursor": look.samples.cursor,
-            "missed": look.samples.missed,
-        },
-        "live": [flat_json(live) for live in look.live],
-        "seen": look.seen,
-        "heard": None if look.heard is None else [flat_json(heard) for heard in look.heard],
-        "upcoming": [flat_json(coming) for coming in look.upcoming],
-    }
-
-
 def observation_of(json: Json) -> Observation:
     """All that a scaling decision needs."""
     samples = cast("Json", json["samples"])
@@ -256,11 +191,6 @@ def observation_of(json: Json) -> Observation:
         None if heard is None else tuple(many_of(HeardWorker, heard)),
         tuple(many_of(WaitingTask, json["upcoming"])),
     )
-
-
-def list_json(values: Sequence[object]) -> list[Json]:
-    """Several flat values."""
-    return [flat_json(value) for value in values]
 
 
 def queues_of(json: object) -> list[QueueSpec]:

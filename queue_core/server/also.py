@@ -14,7 +14,8 @@ from starlette.routing import Route
 
 from queue_core.server.auth import Gate
 from queue_core.server.endpoints import Endpoint
-from queue_core.server.hot import Reply, json_reply, reply_of
+from queue_core.server.hot import Reply, new_reply, reply_of
+from queue_core.server.schemas import response
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class LookUp:
     @property
     def endpoint(self) -> Endpoint:
         """As the document has it."""
-        return Endpoint("GET", self.path, self.summary, self.permission, None, None, self.answers, operation=self.name)
+        answers = response(self.answers)
+        return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
 
     def routes(self, gate: Gate) -> list[Route]:
         """Its paths behind a gate."""
@@ -52,7 +54,7 @@ class LookUp:
                 else:
                     gate.check(request.headers.raw, self.permission)
                 path = {key: str(value) for key, value in request.path_params.items()}
-                return response_of(json_reply(self.look(path).model_dump(mode="json")))
+                return response_of(new_reply(200, self.look(path).model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
 

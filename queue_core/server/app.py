@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from queue_core.server import appengine, events, wire
+from queue_core.server import appengine, events, schemas
 from queue_core.server.also import NOTHING_ELSE, Also
 from queue_core.server.also import response_of as _response
 from queue_core.server.cloudtasks import routes as cloudtasks
@@ -24,7 +24,7 @@ from queue_core.server.core import ServerCore
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_ring import RecentEvents, event_json
 from queue_core.server.handlers import Call
-from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, json_reply, reply_of
+from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, new_reply, reply_of
 from queue_core.server.idempotency import HEADER
 from queue_core.server.json_keys import check_every_key
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
@@ -132,7 +132,7 @@ def _view(core: ServerCore, here: dict[str, Endpoint]) -> View:
             if call.one("follow") is not None and endpoint.path == "/v1/events":
                 return _follow(core, call)
             assert endpoint.handler is not None
-            return _response(json_reply(await endpoint.handler(core, call)))
+            return _response(new_reply(200, endpoint.answers.json(await endpoint.handler(core, call))))
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 - the top of a request
@@ -147,7 +147,7 @@ async def _let_in(core: ServerCore, endpoint: Endpoint, request: HttpRequest) ->
         core.gate.check_place(headers)
     else:
         core.gate.check(headers, endpoint.permission)
-    body: wire.Wire = wire.Nothing()
+    body: schemas.RequestBody = schemas.Nothing()
     if endpoint.takes is not None:
         check_json(headers)
         data = await read_body(headers, request.receive, limit=core.options.max_body_bytes)

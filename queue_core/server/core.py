@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
 from queue_core.events import EventLog
-from queue_core.http_api.values import Json
 from queue_core.notes import Notes
 from queue_core.server.appengine.door import AppEngineDoor
 from queue_core.server.auth import Gate
@@ -22,6 +21,7 @@ from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
 from queue_core.server.remote_turns import RemoteTurns
+from queue_core.server.schemas import Health
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
 from queue_core.server.watching import Watcher
@@ -73,7 +73,7 @@ class ServerCore:
         self._backups = Hands(1, name="towline-backup")
         self._lease_notes = LeaseNotes(self.lease_counts, self.service, self._looks)
 
-    def health(self) -> Json:
+    def health(self) -> Health:
         """What probes and clients are told of this run."""
         return {"status": "ok", "run": self.run}
 

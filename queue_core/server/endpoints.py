@@ -2,18 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-
-from pydantic import BaseModel, TypeAdapter
+from typing import get_type_hints
 
 from queue_core.http_api.values import Json
-from queue_core.server import answers, handlers, wire
+from queue_core.server import handlers, schemas
 from queue_core.server.core import ServerCore
 from queue_core.server.handlers import Call
-from queue_core.stats import QueueStats
-from queue_core.store import Storage
-from queue_core.task import QueueSpec
+from queue_core.server.schemas import Response, response
 
-Handler = Callable[[ServerCore, Call], Awaitable[Json]]
+Handler = Callable[[ServerCore, Call], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,8 @@ class Endpoint:
     summary: str
     permission: str | None
     handler: Handler | None
-    takes: type[wire.Wire] | None
-    answers: type[BaseModel] | TypeAdapter[QueueStats] | TypeAdapter[QueueSpec] | TypeAdapter[Storage]
+    takes: type[schemas.RequestBody] | None
+    answers: Response
     query: tuple[Parameter, ...] = ()
     operation: str = ""
 
@@ -66,103 +63,81 @@ _QUEUE = "/v1/queues/{queue}"
 _WORKER = "/v1/workers/{worker}"
 
 
-def _post(path: str, summary: str, handler: Handler, takes: type[wire.Wire], answer: type[BaseModel]) -> Endpoint:
-    verb = path.rpartition("/")[2]
-    permission = "workers" if path.startswith(_WORKER) else verb
-    return Endpoint("POST", path, summary, permission, handler, takes, answer)
+def _quiet(
+    method: str,
+    path: str,
+    summary: str,
+    permission: str | None,
+    handler: Handler,
+    takes: type[schemas.RequestBody] | None = None,
+    query: tuple[Parameter, ...] = (),
+) -> Endpoint:
+    """An endpoint that answers what its handler says that it returns."""
+    answers = response(get_type_hints(handler)["return"])
+    return Endpoint(method, path, summary, permission, handler, takes, answers, query)
 
 
-def _hot(verb: str, summary: str, takes: type[wire.Wire], answer: type[BaseModel]) -> Endpoint:
-    return Endpoint("POST", f"{_QUEUE}/{verb}", summary, verb, None, takes, answer)
+def _post(path: str, summary: str, handler: Handler, takes: type[schemas.RequestBody]) -> Endpoint:
+    permission = "workers" if path.startswith(_WORKER) else path.rpartition("/")[2]
+    return _quiet("POST", path, summary, permission, handler, takes)
+
+
+def _hot(verb: str, summary: str, takes: type[schemas.RequestBody], answers: type) -> Endpoint:
+    return Endpoint("POST", f"{_QUEUE}/{verb}", summary, verb, None, takes, response(answers))
 
 
 ENDPOINTS = (
-    _hot("add", "Add tasks; durable when answered.", wire.AddRequest, answers.AddedTasks),
-    _hot("lease", "Lease tasks, waiting for them if asked to.", wire.LeaseRequest, answers.Leases),
-    _hot("exchange", "Delete finished tasks and lease the next.", wire.ExchangeRequest, answers.Exchanged),
-    _hot("renew", "Move the ends of leases.", wire.RenewRequest, answers.RenewedLeases),
-    _hot("delete", "Delete finished tasks, and add what follows from them.", wire.DeleteRequest, answers.AddedTasks),
-    _post(f"{_QUEUE}/release", "Give leases back.", handlers.release, wire.ReleaseRequest, answers.ReleasedLeases),
+    _hot("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
+    _hot("lease", "Lease tasks, waiting for them if asked to.", schemas.LeaseRequest, schemas.Leases),
+    _hot("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
+    _hot("renew", "Move the ends of leases.", schemas.RenewRequest, schemas.RenewedLeases),
+    _hot("delete", "Delete finished tasks, and add what follows from them.", schemas.DeleteRequest, schemas.AddedTasks),
+    _post(f"{_QUEUE}/release", "Give leases back.", handlers.release, schemas.ReleaseRequest),
     _post(
-        f"{_QUEUE}/delete-by-name",
-        "Delete tasks whoever holds them.",
-        handlers.delete_by_name,
-        wire.NamesRequest,
-        answers.NameOutcomes,
+        f"{_QUEUE}/delete-by-name", "Delete tasks whoever holds them.", handlers.delete_by_name, schemas.NamesRequest
     ),
-    _post(f"{_QUEUE}/purge", "Delete all tasks, or all dead ones.", handlers.purge, wire.PurgeRequest, answers.Count),
-    _post(f"{_QUEUE}/pause", "Grant no more leases.", handlers.pause, wire.Nothing, answers.Done),
-    _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, wire.Nothing, answers.Done),
-    _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, wire.RedriveRequest, answers.Count),
-    _post(f"{_QUEUE}/peek", "Look at tasks.", handlers.peek, wire.PeekRequest, answers.TaskPage),
-    _post(f"{_QUEUE}/observe", "All for scaling.", handlers.observe, wire.ObserveRequest, answers.ObservationOut),
-    Endpoint("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, None, answers.STATS, _TAGS),
-    Endpoint(
-        "GET",
-        f"{_QUEUE}/tags",
-        "Counts per tag.",
-        "stats",
-        handlers.tag_stats,
-        None,
-        answers.TagCounts,
-        (_AFTER_TAG, _LIMIT),
-    ),
-    Endpoint("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues, None, answers.Queues),
-    Endpoint("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue, None, answers.SPEC),
-    Endpoint("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, wire.QueueSettings, answers.Created),
-    Endpoint("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue, None, answers.Count),
-    Endpoint(
+    _post(f"{_QUEUE}/purge", "Delete all tasks, or all dead ones.", handlers.purge, schemas.PurgeRequest),
+    _post(f"{_QUEUE}/pause", "Grant no more leases.", handlers.pause, schemas.Nothing),
+    _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.Nothing),
+    _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
+    _post(f"{_QUEUE}/peek", "Look at tasks.", handlers.peek, schemas.PeekRequest),
+    _post(f"{_QUEUE}/observe", "All for scaling.", handlers.observe, schemas.ObserveRequest),
+    _quiet("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
+    _quiet("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
+    _quiet("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
+    _quiet("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
+    _quiet("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueSettings),
+    _quiet("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue),
+    _quiet(
         "GET",
         "/v1/storage",
         "The limit of all payloads, and what they come to; without a limit nothing is counted.",
         "queues",
         handlers.show_storage,
-        None,
-        answers.STORAGE,
     ),
-    Endpoint(
-        "PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, wire.StorageLimit, answers.Done
-    ),
-    _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, wire.RetireRequest, answers.Retired),
-    _post(
-        f"{_WORKER}/release",
-        "Give back all that a dead worker holds.",
-        handlers.release_worker,
-        wire.Nothing,
-        answers.ReleasedLeases,
-    ),
-    Endpoint(
+    _quiet("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
+    _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, schemas.RetireRequest),
+    _post(f"{_WORKER}/release", "Give back all that a dead worker holds.", handlers.release_worker, schemas.Nothing),
+    _quiet(
         "GET",
         f"{_QUEUE}/workers",
         "Workers that this server has heard of lately.",
         "stats",
         handlers.heard_workers,
-        None,
-        answers.HeardWorkers,
-        (_PREFIX, _LIMIT_WORKERS),
+        query=(_PREFIX, _LIMIT_WORKERS),
     ),
-    Endpoint(
-        "POST",
-        "/v1/observe",
-        "All for scaling several queues.",
-        "observe",
-        handlers.observe_many,
-        wire.ObserveManyRequest,
-        answers.ObservationsOut,
-    ),
-    _post("/v1/lead", "Take or keep a lead.", handlers.lead, wire.LeadRequest, answers.Held),
-    _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, wire.Nothing, answers.BackedUp),
-    _post("/v1/wait", "Sleep until there is work.", handlers.wait, wire.WaitRequest, answers.ReadyQueue),
-    Endpoint(
+    _post("/v1/observe", "All for scaling several queues.", handlers.observe_many, schemas.ObserveManyRequest),
+    _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
+    _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.Nothing),
+    _post("/v1/wait", "Sleep until there is work.", handlers.wait, schemas.WaitRequest),
+    _quiet(
         "GET",
         "/v1/events",
         "Recent lifecycle events.",
         "events",
         handlers.recent_events,
-        None,
-        answers.EventsOut,
-        (_AFTER, _LIMIT, _FOLLOW),
+        query=(_AFTER, _LIMIT, _FOLLOW),
     ),
-    Endpoint("GET", "/livez", "Whether the process answers.", None, handlers.live, None, answers.Health),
-    Endpoint("GET", "/readyz", "Whether the store takes changes.", None, handlers.ready, None, answers.Health),
+    _quiet("GET", "/livez", "Whether the process answers.", None, handlers.live),
+    _quiet("GET", "/readyz", "Whether the store takes changes.", None, handlers.ready),
 )

@@ -6,23 +6,22 @@ from itertools import islice
 from typing import Literal, TypeVar
 
 from queue_core import limits
+from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
-from queue_core.http_api import values
-from queue_core.http_api.values import Json
 from queue_core.pull_queue import lease_lost
-from queue_core.server import wire
+from queue_core.server import schemas
 from queue_core.server.core import ServerCore
 from queue_core.server.event_ring import event_json
 from queue_core.server.hot import once_step
 from queue_core.server.idempotency import client_call
 from queue_core.server.problems import refusal
 from queue_core.service import Step
-from queue_core.stats import FinishedLease, HeardWorker
-from queue_core.store import ClientCall, Release
-from queue_core.task import TagFilter
+from queue_core.stats import FinishedLease, HeardWorker, QueueStats
+from queue_core.store import ClientCall, Release, Storage
+from queue_core.task import QueueSpec, TagFilter
 from queue_core.verbs import Turn
 
-B = TypeVar("B", bound=wire.Wire)
+B = TypeVar("B", bound=schemas.RequestBody)
 
 MAX_HEARD_WORKERS = 10_000
 
@@ -33,7 +32,7 @@ class Call:
 
     path: dict[str, str]
     query: Sequence[tuple[str, str]]
-    body: wire.Wire
+    body: schemas.RequestBody
     key: bytes | None = None
 
     @property
@@ -65,14 +64,14 @@ class Call:
         kind = self.one("kind")
         if kind not in (None, "any", "tags", "untagged", "oldest"):
             raise InvalidRequestError(f"kind must be any, tags, untagged or oldest: {kind[:40]!r}")
-        return wire.tag_filter(kind, tuple(value for key, value in self.query if key == "tag"))
+        return schemas.tag_filter(kind, tuple(value for key, value in self.query if key == "tag"))
 
 
 # -- workers and producers --------------------------------------------------------------------------------------------
 
 
-async def release(core: ServerCore, call: Call) -> Json:
-    asked = call.read(wire.ReleaseRequest)
+async def release(core: ServerCore, call: Call) -> schemas.ReleasedLeases:
+    asked = call.read(schemas.ReleaseRequest)
     releases = [Release(token, asked.delay_seconds, asked.charge, asked.dead_reason) for token in asked.tokens]
 
     def run(turn: Turn, client_call: ClientCall | None) -> list[FinishedLease | None]:
@@ -82,11 +81,11 @@ async def release(core: ServerCore, call: Call) -> Json:
     lost = [token for token, outcome in zip(asked.tokens, outcomes, strict=True) if outcome is None]
     if lost:
         raise lease_lost("release", lost)
-    return {"released": values.list_json(outcomes)}
+    return {"released": [outcome for outcome in outcomes if outcome is not None]}
 
 
-async def delete_by_name(core: ServerCore, call: Call) -> Json:
-    names = call.read(wire.NamesRequest).names
+async def delete_by_name(core: ServerCore, call: Call) -> schemas.NameOutcomes:
+    names = call.read(schemas.NamesRequest).names
 
     def run(turn: Turn, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         return turn.delete_by_name(call.queue, names, call=client_call)
@@ -97,61 +96,61 @@ async def delete_by_name(core: ServerCore, call: Call) -> Json:
 # -- administrators ---------------------------------------------------------------------------------------------------
 
 
-async def purge(core: ServerCore, call: Call) -> Json:
-    asked = call.read(wire.PurgeRequest)
+async def purge(core: ServerCore, call: Call) -> schemas.Count:
+    asked = call.read(schemas.PurgeRequest)
     tags = asked.filter()
     return await _in_chunks(core, lambda turn: turn.purge(call.queue, tags, dead=asked.dead))
 
 
-async def pause(core: ServerCore, call: Call) -> Json:
+async def pause(core: ServerCore, call: Call) -> schemas.Done:
     await core.turns.run(lambda turn: turn.set_paused(call.queue, "paused"))
     return {}
 
 
-async def resume(core: ServerCore, call: Call) -> Json:
+async def resume(core: ServerCore, call: Call) -> schemas.Done:
     await core.turns.run(lambda turn: turn.set_paused(call.queue, "running"))
     return {}
 
 
-async def redrive(core: ServerCore, call: Call) -> Json:
-    asked = call.read(wire.RedriveRequest)
+async def redrive(core: ServerCore, call: Call) -> schemas.Count:
+    asked = call.read(schemas.RedriveRequest)
     tags = asked.filter()
     if asked.names is not None:
         return {"count": await core.turns.run(lambda turn: turn.redrive(call.queue, asked.names, tags))}
     return await _in_chunks(core, lambda turn: turn.redrive(call.queue, None, tags))
 
 
-async def _in_chunks(core: ServerCore, step: Step[int]) -> Json:
+async def _in_chunks(core: ServerCore, step: Step[int]) -> schemas.Count:
     total = 0
     while count := await core.turns.run(step):
         total += count
     return {"count": total}
 
 
-async def list_queues(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
-    return {"queues": values.list_json(await core.look(lambda turn: turn.transaction.queues()))}
+async def list_queues(core: ServerCore, call: Call) -> schemas.Queues:  # noqa: ARG001 - a handler
+    return {"queues": list(await core.look(lambda turn: turn.transaction.queues()))}
 
 
-async def show_queue(core: ServerCore, call: Call) -> Json:
-    return values.flat_json(await core.look(lambda turn: turn.transaction.queue(call.queue)))
+async def show_queue(core: ServerCore, call: Call) -> QueueSpec:
+    return await core.look(lambda turn: turn.transaction.queue(call.queue))
 
 
-async def set_queue(core: ServerCore, call: Call) -> Json:
-    spec = call.read(wire.QueueSettings).value(call.queue)
+async def set_queue(core: ServerCore, call: Call) -> schemas.Created:
+    spec = call.read(schemas.QueueSettings).value(call.queue)
     return {"created": await core.turns.run(lambda turn: turn.put_queue(spec))}
 
 
-async def show_storage(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
-    return values.flat_json(await core.look(lambda turn: turn.transaction.storage()))
+async def show_storage(core: ServerCore, call: Call) -> Storage:  # noqa: ARG001 - a handler
+    return await core.look(lambda turn: turn.transaction.storage())
 
 
-async def set_storage(core: ServerCore, call: Call) -> Json:
-    limit_bytes = call.read(wire.StorageLimit).limit_bytes
+async def set_storage(core: ServerCore, call: Call) -> schemas.Done:
+    limit_bytes = call.read(schemas.StorageLimit).limit_bytes
     await core.turns.run(lambda turn: turn.set_storage_limit(limit_bytes))
     return {}
 
 
-async def delete_queue(core: ServerCore, call: Call) -> Json:
+async def delete_queue(core: ServerCore, call: Call) -> schemas.Count:
     count = await core.turns.run(lambda turn: turn.transaction.delete_queue(call.queue))
     core.waiting.retry_queue(call.queue)
     return {"count": count}
@@ -160,19 +159,19 @@ async def delete_queue(core: ServerCore, call: Call) -> Json:
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-async def stats(core: ServerCore, call: Call) -> Json:
+async def stats(core: ServerCore, call: Call) -> QueueStats:
     tags = call.tags()
-    return values.flat_json(await core.look(lambda turn: turn.stats(call.queue, tags)))
+    return await core.look(lambda turn: turn.stats(call.queue, tags))
 
 
-async def tag_stats(core: ServerCore, call: Call) -> Json:
+async def tag_stats(core: ServerCore, call: Call) -> schemas.TagCounts:
     after, limit = call.one("after"), call.number("limit", 100)
     found = await core.look(lambda turn: turn.tag_stats(call.queue, after=after, limit=limit))
-    return {"tags": [values.tag_stats_json(one) for one in found]}
+    return {"tags": list(found)}
 
 
-async def peek(core: ServerCore, call: Call) -> Json:
-    asked = call.read(wire.PeekRequest)
+async def peek(core: ServerCore, call: Call) -> schemas.TaskPage:
+    asked = call.read(schemas.PeekRequest)
     tags, states = asked.filter(), asked.wanted()
     page = await core.look(
         lambda turn: turn.peek(
@@ -185,25 +184,25 @@ async def peek(core: ServerCore, call: Call) -> Json:
             payload_bytes=asked.payload_bytes,
         )
     )
-    return values.page_json(page)
+    return schemas.page_out(page)
 
 
-async def observe(core: ServerCore, call: Call) -> Json:
-    asked = call.read(wire.ObserveRequest)
+async def observe(core: ServerCore, call: Call) -> Observation:
+    asked = call.read(schemas.ObserveRequest)
     tags = asked.filter()
     look = await core.look(
         lambda turn: turn.observe(
             call.queue, tags=tags, after=asked.after, workers=asked.workers, ahead_seconds=asked.ahead_seconds
         )
     )
-    return values.observation_json(replace(look, heard=_heard(core, call.queue, asked.workers)))
+    return replace(look, heard=_heard(core, call.queue, asked.workers))
 
 
-async def observe_many(core: ServerCore, call: Call) -> Json:
-    looks = [one.look() for one in call.read(wire.ObserveManyRequest).looks]
+async def observe_many(core: ServerCore, call: Call) -> schemas.ObservationsOut:
+    looks = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
     found = await core.look(lambda turn: [turn.observe_if_there(look) for look in looks])
     told = [
-        one if one is None else values.observation_json(replace(one, heard=_heard(core, look.queue, look.workers)))
+        one if one is None else replace(one, heard=_heard(core, look.queue, look.workers))
         for one, look in zip(found, looks, strict=True)
     ]
     return {"observations": told}
@@ -214,7 +213,7 @@ def _heard(core: ServerCore, queue: str, workers: Sequence[str]) -> tuple[HeardW
     return tuple(one.told(now=now) for one in core.waiting.roster.known(queue, workers))
 
 
-async def recent_events(core: ServerCore, call: Call) -> Json:
+async def recent_events(core: ServerCore, call: Call) -> schemas.EventsOut:
     limit = call.number("limit", 100, least=1, most=core.options.recent_events)
     after = call.number("after", max(0, core.ring.total - limit))
     recent = core.ring.recent(after=after, limit=limit)
@@ -228,9 +227,9 @@ async def recent_events(core: ServerCore, call: Call) -> Json:
 # -- supervisors ------------------------------------------------------------------------------------------------------
 
 
-async def retire_worker(core: ServerCore, call: Call) -> Json:
+async def retire_worker(core: ServerCore, call: Call) -> schemas.Retired:
     worker = call.path["worker"]
-    busy = call.read(wire.RetireRequest).busy
+    busy = call.read(schemas.RetireRequest).busy
     limits.check_worker(worker)
     retired = await core.turns.run(lambda turn: turn.retire_worker(worker, busy=busy))
     if retired or busy == "finish":
@@ -238,23 +237,23 @@ async def retire_worker(core: ServerCore, call: Call) -> Json:
     return {"retired": retired}
 
 
-async def release_worker(core: ServerCore, call: Call) -> Json:
+async def release_worker(core: ServerCore, call: Call) -> schemas.ReleasedLeases:
     worker = call.path["worker"]
     limits.check_worker(worker)
     finished = await core.turns.run(lambda turn: turn.release_worker(worker))
     core.waiting.retry_worker(worker)
-    return {"released": values.list_json(finished)}
+    return {"released": list(finished)}
 
 
-async def heard_workers(core: ServerCore, call: Call) -> Json:
+async def heard_workers(core: ServerCore, call: Call) -> schemas.HeardWorkers:
     limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
     found = islice(core.waiting.roster.of(call.queue, prefix=prefix), limit)
-    return {"workers": values.list_json([one.told(now=now) for one in found])}
+    return {"workers": [one.told(now=now) for one in found]}
 
 
-async def lead(core: ServerCore, call: Call) -> Json:
-    asked = call.read(wire.LeadRequest)
+async def lead(core: ServerCore, call: Call) -> schemas.Held:
+    asked = call.read(schemas.LeadRequest)
 
     def step(turn: Turn) -> bool:
         return turn.lead(asked.name, asked.holder, seconds=asked.seconds)
@@ -262,13 +261,13 @@ async def lead(core: ServerCore, call: Call) -> Json:
     return {"held": await core.turns.run(step)}
 
 
-async def backup(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+async def backup(core: ServerCore, call: Call) -> schemas.BackedUp:  # noqa: ARG001 - a handler
     made = await core.back_up()
     return {"file": str(made.file), "size_bytes": made.size_bytes, "tasks": made.tasks}
 
 
-async def wait(core: ServerCore, call: Call) -> Json:
-    asked = call.read(wire.WaitRequest)
+async def wait(core: ServerCore, call: Call) -> schemas.ReadyQueue:
+    asked = call.read(schemas.WaitRequest)
     limits.check_wait_seconds(asked.wait_seconds)
     wanted = [(one.queue, one.filter()) for one in asked.queues]
     return {"queue": await wait_ready(core, wanted, seconds=asked.wait_seconds)}
@@ -298,11 +297,11 @@ async def wait_ready(core: ServerCore, wanted: Sequence[tuple[str, TagFilter]], 
 # -- health -----------------------------------------------------------------------------------------------------------
 
 
-async def live(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+async def live(core: ServerCore, call: Call) -> schemas.Health:  # noqa: ARG001 - a handler
     return core.health()
 
 
-async def ready(core: ServerCore, call: Call) -> Json:  # noqa: ARG001 - a handler
+async def ready(core: ServerCore, call: Call) -> schemas.Health:  # noqa: ARG001 - a handler
     try:
         await core.readiness.check()
     except StoreError as error:

@@ -9,19 +9,18 @@ from typing import Protocol, TypeVar
 
 import structlog
 from pydantic import ValidationError
-from pydantic_core import to_json
 
 from queue_core.building import builder
 from queue_core.errors import QueueError
-from queue_core.http_api.values import Json, added_json, lease_json, list_json
 from queue_core.limits import check_wait_seconds
 from queue_core.pull_queue import lease_lost
-from queue_core.server import events, wire
+from queue_core.server import events, schemas
 from queue_core.server.auth import Gate, Headers
 from queue_core.server.idempotency import HEADER, OnceStep, client_call
 from queue_core.server.json_keys import check_keys
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
 from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
+from queue_core.server.schemas import response
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
 from queue_core.service import Step
@@ -34,6 +33,11 @@ JSON = b"application/json"
 ROOM = Room(8 << 20, each_bytes=512)
 """Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
 of this."""
+
+ADDED = response(schemas.AddedTasks).json
+LEASES = response(schemas.Leases).json
+EXCHANGED = response(schemas.Exchanged).json
+RENEWED = response(schemas.RenewedLeases).json
 
 T = TypeVar("T")
 
@@ -151,7 +155,7 @@ class HotVerbs:
 
     def _add(self, request: Request) -> None:
         queue = request.queue
-        asked = wire.AddRequest.model_validate_json(request.body)
+        asked = schemas.AddRequest.model_validate_json(request.body)
         check_keys(request.body, asked.keys())
         tasks = [task.value() for task in asked.tasks]
         check_same_queue(tasks, queue)
@@ -161,7 +165,7 @@ class HotVerbs:
 
         def done(outcome: object) -> None:
             if isinstance(outcome, list):
-                request.reply(json_reply({"added": [added_json(added) for added in outcome]}))
+                request.reply(new_reply(200, ADDED({"added": outcome})))
             else:
                 request.reply(reply_of(outcome))
 
@@ -169,16 +173,16 @@ class HotVerbs:
         self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: Request) -> LeaseCall:
-        asked = wire.LeaseRequest.model_validate_json(request.body)
+        asked = schemas.LeaseRequest.model_validate_json(request.body)
         check_keys(request.body, asked.keys(), colons=asked.worker.count(":"))
         return self._begin(request, asked, ())
 
     def _exchange(self, request: Request) -> LeaseCall:
-        asked = wire.ExchangeRequest.model_validate_json(request.body)
+        asked = schemas.ExchangeRequest.model_validate_json(request.body)
         check_keys(request.body, asked.keys(), colons=asked.worker.count(":"))
         return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
 
-    def _begin(self, request: Request, asked: wire.LeaseRequest, deletions: Sequence[Deletion]) -> LeaseCall:
+    def _begin(self, request: Request, asked: schemas.LeaseRequest, deletions: Sequence[Deletion]) -> LeaseCall:
         check_wait_seconds(asked.wait_seconds)
         if asked.wait_seconds and self._waiting.is_full:
             raise refusal(
@@ -192,10 +196,12 @@ class HotVerbs:
             if not isinstance(outcome, LeaseAnswer):
                 request.reply(reply_of(outcome))
                 return
-            body: Json = {"leases": [lease_json(lease) for lease in outcome.granted.leases]}
+            leases = [schemas.lease_out(lease) for lease in outcome.granted.leases]
             if request.verb == "exchange":
-                body["lost"] = outcome.lost
-            request.reply(new_reply(200, to_json(body)))
+                body = EXCHANGED({"leases": leases, "lost": outcome.lost})
+            else:
+                body = LEASES({"leases": leases})
+            request.reply(new_reply(200, body))
 
         call = LeaseCall(
             request.queue,
@@ -216,7 +222,7 @@ class HotVerbs:
         return call
 
     def _renew(self, request: Request) -> None:
-        asked = wire.RenewRequest.model_validate_json(request.body)
+        asked = schemas.RenewRequest.model_validate_json(request.body)
         check_keys(request.body, asked.keys())
 
         def done(outcome: object) -> None:
@@ -226,7 +232,7 @@ class HotVerbs:
                 lost = [token for token, one in zip(asked.tokens, outcome, strict=True) if one is None]
                 request.reply(reply_of(lease_lost("renew", lost)))
             else:
-                request.reply(json_reply({"renewed": list_json(outcome)}))
+                request.reply(new_reply(200, RENEWED({"renewed": outcome})))
 
         def renew(turn: Turn, call: ClientCall | None) -> list[Renewed | None]:
             return turn.renew(request.queue, asked.tokens, seconds=asked.seconds, call=call)
@@ -234,7 +240,7 @@ class HotVerbs:
         self._turns.submit(once_step(request.call, renew), done)
 
     def _delete(self, request: Request) -> None:
-        asked = wire.DeleteRequest.model_validate_json(request.body)
+        asked = schemas.DeleteRequest.model_validate_json(request.body)
         check_keys(request.body, asked.keys())
         deletions = asked.values()
 
@@ -246,18 +252,13 @@ class HotVerbs:
             if outcome[1]:
                 request.reply(reply_of(lease_lost("delete", outcome[1])))
             else:
-                request.reply(json_reply({"added": [added_json(one) for one in added]}))
+                request.reply(new_reply(200, ADDED({"added": list(added)})))
 
         def run(turn: Turn, call: ClientCall | None) -> tuple[list[Added], list[str]]:
             return turn.delete(request.queue, deletions, call=call)
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
         self._turns.submit(once_step(request.call, run), delete, size_bytes=len(request.body), unit=unit)
-
-
-def json_reply(value: object, *, status: int = 200) -> Reply:
-    """A value as JSON."""
-    return Reply(status, to_json(value))
 
 
 def reply_of(error: object) -> Reply:
@@ -267,7 +268,7 @@ def reply_of(error: object) -> Reply:
     elif isinstance(error, Problem):
         problem = error
     elif isinstance(error, ValidationError):
-        problem = wire.invalid(error)
+        problem = schemas.invalid(error)
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
         problem = refusal(500, "internal", "the server made a mistake; its log has the details")

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 
-from pydantic import BaseModel, TypeAdapter
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic_core.core_schema import DataclassSchema, TypedDictSchema
 
 from queue_core.http_api.values import Json
-from queue_core.server import answers
 from queue_core.server.endpoints import Endpoint
 from queue_core.server.problems import TITLES
+from queue_core.server.schemas import ProblemOut, response
 
 REF = "#/components/schemas/{model}"
 _IN_PATH = re.compile(r"{(\w+)}")
@@ -21,34 +22,43 @@ _PROBLEM: Json = {
 
 def document(endpoints: Sequence[Endpoint], *, version: str) -> Json:
     """The whole document."""
-    models: list[type[BaseModel]] = [endpoint.takes for endpoint in endpoints if endpoint.takes]
-    models += [endpoint.answers for endpoint in endpoints if isinstance(endpoint.answers, type)]
-    models.append(answers.ProblemOut)
-    _, schema = models_json_schema([(model, "validation") for model in dict.fromkeys(models)], ref_template=REF)
-    schemas = dict(schema["$defs"])
-    for endpoint in endpoints:
-        if isinstance(endpoint.answers, TypeAdapter):
-            own = endpoint.answers.json_schema(ref_template=REF)
-            schemas[own["title"]] = own
+    requests = dict.fromkeys(endpoint.takes for endpoint in endpoints if endpoint.takes)
+    _, of_requests = models_json_schema([(model, "validation") for model in requests], ref_template=REF)
+    responses = dict.fromkeys([*(endpoint.answers for endpoint in endpoints), response(ProblemOut)])
+    answers, of_responses = TypeAdapter.json_schemas(
+        [(one, "serialization", one.adapter) for one in responses], ref_template=REF, schema_generator=_Whole
+    )
     paths: dict[str, Json] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        answer = answers[endpoint.answers, "serialization"]
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, answer)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Towline", "version": version, "description": "Pull queues: add, lease, delete."},
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": of_requests.get("$defs", {}) | of_responses["$defs"],
             "responses": {"Problem": _PROBLEM},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _operation(endpoint: Endpoint) -> Json:
-    answered = endpoint.answers
-    model = answered.__name__ if isinstance(answered, type) else answered.json_schema()["title"]
-    content: Json = {"application/json": {"schema": {"$ref": REF.format(model=model)}}}
+class _Whole(GenerateJsonSchema):
+    """Responses have all their members, also those whose values have defaults, and no others."""
+
+    def field_is_required(self, *_: object, **__: object) -> bool:
+        return True
+
+    def typed_dict_schema(self, schema: TypedDictSchema) -> Json:
+        return {"additionalProperties": False, **super().typed_dict_schema(schema)}
+
+    def dataclass_schema(self, schema: DataclassSchema) -> Json:
+        return {"additionalProperties": False, **super().dataclass_schema(schema)}
+
+
+def _operation(endpoint: Endpoint, answer: object) -> Json:
+    content: Json = {"application/json": {"schema": answer}}
     if any(parameter.name == "follow" for parameter in endpoint.query):
         content["text/event-stream"] = {"schema": {"type": "string"}}
     parameters: list[Json] = [

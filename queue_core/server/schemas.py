@@ -1,34 +1,40 @@
-"""What a request may say: strict models, from which the OpenAPI document is made, and the values they stand for.
+"""The form of every request and response: the OpenAPI document is made from it.
 
-Only form is checked here; ranges are checked by `limits`, whose messages name them, inside the verb.
+Requests are strict models, and the values they stand for. Only their form is checked here; ranges are checked by
+`limits`, whose messages name them, inside the verb. Responses are typed dictionaries of the queue's own values.
 """
 
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import ErrorDetails, to_json
+from typing_extensions import TypedDict
 
 from queue_core import limits
-from queue_core.api import Look
+from queue_core.api import Look, Observation
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.http_api.values import STATES
+from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
 from queue_core.server.problems import Problem, refusal
-from queue_core.store import Deletion
-from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.stats import FinishedLease, HeardWorker, TagStats
+from queue_core.store import Added, Deletion, Page, Renewed
+from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
 
 MAX_SHOWN_CHARACTERS = 62
 PLAIN_MISTAKES = {"int_type", "float_type", "bool_type", "literal_error"}
 PAYLOADS = {"payload", "text"}
 
 Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
-StateName = Literal["ready", "delayed", "in_flight", "dead"]
 
 
-class Wire(BaseModel):
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+class RequestBody(BaseModel):
     """A request body: unknown members are refused, and nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -38,7 +44,7 @@ class Wire(BaseModel):
         return len(self.__pydantic_fields_set__)
 
 
-class Tagged(Wire):
+class Tagged(RequestBody):
     """Which tags: none given is any; `untagged`, or `oldest` for a batch of one tag."""
 
     kind: Literal["any", "tags", "untagged", "oldest"] | None = Field(
@@ -51,7 +57,7 @@ class Tagged(Wire):
         return tag_filter(self.kind, self.tags)
 
 
-class TaskIn(Wire):
+class TaskIn(RequestBody):
     """A task to add. `payload` is base64; `text` is the same for plain text. At most one of `eta` and the delay."""
 
     payload: str | None = Field(None, description="Base64, at most 1 MiB of bytes.", examples=["aGVsbG8="])
@@ -88,13 +94,13 @@ class TaskIn(Wire):
             raise InvalidRequestError(f"payload is not base64: {error}; give plain text as `text`") from None
 
 
-class AddRequest(Wire):
+class AddRequest(RequestBody):
     """Tasks to add, all or none."""
 
     tasks: list[TaskIn] = Field(description=f"At most {limits.MAX_TASKS_PER_ADD}.")
 
     def keys(self) -> int:
-        """See `Wire.keys`."""
+        """See `RequestBody.keys`."""
         return len(self.__pydantic_fields_set__) + _keys_of(self.tasks)
 
 
@@ -107,14 +113,14 @@ class LeaseRequest(Tagged):
     wait_seconds: float = Field(0.0, description="In [0, 300]: how long to wait for a task.", examples=[0])
 
 
-class DeletionIn(Wire):
+class DeletionIn(RequestBody):
     """A finished lease, and what to add in the same step."""
 
     token: str
     then: tuple[TaskIn, ...] = Field((), strict=False)
 
     def keys(self) -> int:
-        """See `Wire.keys`."""
+        """See `RequestBody.keys`."""
         return len(self.__pydantic_fields_set__) + _keys_of(self.then)
 
     def value(self) -> Deletion:
@@ -128,18 +134,18 @@ class ExchangeRequest(LeaseRequest):
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
     def keys(self) -> int:
-        """See `Wire.keys`."""
+        """See `RequestBody.keys`."""
         return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
 
 
-class DeleteRequest(Wire):
+class DeleteRequest(RequestBody):
     """Finished leases: as bare tokens, or with what to add."""
 
     tokens: tuple[str, ...] = Field((), strict=False)
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
     def keys(self) -> int:
-        """See `Wire.keys`."""
+        """See `RequestBody.keys`."""
         return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
 
     def values(self) -> list[Deletion]:
@@ -147,14 +153,14 @@ class DeleteRequest(Wire):
         return [Deletion(token) for token in self.tokens] + [deletion.value() for deletion in self.deletions]
 
 
-class RenewRequest(Wire):
+class RenewRequest(RequestBody):
     """Leases whose ends are to be moved."""
 
     tokens: list[str]
     seconds: float | None = Field(None, description="From now, in [0, 604800]; the queue's own when left out.")
 
 
-class ReleaseRequest(Wire):
+class ReleaseRequest(RequestBody):
     """Leases to give back."""
 
     tokens: list[str]
@@ -163,7 +169,7 @@ class ReleaseRequest(Wire):
     dead_reason: str = Field("", description="Makes the tasks dead at once.")
 
 
-class NamesRequest(Wire):
+class NamesRequest(RequestBody):
     """Tasks by name."""
 
     names: list[str]
@@ -184,7 +190,7 @@ class RedriveRequest(Tagged):
 class PeekRequest(Tagged):
     """What to look at."""
 
-    states: frozenset[StateName] = Field(frozenset(STATES), strict=False)  # type: ignore[arg-type]
+    states: frozenset[StateName] = Field(frozenset(STATES), strict=False)
     names: list[str] | None = None
     after: Whole = Field(0, description="`next_after` of the page before.")
     limit: int = Field(100, description=f"In [1, {limits.MAX_PEEK_TASKS}].", examples=[100])
@@ -215,13 +221,13 @@ class LookRequest(ObserveRequest):
         return Look(self.queue, self.filter(), self.after, self.workers, self.ahead_seconds)
 
 
-class ObserveManyRequest(Wire):
+class ObserveManyRequest(RequestBody):
     """What a supervisor of many pools asks at once."""
 
     looks: list[LookRequest] = Field(max_length=limits.MAX_LOOKS_PER_CALL)
 
 
-class LeadRequest(Wire):
+class LeadRequest(RequestBody):
     """Who wants to lead what."""
 
     name: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
@@ -235,14 +241,14 @@ class WaitFor(Tagged):
     queue: str
 
 
-class WaitRequest(Wire):
+class WaitRequest(RequestBody):
     """What to wait for."""
 
     queues: list[WaitFor] = Field(min_length=1, max_length=1000)
     wait_seconds: float = Field(0.0, description="In [0, 300].", examples=[0])
 
 
-class QueueSettings(Wire):
+class QueueSettings(RequestBody):
     """How a queue is to be set; what is left out gets its default."""
 
     lease_seconds: float = 60.0
@@ -267,19 +273,19 @@ class QueueSettings(Wire):
         return QueueSpec(name, **self.model_dump())
 
 
-class StorageLimit(Wire):
+class StorageLimit(RequestBody):
     """How much the payloads of all tasks may come to."""
 
     limit_bytes: int | None = Field(ge=0, le=limits.MAX_STORAGE_BYTES, description="null: no limit.")
 
 
-class RetireRequest(Wire):
+class RetireRequest(RequestBody):
     """What is done to a worker that holds a lease: nothing, or it finishes what it holds and gets no more."""
 
     busy: Literal["keep", "finish"] = "keep"
 
 
-class Nothing(Wire):
+class Nothing(RequestBody):
     """An empty object."""
 
 
@@ -324,3 +330,238 @@ def _given(mistake: ErrorDetails) -> str:
         return ""
     shown = to_json(value).decode()
     return f": {shown}" if len(shown) <= MAX_SHOWN_CHARACTERS else ""
+
+
+# -- responses --------------------------------------------------------------------------------------------------------
+
+
+class Response:
+    """A response's form: writes its JSON, and is part of the OpenAPI document."""
+
+    def __init__(self, form: type) -> None:
+        self.adapter: TypeAdapter[object] = TypeAdapter(form)
+        self._to_json = self.adapter.serializer.to_json
+
+    def json(self, value: object) -> bytes:
+        """Return the body of a response."""
+        return self._to_json(value, warnings=False)  # such as of a whole number where a float may be
+
+
+@cache
+def response(form: type) -> Response:
+    """Return the one `Response` of that form."""
+    return Response(form)
+
+
+class AddedTasks(TypedDict):
+    """One outcome per task, in order."""
+
+    added: list[Added]
+
+
+class LeaseOut(TypedDict):
+    """A lease with its payload."""
+
+    queue: str
+    name: str
+    tag: str | None
+    payload: Annotated[str, Field(description="Base64.")]
+    token: str
+    worker: str
+    lease_number: int
+    leased_at: int
+    expires_at: int
+    ready_at: int
+    added_at: int
+
+
+def lease_out(lease: Lease) -> LeaseOut:
+    """A lease as it is answered with."""
+    return {
+        "queue": lease.queue,
+        "name": lease.name,
+        "tag": lease.tag,
+        "payload": payload_json(lease.payload),
+        "token": lease.token,
+        "worker": lease.worker,
+        "lease_number": lease.lease_number,
+        "leased_at": lease.leased_at,
+        "expires_at": lease.expires_at,
+        "ready_at": lease.ready_at,
+        "added_at": lease.added_at,
+    }
+
+
+class Leases(TypedDict):
+    """What was leased; nothing when there was nothing."""
+
+    leases: list[LeaseOut]
+
+
+class Exchanged(TypedDict):
+    """What was leased, and the tokens that were no longer current."""
+
+    leases: list[LeaseOut]
+    lost: tuple[str, ...]
+
+
+class RenewedLeases(TypedDict):
+    """Leases and their new ends."""
+
+    renewed: list[Renewed]
+
+
+class ReleasedLeases(TypedDict):
+    """What was given back."""
+
+    released: list[FinishedLease]
+
+
+class NameOutcomes(TypedDict):
+    """One outcome per name, in order."""
+
+    outcomes: list[Literal["deleted", "unknown", "tombstoned"]]
+
+
+class Count(TypedDict):
+    """How many."""
+
+    count: int
+
+
+class Done(TypedDict):
+    """It is so."""
+
+
+class TaskOut(TypedDict):
+    """A task as it stands."""
+
+    id: int
+    name: str
+    named: bool
+    queue: str
+    tag: str | None
+    payload: Annotated[str, Field(description="Base64, cut to `payload_bytes`.")]
+    state: StateName
+    eta: int
+    added_at: int
+    ready_at: int
+    leases: int
+    leased_at: int
+    worker: str
+    reason: str
+    max_leases: Annotated[int | None, Field(description="The task's own bound; null: its queue's.")]
+
+
+def task_out(task: Task) -> TaskOut:
+    """A task as it is shown; its token and its fences stay here."""
+    return {
+        "id": task.id,
+        "name": task.shown_name,
+        "named": task.name is not None,
+        "queue": task.queue,
+        "tag": task.tag,
+        "payload": payload_json(task.payload),
+        "state": STATE_NAMES[task.state],
+        "eta": task.eta,
+        "added_at": task.added_at,
+        "ready_at": task.ready_at,
+        "leases": task.leases,
+        "leased_at": task.leased_at,
+        "worker": task.worker,
+        "reason": task.reason,
+        "max_leases": task.max_leases,
+    }
+
+
+class TaskPage(TypedDict):
+    """Some tasks in id order, and where the next page begins."""
+
+    tasks: list[TaskOut]
+    next_after: int | None
+
+
+def page_out(page: Page) -> TaskPage:
+    """A page as it is answered with."""
+    return {"tasks": [task_out(task) for task in page.tasks], "next_after": page.next_after}
+
+
+class Queues(TypedDict):
+    """All queues by name."""
+
+    queues: list[QueueSpec]
+
+
+class Created(TypedDict):
+    """Whether the queue is new."""
+
+    created: bool
+
+
+class TagCounts(TypedDict):
+    """Counts per tag; null is untagged."""
+
+    tags: list[TagStats]
+
+
+class ObservationsOut(TypedDict):
+    """One for each look, in their order; null for a queue that does not exist."""
+
+    observations: list[Observation | None]
+
+
+class HeardWorkers(TypedDict):
+    """Workers that this server has heard of lately, those silent for longest first."""
+
+    workers: list[HeardWorker]
+
+
+class Retired(TypedDict):
+    """False when the worker holds a lease."""
+
+    retired: bool
+
+
+class Held(TypedDict):
+    """Whether the lead is yours."""
+
+    held: bool
+
+
+class BackedUp(TypedDict):
+    """A copy of the store that was checked: its file on the server's host, its size and its tasks."""
+
+    file: str
+    size_bytes: int
+    tasks: int
+
+
+class ReadyQueue(TypedDict):
+    """A queue that has work, or null when the time was up."""
+
+    queue: str | None
+
+
+class EventsOut(TypedDict):
+    """Events after the cursor that was asked for, oldest first."""
+
+    events: list[dict[str, object]]
+    cursor: int
+    missed: bool
+
+
+class Health(TypedDict):
+    """How the server is."""
+
+    status: Literal["ok"]
+    run: Annotated[str, Field(description="Another one after each start.")]
+
+
+@with_config(ConfigDict(extra="allow"))
+class ProblemOut(TypedDict):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
