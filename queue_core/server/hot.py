@@ -19,7 +19,7 @@ from queue_core.server.auth import Gate, Headers
 from queue_core.server.idempotency import HEADER, OnceStep, client_call
 from queue_core.server.json_keys import check_keys
 from queue_core.server.lease_call import LeaseAnswer, LeaseCall
-from queue_core.server.problems import MEDIA_TYPE, Problem, problem_of, refusal
+from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
 from queue_core.server.schemas import response
 from queue_core.server.turns import Turns
 from queue_core.server.waiting import WaitingLeases
@@ -268,7 +268,7 @@ def reply_of(error: object) -> Reply:
     elif isinstance(error, Problem):
         problem = error
     elif isinstance(error, ValidationError):
-        problem = schemas.invalid(error)
+        problem = invalid(error)
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
         problem = refusal(500, "internal", "the server made a mistake; its log has the details")

@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from pydantic_core import to_json
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, to_json
 
 from queue_core import errors, limits
 from queue_core.errors import LeaseLostError, QueueError
 from queue_core.http_api.problem_types import PREFIX, problem_type
 
 MEDIA_TYPE = b"application/problem+json"
+MAX_SHOWN_CHARACTERS = 62
+PLAIN_MISTAKES = {"int_type", "float_type", "bool_type", "literal_error"}
+PAYLOADS = {"payload", "text"}
 
 STATUS: Mapping[type[QueueError], int] = MappingProxyType(
     {
@@ -108,3 +112,29 @@ def refusal(status: int, name: str, detail: str, *, headers: tuple[tuple[bytes, 
 def body_too_large(limit: int) -> Problem:
     """What a body over the limit is refused with."""
     return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
+
+
+def invalid(error: ValidationError) -> Problem:
+    """What a body that does not fit its model is refused with: every mistake at once, by place."""
+    mistakes = error.errors(include_url=False, include_context=False)
+    first = mistakes[0]
+    if first["type"] == "json_invalid":
+        return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
+    shown = [
+        {"pointer": "/" + "/".join(str(part) for part in mistake["loc"]), "detail": mistake["msg"] + _given(mistake)}
+        for mistake in mistakes[:20]
+    ]
+    told = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
+    more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
+    plain = refusal(422, "invalid-request", told + more)
+    return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
+
+
+def _given(mistake: ErrorDetails) -> str:
+    """The value that did not fit, if it is short: a number, or what stands for one or for a choice. Never a payload."""
+    value = mistake["input"]
+    is_plain = isinstance(value, int | float) or (isinstance(value, str) and mistake["type"] in PLAIN_MISTAKES)
+    if not is_plain or not PAYLOADS.isdisjoint(mistake["loc"]) or mistake["type"] == "extra_forbidden":
+        return ""
+    shown = to_json(value).decode()
+    return f": {shown}" if len(shown) <= MAX_SHOWN_CHARACTERS else ""

@@ -6,56 +6,24 @@ is answered, `Expect: 100-continue`), takes uvicorn's own way to the application
 
 import asyncio
 import select
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from queue_core.server import appengine
+from queue_core.server.auth import Headers
 from queue_core.server.connections import LINGER_SECONDS, Connections
 from queue_core.server.core import ServerCore
 from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
 from queue_core.server.http_connection import MAX_UNREAD_BYTES, HttpConnection
-from queue_core.server.idempotency import HEADER
+from queue_core.server.known_heads import KnownHead, known_head
 from queue_core.server.lease_call import LeaseCall
 from queue_core.server.problems import body_too_large
 
 PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
-MAX_KNOWN_BYTES = 2 << 10
-"""A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
-END_OF_HEAD = b"\r\n\r\n"
-KEY_LINE = b"\r\nidempotency-key: "
-MAX_KEY_BYTES = 128
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-
-
-@dataclass(frozen=True, slots=True)
-class KnownHead:
-    """The head of a request on the short way, and what was read from it: one that is the same byte for byte, but for
-    an `Idempotency-Key` at its end, with a body of the same size, need not be read again. A worker that goes from task
-    to task sends it for hours.
-
-    Args:
-        head: as far as the key, or to its end where there is none.
-        tail_bytes: what comes after the key: the end of the head and the body.
-    """
-
-    head: bytes
-    tail_bytes: int
-    door: Door
-    verb: str
-    queue: str
-    headers: list[tuple[bytes, bytes]]
-    is_keyed: bool
-
-    def end_of_head(self, data: bytes) -> int:
-        """Where the head of a request that begins as this one does ends; 0 where it goes on otherwise."""
-        end = len(data) - self.tail_bytes
-        if not len(self.head) <= end <= len(self.head) + MAX_KEY_BYTES:
-            return 0
-        return end if data.find(b"\r", len(self.head)) == end and data.startswith(END_OF_HEAD, end) else 0
 
 
 class HotCycle(RequestResponseCycle):
@@ -64,9 +32,7 @@ class HotCycle(RequestResponseCycle):
     message_event = asyncio.Event()
     """uvicorn sets it when the caller hangs up; nobody here waits for it, so that one does for all."""
 
-    def __init__(
-        self, door: Door, verb: str, queue: str, headers: list[tuple[bytes, bytes]], *, keep_alive: bool
-    ) -> None:
+    def __init__(self, door: Door, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
         self.door = door
         self.verb = verb
         self.queue = queue
@@ -89,45 +55,32 @@ class HotProtocol(HttpConnection):
     max_body_bytes: int
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made with."""
-    known: KnownHead | None = None
+    known: tuple[KnownHead, Door, str, str] | None = None
+    """The head of the last request that came alone, and its door, verb and queue."""
 
     def data_received(self, data: bytes) -> None:
         """A request whose head is known goes past the parser."""
-        known = self.known
-        if not self.is_between or (self.cycle is not None and not self.cycle.response_complete):
+        before = self.cycle
+        if not self.is_between or (before is not None and not before.response_complete):
             super().data_received(data)
-        elif known is not None and data.startswith(known.head) and (end := known.end_of_head(data)):
-            cycle = self.cycle = HotCycle(known.door, known.verb, known.queue, known.headers, keep_alive=True)
+        elif self.known is not None and (found := self.known[0].read(data)) is not None:
+            (head, door, verb, queue), (key, body) = self.known, found
+            cycle = self.cycle = HotCycle(door, verb, queue, head.headers, keep_alive=True)
             cycle.more_body = False
-            key = data[len(known.head) : end] if known.is_keyed else None
-            self._start(cycle, data[end + len(END_OF_HEAD) :], key=key)
+            self._start(cycle, body, key=key)
         else:
-            before = self.cycle
             super().data_received(data)
-            if self.cycle is not before:
-                self._learn(data)
+            self._learn(data, before)
 
-    def _learn(self, data: bytes) -> None:
-        """Know the head of the request that has just been parsed, if that was all that arrived, and not in chunks."""
+    def _learn(self, data: bytes, before: object) -> None:
+        """Know the head of a request that has just been parsed, if it was let in and is here as a whole."""
         cycle = self.cycle
-        if not isinstance(cycle, HotCycle) or not (cycle.keep_alive and cycle.is_admitted and self.is_between):
+        if cycle is before or not isinstance(cycle, HotCycle):
             return
-        end = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES)
-        if end < 0 or end + len(END_OF_HEAD) + len(cycle.body) != len(data):
-            return
-        key_at = data.rfind(KEY_LINE, 0, end)
-        is_keyed = key_at >= 0 and b"\r" not in data[key_at + len(KEY_LINE) : end]
-        is_usual = is_keyed or not any(name == HEADER for name, _ in cycle.headers)
-        if is_usual:
-            self.known = KnownHead(
-                data[: key_at + len(KEY_LINE) if is_keyed else end],
-                len(data) - end,
-                cycle.door,
-                cycle.verb,
-                cycle.queue,
-                [header for header in cycle.headers if header[0] != HEADER],
-                is_keyed=is_keyed,
-            )
+        if cycle.keep_alive and cycle.is_admitted and self.is_between:
+            head = known_head(data, cycle.headers, body_bytes=len(cycle.body))
+            if head is not None:
+                self.known = head, cycle.door, cycle.verb, cycle.queue
 
     def begin(self) -> None:
         """Choose the way. On the short one the caller is let in, or refused, before any of the body is collected."""

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from pydantic_core import ErrorDetails, to_json
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from queue_core import limits
@@ -19,14 +18,9 @@ from queue_core.api import Look, Observation
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
-from queue_core.server.problems import Problem, refusal
 from queue_core.stats import FinishedLease, HeardWorker, TagStats
 from queue_core.store import Added, Deletion, Page, Renewed
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
-
-MAX_SHOWN_CHARACTERS = 62
-PLAIN_MISTAKES = {"int_type", "float_type", "bool_type", "literal_error"}
-PAYLOADS = {"payload", "text"}
 
 Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
 
@@ -304,32 +298,6 @@ def tag_filter(kind: str | None, tags: tuple[str, ...]) -> TagFilter:
     if kind == "tags" and not tags:
         raise InvalidRequestError("kind tags needs at least one tag; leave it out for all tasks")
     return TagFilter.oldest(*tags) if kind == "oldest" else TagFilter.of(*tags)
-
-
-def invalid(error: ValidationError) -> Problem:
-    """What a body that does not fit its model is refused with: every mistake at once, by place."""
-    mistakes = error.errors(include_url=False, include_context=False)
-    first = mistakes[0]
-    if first["type"] == "json_invalid":
-        return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
-    shown = [
-        {"pointer": "/" + "/".join(str(part) for part in mistake["loc"]), "detail": mistake["msg"] + _given(mistake)}
-        for mistake in mistakes[:20]
-    ]
-    told = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
-    more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
-    plain = refusal(422, "invalid-request", told + more)
-    return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
-
-
-def _given(mistake: ErrorDetails) -> str:
-    """The value that did not fit, if it is short: a number, or what stands for one or for a choice. Never a payload."""
-    value = mistake["input"]
-    is_plain = isinstance(value, int | float) or (isinstance(value, str) and mistake["type"] in PLAIN_MISTAKES)
-    if not is_plain or not PAYLOADS.isdisjoint(mistake["loc"]) or mistake["type"] == "extra_forbidden":
-        return ""
-    shown = to_json(value).decode()
-    return f": {shown}" if len(shown) <= MAX_SHOWN_CHARACTERS else ""
 
 
 # -- responses --------------------------------------------------------------------------------------------------------
