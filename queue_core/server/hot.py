@@ -40,6 +40,7 @@ EXCHANGED = response(schemas.Exchanged).json
 RENEWED = response(schemas.RenewedLeases).json
 
 T = TypeVar("T")
+B = TypeVar("B", bound=schemas.RequestBody)
 
 log = structlog.get_logger()
 
@@ -155,8 +156,7 @@ class HotVerbs:
 
     def _add(self, request: Request) -> None:
         queue = request.queue
-        asked = schemas.AddRequest.model_validate_json(request.body)
-        check_keys(request.body, asked.keys())
+        asked = read(schemas.AddRequest, request.body)
         tasks = [task.value() for task in asked.tasks]
         check_same_queue(tasks, queue)
 
@@ -173,13 +173,11 @@ class HotVerbs:
         self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: Request) -> LeaseCall:
-        asked = schemas.LeaseRequest.model_validate_json(request.body)
-        check_keys(request.body, asked.keys(), colons=asked.worker.count(":"))
+        asked = read(schemas.LeaseRequest, request.body)
         return self._begin(request, asked, ())
 
     def _exchange(self, request: Request) -> LeaseCall:
-        asked = schemas.ExchangeRequest.model_validate_json(request.body)
-        check_keys(request.body, asked.keys(), colons=asked.worker.count(":"))
+        asked = read(schemas.ExchangeRequest, request.body)
         return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
 
     def _begin(self, request: Request, asked: schemas.LeaseRequest, deletions: Sequence[Deletion]) -> LeaseCall:
@@ -222,8 +220,7 @@ class HotVerbs:
         return call
 
     def _renew(self, request: Request) -> None:
-        asked = schemas.RenewRequest.model_validate_json(request.body)
-        check_keys(request.body, asked.keys())
+        asked = read(schemas.RenewRequest, request.body)
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):
@@ -240,8 +237,7 @@ class HotVerbs:
         self._turns.submit(once_step(request.call, renew), done)
 
     def _delete(self, request: Request) -> None:
-        asked = schemas.DeleteRequest.model_validate_json(request.body)
-        check_keys(request.body, asked.keys())
+        asked = read(schemas.DeleteRequest, request.body)
         deletions = asked.values()
 
         def delete(outcome: object) -> None:
@@ -259,6 +255,13 @@ class HotVerbs:
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
         self._turns.submit(once_step(request.call, run), delete, size_bytes=len(request.body), unit=unit)
+
+
+def read(model: type[B], body: bytes) -> B:
+    """Return what a body says. Raises `ValidationError`, and a `Problem` for a key that an object has twice."""
+    asked = model.model_validate_json(body)
+    check_keys(body, asked.keys(), colons=asked.colons())
+    return asked
 
 
 def reply_of(error: object) -> Reply:

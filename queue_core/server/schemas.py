@@ -37,6 +37,10 @@ class RequestBody(BaseModel):
         """How many keys its objects have, as they were parsed."""
         return len(self.__pydantic_fields_set__)
 
+    def colons(self) -> int:
+        """How many colons there are in its texts, where they often have some."""
+        return 0
+
 
 class Tagged(RequestBody):
     """Which tags: none given is any; `untagged`, or `oldest` for a batch of one tag."""
@@ -105,6 +109,10 @@ class LeaseRequest(Tagged):
     seconds: float | None = Field(None, description="In [0, 604800]; the queue's own when left out.", examples=[60])
     worker: str = Field("", description="Who holds the leases; at most 200 characters.")
     wait_seconds: float = Field(0.0, description="In [0, 300]: how long to wait for a task.", examples=[0])
+
+    def colons(self) -> int:
+        """See `RequestBody.colons`."""
+        return self.worker.count(":")
 
 
 class DeletionIn(RequestBody):
