@@ -7,19 +7,14 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.contention import Contention
 from orchestrator.decision import Conditions, Decision, Limit
-from orchestrator.estimate import Outcomes
-from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
-from orchestrator.metrics import QueueSample
-from orchestrator.overload import Ceiling, Overload
+from orchestrator.fleet import billed_for, least_recently_used
+from orchestrator.overload import Ceiling
 from orchestrator.room import MOST_AT_A_TIME
-from orchestrator.value import value
+from orchestrator.scene import Facts
 
 FAILING_SHARE: Final = 0.9
-STALE_TURNS: Final = 3.0
 SPAWNS_PER_CORE: Final = 2
 STARTED_WITHIN_SECONDS: Final = 1.0
 """As many starts at a time as the cores carry within this."""
@@ -29,38 +24,6 @@ _LEAST_START_SECONDS: Final = 0.01  # CPU time is told in hundredths of a second
 SOON_SECONDS: Final = 0.25
 """Between two turns of a pool whose growth waits for a moment, at least."""
 _LOOKS_PER_START: Final = 8
-
-
-@value
-class Facts:
-    """All that a guard may look at.
-
-    `alive` are the workers that count towards the pool's size; `paper` is the fleet that meets the slo on paper.
-    """
-
-    sample: QueueSample
-    fleet: Fleet
-    alive: tuple[Worker, ...]
-    spec: PoolSpec
-    conditions: Conditions
-    now: Monotonic
-    outcomes: Outcomes = Outcomes()
-    contention: Contention = Contention()
-    paper: int = 0
-    overload: Overload = Overload()
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the sample is too old to know anything by."""
-        return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
-
-    @property
-    def current(self) -> int:
-        return len(self.alive)
-
-    @property
-    def starting(self) -> int:
-        return len([w for w in self.alive if w.state == "starting"])
 
 
 Guard = Callable[[int, Facts], tuple[int, Limit] | None]

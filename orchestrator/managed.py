@@ -11,8 +11,8 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision
 from orchestrator.fleet import Fleet
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample
-from orchestrator.policy import PolicyState
 from orchestrator.presence import Watch
 from orchestrator.suspects import Suspect
 from orchestrator.tally import Tally

@@ -1,6 +1,6 @@
-"""One turn of a pool: sample, decide, plan, act.
+"""One turn of a pool: sample, learn, decide, plan, act.
 
-Decisions and plans are pure functions of other modules; here they meet a source and a runtime.
+What is learned, decisions and plans are pure functions of other modules; here they meet a source and a runtime.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from orchestrator.deadline import Helper
 from orchestrator.decision import Decision
 from orchestrator.errands import Errands
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.learning import learn
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
@@ -25,6 +26,7 @@ from orchestrator.policy import decide
 from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
 from orchestrator.rollcall import wanted_again
+from orchestrator.scene import context_of
 from orchestrator.seeing import look_ahead, look_at
 from orchestrator.sharing import Sharer, helper, sharers
 from orchestrator.source import WorkSource
@@ -93,9 +95,11 @@ class PoolTurn:
             conditions = replace(conditions, runtime_trouble=pool.outage.why)
         if pool.name in self._sharers:
             conditions = replace(conditions, helpers=self._helpers(spec, pool, pool.sample, now))
-        pool.decision, pool.state = decide(
-            pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions
+        learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
+        pool.decision = decide(
+            context_of(pool.sample, fleet=pool.fleet, spec=spec, state=learned, now=now, conditions=conditions)
         )
+        pool.state = learned.after(pool.decision)
         pool.effective, pool.conditions = spec, conditions
         self._circumstances.decided(spec, pool.fleet, pool.decision)
 

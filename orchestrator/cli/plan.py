@@ -1,4 +1,4 @@
-"""`towline plan`: one turn without the acting: sample, decide, plan, print."""
+"""`towline plan`: one turn without the acting: sample, learn, decide, plan, print."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,11 +12,13 @@ from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet import Fleet, adopted, joined, unresponsive
+from orchestrator.learning import PolicyState, learn
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
 from orchestrator.plan import Plan
 from orchestrator.plan import plan as plan_actions
-from orchestrator.policy import PolicyState, decide
+from orchestrator.policy import decide
+from orchestrator.scene import context_of
 from orchestrator.sharing import Sharer, helper, order_of, sharers
 from orchestrator.source import Asked
 from orchestrator.sources.pull_queue import PullQueueSource
@@ -93,7 +95,10 @@ def _decided(looked: dict[str, Sharer], clock: Clock, circumstances: Circumstanc
         spec, conditions = circumstances.of(pool.spec, pool.fleet)
         others = [looked[other] for other in shared.get(name, ()) if looked[other].fleet.alive]
         conditions = replace(conditions, helpers=tuple([helper(pool, other, now=now) for other in others]))
-        decision, _ = decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions)
+        learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
+        decision = decide(
+            context_of(pool.sample, fleet=pool.fleet, spec=spec, state=learned, now=now, conditions=conditions)
+        )
         todo = plan_actions(decision, fleet=pool.fleet, spec=spec, now=now)
         found[name] = decision, todo
         fleet = pool.fleet

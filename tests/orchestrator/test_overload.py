@@ -13,12 +13,14 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.estimate import Outcomes
 from orchestrator.fleet import Fleet, draining, joined
-from orchestrator.guards import FAILING_SHARE, Facts, failing_work
+from orchestrator.guards import FAILING_SHARE, failing_work
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.overload import Overload
 from orchestrator.plan import plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.scene import Facts
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 Fails = Callable[[int, float], float]
@@ -213,7 +215,7 @@ class World:
         )
         self.finished.clear()
         self.fleet = observe(self.fleet, sample)
-        decision, self.state = decide(sample, fleet=self.fleet, spec=self.spec, state=self.state, now=now)
+        decision, self.state = learn_and_decide(sample, fleet=self.fleet, spec=self.spec, state=self.state, now=now)
         self.decisions.append(decision)
         todo = plan(decision, fleet=self.fleet, spec=self.spec, now=now)
         for leave in (*todo.retire, *todo.finish):
