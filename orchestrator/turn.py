@@ -10,7 +10,7 @@ import structlog
 
 from orchestrator import events
 from orchestrator.acts import Acts
-from orchestrator.circumstances import Circumstances
+from orchestrator.circumstances import ConditionsTracker
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.deadline import Helper
@@ -47,7 +47,7 @@ class PoolTurn:
         files: StateDir,
         acts: Acts,
         errands: Errands,
-        circumstances: Circumstances,
+        conditions: ConditionsTracker,
         may_act: Callable[[], bool],
         pools: Mapping[str, ManagedPool],
     ) -> None:
@@ -57,7 +57,7 @@ class PoolTurn:
         self._files = files
         self._acts = acts
         self._errands = errands
-        self._circumstances = circumstances
+        self._conditions = conditions
         self._may_act = may_act
         self._pools = pools
         self._ahead: dict[str, QueueSample | SourceUnavailableError] = {}
@@ -81,8 +81,8 @@ class PoolTurn:
 
     def _isolate(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Start workers for suspects, before the pool is given another size."""
-        if self._may_act() and not spec.dry_run and self._circumstances.drained_at() is None:
-            bounded, conditions = self._circumstances.of(spec, pool.fleet)
+        if self._may_act() and not spec.dry_run and self._conditions.overrides.drained_at() is None:
+            bounded, conditions = self._conditions.of(spec, pool.fleet)
             if conditions.paused == "no":
                 self._errands.run(pool, bounded)
 
@@ -90,7 +90,7 @@ class PoolTurn:
         if pool.spec is None or pool.sample is None or not self._may_act():
             return
         now = self._clock.monotonic()
-        spec, conditions = self._circumstances.of(pool.spec, pool.fleet)
+        spec, conditions = self._conditions.of(pool.spec, pool.fleet)
         if pool.outage is not None and now < pool.outage.retry_at:
             conditions = replace(conditions, runtime_trouble=pool.outage.why)
         if pool.name in self._sharers:
@@ -101,7 +101,7 @@ class PoolTurn:
         )
         pool.state = learned.after(pool.decision)
         pool.effective, pool.conditions = spec, conditions
-        self._circumstances.decided(spec, pool.fleet, pool.decision)
+        self._conditions.share.decided(spec, pool.fleet, pool.decision)
 
     def _helpers(self, spec: PoolSpec, pool: ManagedPool, sample: QueueSample, now: Monotonic) -> tuple[Helper, ...]:
         """The other pools whose workers take tasks of this one, as they are now: with those they have just started."""
@@ -140,7 +140,7 @@ class PoolTurn:
             self._files.replays.append({**head, "inputs": inputs})
         if not (spec.dry_run or todo.is_empty):
             self._acts.carry_out(todo, pool, spec, now=decision.at)
-            self._circumstances.decided(spec, pool.fleet, decision)
+            self._conditions.share.decided(spec, pool.fleet, decision)
 
     def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
