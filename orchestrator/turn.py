@@ -17,6 +17,7 @@ from orchestrator.deadline import Helper
 from orchestrator.decision import Decision
 from orchestrator.errands import Errands
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.exits import Cause
 from orchestrator.learning import learn
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
@@ -25,11 +26,10 @@ from orchestrator.plan import Plan, plan
 from orchestrator.policy import decide
 from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
-from orchestrator.rollcall import wanted_again
+from orchestrator.rollcall import RollCall, roll_call, wanted_again
 from orchestrator.scene import context_of
-from orchestrator.seeing import look_ahead, look_at
 from orchestrator.sharing import Sharer, helper, sharers
-from orchestrator.source import WorkSource
+from orchestrator.source import Asked, WorkSource
 from orchestrator.state import StateDir
 from orchestrator.suspects import reserved
 
@@ -69,8 +69,13 @@ class PoolTurn:
         specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
         if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
             self._specs, self._sharers = specs, sharers(specs.values())
-        known = [(pool, pool.spec) for pool in pools if pool.spec is not None]
-        self._ahead = dict(look_ahead(self._source, known, now=self._clock.monotonic())) if len(known) > 1 else {}
+        # Of an external pool the queue is to tell who is present too: a sample alone does not say all.
+        asked = [
+            Asked(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
+            for pool in pools
+            if pool.spec is not None and pool.spec.runtime_kind != "external"
+        ]
+        self._ahead = dict(self._source.samples(asked, now=self._clock.monotonic())) if len(asked) > 1 else {}
 
     def look(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """See what there is to do, and what the pool wishes."""
@@ -145,8 +150,7 @@ class PoolTurn:
     def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
         try:
-            ahead = self._ahead.pop(pool.name, None)
-            sample = look_at(self._source, pool, spec, now=self._clock.monotonic(), ahead=ahead)
+            sample = self._sampled(pool, spec)
         except SourceUnavailableError as error:
             if not pool.is_stale:
                 log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
@@ -168,6 +172,27 @@ class PoolTurn:
                 )
             self._acts.tell_of_unresponsive(pool, before)
 
+    def _sampled(self, pool: ManagedPool, spec: PoolSpec) -> QueueSample:
+        """Return the pool's work, as looked at ahead or now; where only the queue tells of workers, see who is there.
+
+        Raises `SourceUnavailableError`, with nothing changed.
+        """
+        ahead = self._ahead.pop(pool.name, None)
+        if isinstance(ahead, SourceUnavailableError):
+            raise ahead
+        if ahead is not None:
+            return ahead
+        now, ahead_seconds = self._clock.monotonic(), pool.ahead_seconds(spec)
+        if spec.runtime_kind != "external":
+            return self._source.sample(spec, workers=pool.fleet.workers.keys(), ahead_seconds=ahead_seconds, now=now)
+        present = self._source.present(spec)
+        names = {*pool.fleet.workers, *(one.worker for one in present)}
+        sample = self._source.sample(spec, workers=names, ahead_seconds=ahead_seconds, now=now)
+        called = roll_call(pool.fleet, present, sample, spec=spec, now=now)
+        _count_and_log(pool, called)
+        pool.fleet = called.fleet
+        return sample
+
     def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
         """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
 
@@ -181,3 +206,16 @@ class PoolTurn:
         log.info(events.POOL_DECIDED, **record)
         self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
         return True
+
+
+def _count_and_log(pool: ManagedPool, called: RollCall) -> None:
+    for worker in called.came:
+        log.info(events.WORKER_CAME, pool=pool.name, worker=worker)
+    pool.tally.starts += called.answers
+    for gone in called.gone:
+        cause = Cause.DRAINED if gone.released else Cause.UNKNOWN
+        pool.tally.died(cause, failed_start=False)
+        lived_seconds = round(gone.lived_seconds, 3)
+        log.info(
+            events.WORKER_LEFT, pool=pool.name, worker=gone.worker, released=gone.released, lived_seconds=lived_seconds
+        )

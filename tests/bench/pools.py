@@ -18,12 +18,12 @@ import structlog
 from orchestrator.clock import ManualClock
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions
+from orchestrator.fleet_view import Pulse
 from orchestrator.launch import Launch
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample, RunningLease, Waiting
-from orchestrator.pulse import Pulse
 from orchestrator.reconcile import Reconciler
-from orchestrator.showcase import Showcase
+from orchestrator.snapshot import Showcase
 from orchestrator.state import StateDir
 from tests.support.decisions import learn_and_decide
 from tests.support.fakes import FakeRuntime

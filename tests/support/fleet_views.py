@@ -3,9 +3,8 @@
 from orchestrator.clock import ManualClock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import FleetView, Phase, view_of
+from orchestrator.fleet_view import FleetView, Phase, Pulse, view_of
 from orchestrator.managed import ManagedPool
-from orchestrator.pulse import Pulse
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker
 
