@@ -103,7 +103,7 @@ def _saturated(context: DecisionContext) -> Proposal | None:
     largest fleet does in that time.
     """
     facts, slo_seconds = context.facts, context.pace.slo_seconds
-    spec, rate = facts.spec, context.state.estimates.arrival_rate
+    spec, rate = facts.spec, facts.state.estimates.arrival_rate
     most = spec.workers.max * spec.concurrency * slo_seconds / context.crew.service_seconds
     asked = facts.sample.ready + _COMING * rate * slo_seconds
     if asked <= _SATURATED * most:
@@ -135,7 +135,7 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     proposal = Proposal(facts.current, "hold", "nothing to change")
     if not context.idle or (sample.ready and not sample.paused):
         return proposal, {}
-    state = context.state
+    state = facts.state
     restart = state.estimates.restart_seconds(spec)
     # The pool's first worker is number below + 1 of all.
     below = context.crew.workers_below if context.crew.helpers else 0

@@ -58,11 +58,11 @@ def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """No more workers than what they depend on stands; and no growth while nearly every task fails: it is down."""
     if facts.spec.on_failure == "ignore":
         return None
-    if facts.overload.ceiling is not None:
-        return _under(facts.overload.ceiling, target, facts)
+    if facts.state.overload.ceiling is not None:
+        return _under(facts.state.overload.ceiling, target, facts)
     if not 0 < facts.current < target:
         return None
-    share = facts.outcomes.failed_share
+    share = facts.state.estimates.outcomes.failed_share
     if share <= FAILING_SHARE:
         return None
     return facts.current, Limit("failing_work", f"{share:.0%} of first leases fail (on_failure: freeze)")
@@ -82,7 +82,7 @@ def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | N
 
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Where it is asked for: not beyond a size from which on more get no more done, as was tried or is being tried."""
-    trial = facts.contention.trial
+    trial = facts.state.contention.trial
     if trial is None or facts.spec.contention != "guard":
         return None
     most = _workers_for(trial.limit, facts.spec)
@@ -114,7 +114,7 @@ def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
-    most, why = max(spec.workers.min, facts.paper), "does on paper"
+    most, why = max(spec.workers.min, facts.state.paper.workers), "does on paper"
     if facts.conditions.budget == "overdrawn":
         most, why = spec.workers.min, "is the min"
     if target <= most:
@@ -212,7 +212,7 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
     idle = least_recently_used(facts.alive)
     left = [billed_for(w, spec, now=facts.now) for w in idle]
     ends_soon = sum(1 for seconds in left if not seconds)
-    trial = facts.contention.trial if spec.contention == "guard" else None
+    trial = facts.state.contention.trial if spec.contention == "guard" else None
     most = spec.workers.max if trial is None else min(spec.workers.max, _workers_for(trial.limit, spec))
     least = min(facts.current - ends_soon, most)
     if target >= least:

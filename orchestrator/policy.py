@@ -50,7 +50,7 @@ def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
     if context.warm.told:
         notes = (*notes, context.warm.told)
-    trial = context.state.contention.trial
+    trial = context.facts.state.contention.trial
     if trial is not None and context.facts.spec.contention == "watch":
         notes = (*notes, f"contention: {trial.did}")
     notes = (*notes, *[words for helper in context.crew.helpers if (words := helper.told)])
@@ -60,8 +60,8 @@ def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
 
 
 def _inputs(context: DecisionContext) -> Inputs:
-    facts, state, pace = context.facts, context.state, context.pace
-    sample, fleet, estimates = facts.sample, facts.fleet, state.estimates
+    facts, pace = context.facts, context.pace
+    sample, fleet, estimates = facts.sample, facts.fleet, facts.state.estimates
     starting = len(context.crew.ready_in_seconds)
     draining = len(fleet.leaving) if len(fleet.workers) > len(facts.alive) else 0
     return Inputs(

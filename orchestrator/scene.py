@@ -5,15 +5,12 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.contention import Contention
 from orchestrator.deadline import Crew, Pace, crew_of, pace_of
 from orchestrator.decision import NOTHING_SPECIAL, Conditions, Rule
-from orchestrator.estimate import Outcomes
 from orchestrator.finishing import Course, course
 from orchestrator.fleet import Fleet, Worker, least_recently_used
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample, Waiting
-from orchestrator.overload import Overload
 from orchestrator.reserve import NOBODY_WARM, Warm
 from orchestrator.value import value
 
@@ -24,7 +21,7 @@ STALE_TURNS: Final = 3.0
 class Facts:
     """What is seen and known of a pool: all that a guard may look at.
 
-    `alive` are the workers that count towards the pool's size; `paper` is the fleet that meets the slo on paper.
+    `alive` are the workers that count towards the pool's size; `state` is what is known after the sample.
     """
 
     sample: QueueSample
@@ -33,10 +30,7 @@ class Facts:
     spec: PoolSpec
     conditions: Conditions
     now: Monotonic
-    outcomes: Outcomes = Outcomes()
-    contention: Contention = Contention()
-    paper: int = 0
-    overload: Overload = Overload()
+    state: PolicyState = PolicyState()
 
     @property
     def is_stale(self) -> bool:
@@ -57,7 +51,6 @@ class DecisionContext:
     """Everything one decision looks at, counted once. `upcoming`: tasks that are known, or expected, to come."""
 
     facts: Facts
-    state: PolicyState
     crew: Crew
     pace: Pace
     idle: tuple[Worker, ...]
@@ -123,10 +116,7 @@ def context_of(
         spec,
         conditions,
         now,
-        estimates.outcomes,
-        state.contention,
-        state.paper.workers,
-        state.overload,
+        state,
     )
     warm = state.reserve.warm(
         paper=state.paper.workers,
@@ -141,7 +131,6 @@ def context_of(
         upcoming = upcoming or state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
     return DecisionContext(
         facts,
-        state,
         crew,
         pace,
         tuple(idle),

@@ -54,7 +54,7 @@ def prepare(context: DecisionContext) -> Proposal | None:
     sample = context.facts.sample
     why = (
         f"{need.position} become leasable within {max(0.0, -need.age_seconds):.1f} s, and a start takes"
-        f" {start_seconds(context.state.estimates):.1f} s, too long for the slo; "
+        f" {start_seconds(context.facts.state.estimates):.1f} s, too long for the slo; "
         f"of these and {sample.ready} ready {need.can_start:.0f} can begin in time; {need.workers} more needed"
     )
     return Proposal(context.facts.current + need.workers, "deadline", why)
@@ -78,7 +78,7 @@ def fewest(context: DecisionContext) -> int:
 
 def _need(context: DecisionContext, crew: Crew) -> Need:
     """The most workers that any of the tasks to come asks for now."""
-    facts, pace, estimates = context.facts, context.pace, context.state.estimates
+    facts, pace, estimates = context.facts, context.pace, context.facts.state.estimates
     sample, spec, need = facts.sample, facts.spec, _NOTHING
     startup_seconds, usable_seconds = start_seconds(estimates), pace.usable_slo_seconds
     if sample.paused or startup_seconds + pace.turn_seconds <= usable_seconds:

@@ -254,7 +254,8 @@ def test_a_trial_that_does_not_come_to_an_end_is_given_up_and_left_for_an_hour()
 def test_the_guard_says_what_was_seen_and_what_follows(step: Step, told: str) -> None:
     fleet = a_fleet_of(busy=40)
     pool = a_pool(most=60, contention="guard")
-    seen = Facts(a_look(), fleet, fleet.alive, pool, NOTHING_SPECIAL, NOW, contention=Contention(trial=a_trial(step)))
+    known = PolicyState(contention=Contention(trial=a_trial(step)))
+    seen = Facts(a_look(), fleet, fleet.alive, pool, NOTHING_SPECIAL, NOW, known)
     answer = contention(60, seen)
     assert answer is not None
     assert (answer[0], answer[1].guard, answer[1].why) == (a_trial(step).limit, "contention", told)

@@ -13,6 +13,7 @@ from orchestrator.decision import Conditions, GuardName
 from orchestrator.fleet import Fleet
 from orchestrator.guards import GUARDS, Guard, budget, guarded, host_headroom, min_billing, stale_sample
 from orchestrator.learning import PolicyState
+from orchestrator.paper import PaperNeed
 from orchestrator.plan import plan
 from orchestrator.room import Room
 from orchestrator.scene import Facts
@@ -36,7 +37,8 @@ def facts(
     known = fleet or a_fleet_of(idle=4)
     sample = a_sample(at=NOW - sample_age, ages=[1.0] * ready)
     conditions = Conditions(cores=100, room=room, budget=left, bounds_by=bounds_by)
-    return Facts(sample, known, known.alive, spec or a_pool(most=50), conditions, NOW, paper=paper)
+    state = PolicyState(paper=PaperNeed().after(paper, at=NOW, window_seconds=1.0))
+    return Facts(sample, known, known.alive, spec or a_pool(most=50), conditions, NOW, state)
 
 
 def billed(*ages: float, state: str = "idle") -> Fleet:

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import NOTHING_SPECIAL, Decision
-from orchestrator.estimate import Outcomes
+from orchestrator.estimate import Estimates, Outcomes
 from orchestrator.fleet import Fleet, draining, joined
 from orchestrator.guards import FAILING_SHARE, failing_work
 from orchestrator.learning import PolicyState
@@ -251,7 +251,9 @@ def test_a_pool_whose_downstream_stands_all_is_not_held() -> None:
 def test_a_pool_whose_work_fails_does_not_grow_unless_told_to() -> None:
     failing, fleet = Outcomes(failed=19.0, done=0.5), a_fleet_of(busy=20)
     assert failing.failed_share > FAILING_SHARE
-    seen = Facts(a_sample(), fleet, fleet.alive, a_pool(most=100), NOTHING_SPECIAL, NOW, outcomes=failing)
+    seen = Facts(
+        a_sample(), fleet, fleet.alive, a_pool(most=100), NOTHING_SPECIAL, NOW, PolicyState(Estimates(outcomes=failing))
+    )
     answer = failing_work(30, seen)
     assert answer is not None
     assert answer[0] == 20
