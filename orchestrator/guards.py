@@ -11,16 +11,9 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision, Limit
 from orchestrator.fleet import billed_for, least_recently_used
 from orchestrator.overload import Ceiling
-from orchestrator.room import MOST_AT_A_TIME
 from orchestrator.scene import Facts
 
 FAILING_SHARE: Final = 0.9
-SPAWNS_PER_CORE: Final = 2
-STARTED_WITHIN_SECONDS: Final = 1.0
-"""As many starts at a time as the cores carry within this."""
-_STARTED_WITHIN_SLO: Final = 0.2
-"""The same as a share of the slo: starts that compete are slow, and learned as such they call for a warm reserve."""
-_LEAST_START_SECONDS: Final = 0.01  # CPU time is told in hundredths of a second
 SOON_SECONDS: Final = 0.25
 """Between two turns of a pool whose growth waits for a moment, at least."""
 _LOOKS_PER_START: Final = 8
@@ -136,25 +129,11 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
         return None
     if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
         return None  # it is not this host that they start on
-    at_a_time = starts_at_a_time(facts.spec, facts.conditions)
+    at_a_time = facts.conditions.starts_at_a_time(facts.spec)
     room = max(0, at_a_time - facts.starting)
     if target <= facts.current + room:
         return None
     return facts.current + room, Limit("spawn_parallelism", f"{at_a_time} starting at a time")
-
-
-def starts_at_a_time(spec: PoolSpec, conditions: Conditions) -> int:
-    """How many workers may be starting at a time: two per core, or as many more as the cores start in a second."""
-    if spec.spawn_parallelism is not None:
-        return spec.spawn_parallelism
-    cores = conditions.cores
-    least = SPAWNS_PER_CORE * cores
-    if conditions.start_seconds is None:
-        return least
-    within = min(STARTED_WITHIN_SECONDS, _STARTED_WITHIN_SLO * spec.slo)
-    return max(
-        least, math.floor(min(MOST_AT_A_TIME, cores * within / max(conditions.start_seconds, _LEAST_START_SECONDS)))
-    )
 
 
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:

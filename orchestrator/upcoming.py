@@ -14,7 +14,6 @@ from orchestrator.config import PoolSpec
 from orchestrator.deadline import Crew, Need
 from orchestrator.decision import Conditions
 from orchestrator.estimate import Estimates
-from orchestrator.guards import starts_at_a_time
 from orchestrator.scene import DecisionContext, Proposal
 
 UNKNOWN_START_SECONDS: Final = 15.0
@@ -38,7 +37,7 @@ def lead_seconds(estimates: Estimates, spec: PoolSpec, conditions: Conditions) -
 
 def _lead_seconds(workers: int, startup_seconds: float, *, spec: PoolSpec, conditions: Conditions) -> float:
     """How long before they are wanted so many workers begin to be started: they start a few at a time."""
-    rounds = 1 if _starts_elsewhere(spec) else math.ceil(workers / starts_at_a_time(spec, conditions))
+    rounds = 1 if _starts_elsewhere(spec) else math.ceil(workers / conditions.starts_at_a_time(spec))
     return startup_seconds + min(max(0, rounds - 1) * startup_seconds, MOST_ROUNDS_SECONDS) + spec.turn_seconds
 
 
