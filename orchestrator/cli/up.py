@@ -15,10 +15,10 @@ from orchestrator.cli.renewal import RENEW, begin_as_daemon, renew
 from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
+from orchestrator.fleet_view import Pulse
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.project import DEFAULT_FILE, Project
-from orchestrator.pulse import Pulse
 from orchestrator.runtime import Runtime
 from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime

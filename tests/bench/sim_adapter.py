@@ -17,9 +17,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import CrashLoop, Fleet, Started, State, Worker, spawn_failed
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.plan import plan
-from orchestrator.policy import PolicyState, decide
+from tests.support.decisions import learn_and_decide
 
 POSITIONS = 8
 MAX_SEEN = 2000
@@ -126,7 +127,7 @@ class Towline:
         now = Monotonic(o.t)
         fleet, sample = self._fleet(o, now), self._sample(o, now)
         self.seen = Seen()
-        decision, self.state = decide(
+        decision, self.state = learn_and_decide(
             sample, fleet=fleet, spec=self.spec, state=self.state, now=now, conditions=Conditions(cores=CORES)
         )
         self.decision = decision

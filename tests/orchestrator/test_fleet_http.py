@@ -18,11 +18,10 @@ import orchestrator
 from orchestrator.clock import ManualClock, Monotonic
 from orchestrator.decision import GuardName
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import FleetView, Phase
+from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Phase, Pulse
 from orchestrator.http_api import stats
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.pulse import LIVE_SECONDS, Pulse
 from orchestrator.suspects import Suspect, SuspectedTask
 from queue_core.errors import InvalidSettingError
 from queue_core.server.metrics import exposition

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.levels import Backlogs
+from orchestrator.learning import Backlogs
 
 
 def after(
