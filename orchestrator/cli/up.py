@@ -31,11 +31,11 @@ from orchestrator.supervisor import Supervisor
 from queue_core import logs
 from queue_core.api import Queues
 from queue_core.cli import exits
+from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
-from queue_core.cli.target import bearer_token
 from queue_core.client import HttpQueues
 from queue_core.config import Override
 from queue_core.connect import SERVER_SCHEMES, open_queues
