@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orchestrator.cli.fleet import Json, concerns_in, titled
-from orchestrator.cli.project_file import state_of
 from orchestrator.clock import SystemClock
-from orchestrator.project import Project
+from orchestrator.project import Project, state_of
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url

@@ -14,7 +14,7 @@ from orchestrator.fleet import Fleet, draining, exited, finishing, joined, kille
 from orchestrator.guards import turn_seconds_after
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import PolicyState, decide
 from orchestrator.room import MEASURED_SECONDS, MOST_AT_A_TIME, Appetite, Claim, Host, Room, shared
 from orchestrator.simulation.hours import Hours
@@ -123,7 +123,7 @@ class PolicyScaler:
         self.decision, self._state = decide(
             sample, fleet=self._fleet, spec=spec, state=self._state, now=now, conditions=conditions
         )
-        todo = plan(self.decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
+        todo = plan_actions(self.decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
     def _room(self, sample: QueueSample, *, least: int) -> Room | None:

@@ -18,7 +18,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import CrashLoop, Fleet, Started, State, Worker, spawn_failed
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
-from orchestrator.plan import plan
+from orchestrator.plan import plan_actions
 from orchestrator.policy import PolicyState, decide
 
 POSITIONS = 8
@@ -130,7 +130,7 @@ class Towline:
             sample, fleet=fleet, spec=self.spec, state=self.state, now=now, conditions=Conditions(cores=CORES)
         )
         self.decision = decision
-        todo = plan(decision, fleet=fleet, spec=self.spec, now=now)
+        todo = plan_actions(decision, fleet=fleet, spec=self.spec, now=now)
         why = f"{decision.current}->{decision.target}: {decision.rule}: {decision.why} {decision.limited_by}"
         size = o.alive + len(todo.spawn) - len(todo.retire) - len(todo.finish)
         if todo.finish:  # the simulator drains in an order of its own, the idle ones first

@@ -18,7 +18,7 @@ from orchestrator.decision import Conditions, Decision, FinishBy
 from orchestrator.fleet import Fleet, draining, exited, finishing, joined
 from orchestrator.metrics import FinishedLease, Outcome, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import PolicyState, decide
 from orchestrator.room import Room
 from orchestrator.sharing import Sharer, helper
@@ -149,7 +149,7 @@ class _Scene:
         conditions = self._conditions(step, spec)
         before, fleet = self.state, self.fleet
         decision, self.state = decide(self.sample, fleet=fleet, spec=spec, state=before, now=now, conditions=conditions)
-        todo = plan(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
+        todo = plan_actions(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
         self._follow(todo, step.follow, spec)
         oldest_seconds = self.now - self.oldest_since if self.sample.ready else 0.0
         return Moment(self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds)
