@@ -11,16 +11,8 @@ if TYPE_CHECKING:
     from orchestrator.assembly import open_supervisor
     from orchestrator.clock import Monotonic
     from orchestrator.config import PoolSpec, SupervisorSettings
-    from orchestrator.decision import Conditions, Decision, Limit
-    from orchestrator.errors import (
-        AlreadySupervisedError,
-        ConfigError,
-        OrchestratorError,
-        ReloadRefusedError,
-        RuntimeUnavailableError,
-        SourceUnavailableError,
-        SpawnError,
-    )
+    from orchestrator.decision import Conditions, Decision, Inputs, Limit
+    from orchestrator.errors import AlreadySupervisedError, OrchestratorError
     from orchestrator.fleet import Fleet, Worker
     from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
     from orchestrator.model import WorkerBounds
@@ -35,11 +27,8 @@ else:
         "orchestrator.assembly": "open_supervisor",
         "orchestrator.clock": "Monotonic",
         "orchestrator.config": "PoolSpec SupervisorSettings",
-        "orchestrator.decision": "Conditions Decision Limit",
-        "orchestrator.errors": (
-            "AlreadySupervisedError ConfigError OrchestratorError ReloadRefusedError RuntimeUnavailableError "
-            "SourceUnavailableError SpawnError"
-        ),
+        "orchestrator.decision": "Conditions Decision Inputs Limit",
+        "orchestrator.errors": "AlreadySupervisedError OrchestratorError",
         "orchestrator.fleet": "Fleet Worker",
         "orchestrator.metrics": "FinishedLease QueueSample RunningLease Waiting",
         "orchestrator.model": "WorkerBounds",
@@ -68,11 +57,11 @@ else:
 __all__ = [
     "AlreadySupervisedError",
     "Conditions",
-    "ConfigError",
     "Decision",
     "DocumentError",
     "FinishedLease",
     "Fleet",
+    "Inputs",
     "Leave",
     "Limit",
     "Monotonic",
@@ -82,12 +71,8 @@ __all__ = [
     "PoolSpec",
     "Project",
     "QueueSample",
-    "ReloadRefusedError",
     "RunningLease",
-    "RuntimeUnavailableError",
-    "SourceUnavailableError",
     "Spawn",
-    "SpawnError",
     "Supervisor",
     "SupervisorSettings",
     "Waiting",

@@ -64,11 +64,11 @@ class MemoryQueues(LocalQueues):
             self.put_queue(spec)
 
     def line(self, name: str, run: "_Run") -> "_Line":
-        """Return a queue whose worker is retired when there is nothing to do."""
+        """For `run_until_empty`: return a queue whose worker is retired when there is nothing to do."""
         return _Line(self._service, name, run)
 
     def seconds_until_due(self, queues: Sequence[str]) -> float | None:
-        """Return how long until time makes a task of these queues leasable; None: it never does."""
+        """For `run_until_empty`: return how long until time makes a task leasable; None: it never does."""
         etas = self._service.look(lambda turn: [turn.transaction.next_eta(name, now=turn.now) for name in queues])
         known = [eta for eta in etas if eta is not None]
         return max(0.0, seconds_between(self.clock.now(), min(known))) if known else None
