@@ -4,8 +4,7 @@
 import hashlib
 from pathlib import Path
 
-from queue_core.worker.app import App
-from queue_core.worker.held import Dead, Task
+from queue_core import App, Dead, Task
 
 app = App()
 

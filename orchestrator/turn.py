@@ -22,7 +22,7 @@ from orchestrator.learning import learn
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import decide
 from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
@@ -128,7 +128,7 @@ class PoolTurn:
             return
         if spec.runtime_kind == "external" and not spec.dry_run:
             pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
-        todo = plan(
+        todo = plan_actions(
             decision,
             fleet=pool.fleet,
             spec=spec,

@@ -49,8 +49,7 @@ pools:
 PROGRAM: Final = '''\
 """What is done with the tasks of towline.yaml. Try it: towline up, then: towline add thumbs cat.jpg --tag resize"""
 
-from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core import App, Task
 
 app = App()
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from orchestrator.circumstances import ConditionsTracker
 from orchestrator.cli.fleet import Json
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.errors import SourceUnavailableError
@@ -15,9 +15,9 @@ from orchestrator.fleet import Fleet, adopted, joined, unresponsive
 from orchestrator.learning import PolicyState, learn
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
-from orchestrator.plan import Plan
-from orchestrator.plan import plan as plan_actions
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import decide
+from orchestrator.project import state_of
 from orchestrator.scene import context_of
 from orchestrator.sharing import Sharer, helper, order_of, sharers
 from orchestrator.source import Asked

@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 import click
 
 from orchestrator.cli.obituary import Json, Now, headline, told
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemClock
+from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError

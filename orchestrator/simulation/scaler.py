@@ -15,7 +15,7 @@ from orchestrator.guards import turn_seconds_after
 from orchestrator.learning import PolicyState, learn
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import decide
 from orchestrator.room import MEASURED_SECONDS, MOST_AT_A_TIME, Appetite, Claim, Host, Room, shared
 from orchestrator.scene import context_of
@@ -127,7 +127,7 @@ class PolicyScaler:
             context_of(sample, fleet=self._fleet, spec=spec, state=learned, now=now, conditions=conditions)
         )
         self.decision, self._state = decision, learned.after(decision)
-        todo = plan(decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
+        todo = plan_actions(decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
     def _room(self, sample: QueueSample, *, least: int) -> Room | None:

@@ -63,6 +63,10 @@ class Call:
         self.handler = handler
         self.tasks = tuple(map(Task, leases))
         self.started_at = started_at
+        self.value: object = None
+        """What its handler returned."""
+        self.error: BaseException | None = None
+        """What its handler raised, or why its value can't be used."""
         self.cancel: Callable[[], None] = _nothing
         """Interrupts the handler once all its tasks are lost; only an async one can be."""
         self.is_alive: Callable[[], bool] = _always
@@ -86,6 +90,7 @@ class Call:
 
     def returned(self, value: object) -> tuple[Done, ...]:
         """What a handler's return value asks for. Raises `TypeError` or an `InvalidRequestError` for nonsense."""
+        self.value = value
         if self.handler.batch is None:
             done = [new_done(self.tasks[0], self._then(value))]
         elif value is None:
@@ -101,6 +106,7 @@ class Call:
 
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> Failed:
         """What a handler's exception asks for; logged unless the handler meant it."""
+        self.error = error
         held = self.held()
         error = self.handler.meaning(error)
         if isinstance(error, Retry):

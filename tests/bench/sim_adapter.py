@@ -19,7 +19,7 @@ from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import CrashLoop, Fleet, Started, State, Worker, spawn_failed
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
-from orchestrator.plan import plan
+from orchestrator.plan import plan_actions
 from tests.support.decisions import learn_and_decide
 
 POSITIONS = 8
@@ -131,7 +131,7 @@ class Towline:
             sample, fleet=fleet, spec=self.spec, state=self.state, now=now, conditions=Conditions(cores=CORES)
         )
         self.decision = decision
-        todo = plan(decision, fleet=fleet, spec=self.spec, now=now)
+        todo = plan_actions(decision, fleet=fleet, spec=self.spec, now=now)
         why = f"{decision.current}->{decision.target}: {decision.rule}: {decision.why} {decision.limited_by}"
         size = o.alive + len(todo.spawn) - len(todo.retire) - len(todo.finish)
         if todo.finish:  # the simulator drains in an order of its own, the idle ones first

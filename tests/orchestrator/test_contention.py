@@ -19,7 +19,7 @@ from orchestrator.decision import NOTHING_SPECIAL
 from orchestrator.guards import contention
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
-from orchestrator.plan import plan
+from orchestrator.plan import plan_actions
 from orchestrator.replay import recorded, replayed
 from orchestrator.scene import Facts
 from tests.support.decisions import learn_and_decide
@@ -267,7 +267,7 @@ def test_busy_workers_beyond_what_is_tried_are_let_finish_and_told_why() -> None
     trial = a_trial("fewer")
     state = PolicyState(contention=Contention(trial=trial), sampled_at=NOW)
     decision, _ = learn_and_decide(a_look(), fleet=fleet, spec=pool, state=state, now=NOW)
-    todo = plan(decision, fleet=fleet, spec=pool, now=NOW)
+    todo = plan_actions(decision, fleet=fleet, spec=pool, now=NOW)
     assert (len(todo.finish), todo.retire, todo.kill) == (30, (), ())
     assert {leave.why for leave in todo.finish} == {trial.told(NOW)}
 

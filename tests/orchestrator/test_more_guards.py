@@ -14,7 +14,7 @@ from orchestrator.fleet import Fleet
 from orchestrator.guards import GUARDS, Guard, budget, guarded, host_headroom, min_billing, stale_sample
 from orchestrator.learning import PolicyState
 from orchestrator.paper import PaperNeed
-from orchestrator.plan import plan
+from orchestrator.plan import plan_actions
 from orchestrator.room import Room
 from orchestrator.scene import Facts
 from tests.support.decisions import learn_and_decide
@@ -146,7 +146,7 @@ def test_only_a_worker_at_the_end_of_its_bill_goes_though_another_idles_longer()
     spec = a_pool(min_billing="60s", churn=0)
     decision, _ = learn_and_decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW)
     assert (decision.target, decision.limited_by) == (1, ("min_billing",))
-    todo = plan(decision, fleet=fleet, spec=spec, now=NOW)
+    todo = plan_actions(decision, fleet=fleet, spec=spec, now=NOW)
     assert [leave.worker for leave in todo.retire] == ["shorter"]
 
 
@@ -154,7 +154,7 @@ def test_a_worker_that_goes_for_want_of_memory_is_told_so() -> None:
     pressed = Conditions(room=Room(0, "memory", SMALL, is_to_yield=True))
     fleet, spec = billed(4), a_pool(churn="1h")
     decision, _ = learn_and_decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW, conditions=pressed)
-    todo = plan(decision, fleet=fleet, spec=spec, now=NOW)
+    todo = plan_actions(decision, fleet=fleet, spec=spec, now=NOW)
     assert [leave.why for leave in todo.retire] == [f"an idle worker goes: {SMALL}"]
 
 

@@ -18,7 +18,7 @@ from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.overload import Overload
-from orchestrator.plan import plan
+from orchestrator.plan import plan_actions
 from orchestrator.scene import Facts
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
@@ -217,7 +217,7 @@ class World:
         self.fleet = observe(self.fleet, sample)
         decision, self.state = learn_and_decide(sample, fleet=self.fleet, spec=self.spec, state=self.state, now=now)
         self.decisions.append(decision)
-        todo = plan(decision, fleet=self.fleet, spec=self.spec, now=now)
+        todo = plan_actions(decision, fleet=self.fleet, spec=self.spec, now=now)
         for leave in (*todo.retire, *todo.finish):
             self.fleet = draining(self.fleet, leave.worker, grace_seconds=30, now=now)
             if leave.worker not in self.held:

@@ -14,7 +14,7 @@ from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.orders import Expiry, Moment, Orders, ScaleOrder
-from orchestrator.plan import plan
+from orchestrator.plan import plan_actions
 from orchestrator.schedule import bounds_at
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_pool
@@ -47,7 +47,7 @@ class World:
         decision, self.state = learn_and_decide(
             sample, fleet=self.fleet, spec=spec, state=self.state, now=now, conditions=conditions
         )
-        todo = plan(decision, fleet=self.fleet, spec=spec, now=now)
+        todo = plan_actions(decision, fleet=self.fleet, spec=spec, now=now)
         for leave in todo.retire:
             assert leave.worker not in self.running, "a victim holds a lease"
         for leave in (*todo.retire, *todo.finish):

@@ -19,7 +19,7 @@ from orchestrator.fleet import Fleet, draining, exited, finishing, joined
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, Outcome, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.room import Room
 from orchestrator.sharing import Sharer, helper
 from queue_core.stats import positions_of
@@ -152,7 +152,7 @@ class _Scene:
         decision, self.state = learn_and_decide(
             self.sample, fleet=fleet, spec=spec, state=before, now=now, conditions=conditions
         )
-        todo = plan(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
+        todo = plan_actions(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
         self._follow(todo, step.follow, spec)
         oldest_seconds = self.now - self.oldest_since if self.sample.ready else 0.0
         return Moment(self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds)
