@@ -17,16 +17,16 @@ from queue_core.server.erasures import Erasures
 from queue_core.server.event_ring import EventRing
 from queue_core.server.hands import Hands
 from queue_core.server.hot import HotVerbs
-from queue_core.server.lease_counts import LeaseCounts, LeaseNotes
-from queue_core.server.lease_rate import LeaseRate
+from queue_core.server.leases.lease_rate import LeaseRate
+from queue_core.server.leases.rates import LeaseCounts, LeaseNotes
+from queue_core.server.leases.waiting import WaitingLeases
+from queue_core.server.leases.watching import Watcher
 from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
 from queue_core.server.remote_turns import RemoteTurns
 from queue_core.server.returning import MAX_RETURNING, Returning
 from queue_core.server.turns import Turns
-from queue_core.server.waiting import WaitingLeases
-from queue_core.server.watching import Watcher
 from queue_core.service import QueueService, Step
 from queue_core.store import Store
 from queue_core.stores import check_can_back_up

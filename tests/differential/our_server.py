@@ -9,7 +9,7 @@ from queue_core.clock import ManualClock
 from queue_core.server.app import ServerApp
 from queue_core.server.connections import Connections
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_counts import lease_totals
+from queue_core.server.leases.rates import lease_totals
 from queue_core.server.options import ServeOptions
 from queue_core.store import Store
 from queue_core.task import QueueSpec

@@ -267,7 +267,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-caller-that-hung-up-is-charged",
         "I11",
-        "queue_core/server/waiting.py",
+        "queue_core/server/leases/waiting.py",
         "if call.is_over and not call.deletions:",
         "if False and call.is_over and not call.deletions:",
         ("tests/queue_core/test_answers_in_bounds.py",),

@@ -12,7 +12,7 @@ import pytest
 from queue_core.api import ALL_STATES
 from queue_core.clock import ManualClock
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_call import LeaseCall
+from queue_core.server.leases.call import LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.server.lease_counts import HOUR, MAX_QUEUES, MINUTE, LeaseCounts, RecentCounts, thinned
+from queue_core.server.leases.rates import HOUR, MAX_QUEUES, MINUTE, LeaseCounts, RecentCounts, thinned
 from queue_core.stats import QueueStats
 
 START = Instant(1_700_000_000_000_000)

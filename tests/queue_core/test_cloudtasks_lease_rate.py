@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from queue_core.server.lease_rate import MAX_QUEUES, LeaseRate
+from queue_core.server.leases.lease_rate import MAX_QUEUES, LeaseRate
 from tests.support.task_builders import MICROSECOND, at
 
 CALLS = [

@@ -3,7 +3,7 @@
 import pytest
 
 from queue_core.clock import START, Instant, after
-from queue_core.server.lease_counts import LeaseCounts, RecentCounts
+from queue_core.server.leases.rates import LeaseCounts, RecentCounts
 from queue_core.stats import QueueStats
 
 QUEUE = "work"

@@ -6,8 +6,8 @@ import pytest
 
 from queue_core.client import HttpQueues
 from queue_core.errors import QueueError
-from queue_core.server.lease_call import LeaseCall
-from queue_core.server.roster import MAX_WORKERS, Roster
+from queue_core.server.leases.call import LeaseCall
+from queue_core.server.leases.presence import MAX_WORKERS, Roster
 from queue_core.stats import HeardWorker
 from queue_core.task import ANY
 from queue_core.worker.settings import WorkerSettings

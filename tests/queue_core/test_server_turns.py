@@ -7,7 +7,7 @@ import pytest
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.turns import MAX_STEPS_PER_TURN

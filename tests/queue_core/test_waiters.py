@@ -2,8 +2,8 @@
 
 import pytest
 
+from queue_core.server.leases.waiters import Waiter, Waiters
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.waiters import Waiter, Waiters
 
 
 def waiting(*waiters: Waiter[str]) -> Waiters[str]:

@@ -13,20 +13,20 @@ from typing import TypeAlias
 
 from queue_core.errors import QueueError, StoreError, UnknownQueueError
 from queue_core.notes import Wake
-from queue_core.server.due_times import RECHECK_SECONDS, DueTimes
-from queue_core.server.following import following
-from queue_core.server.lease_call import NOTHING, LeaseAnswer, LeaseCall
-from queue_core.server.listening import Listener
-from queue_core.server.outbox import Outbox
-from queue_core.server.roster import Roster
+from queue_core.server.leases.call import NOTHING, LeaseAnswer, LeaseCall
+from queue_core.server.leases.following import following
+from queue_core.server.leases.notifications import Listener
+from queue_core.server.leases.outbox import Outbox
+from queue_core.server.leases.presence import Roster
+from queue_core.server.leases.timers import RECHECK_SECONDS, DueTimes
+from queue_core.server.leases.waiters import Waiter, Waiters
+from queue_core.server.leases.watching import Watcher, Watchers
 from queue_core.server.turns import Follower, Turns
-from queue_core.server.watching import Watcher, Watchers
 from queue_core.service import QueueService, Step
 from queue_core.store import ClientCall, Granted, Release, Unit
 from queue_core.task import Lease, TagFilter
 from queue_core.verb_values import handed_over, unit_of_lease
 from queue_core.verbs import Turn
-from queue_core.waiters import Waiter, Waiters
 
 HEARD_SECONDS = 0.002
 """After a look at a queue, how soon to look again: many signals are one look."""

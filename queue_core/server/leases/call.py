@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from queue_core.building import builder
 from queue_core.errors import QueueError
+from queue_core.server.leases.waiters import Waiter
 from queue_core.store import ClientCall, Deletion, Granted, Room
 from queue_core.task import TagFilter
 from queue_core.verbs import Turn
-from queue_core.waiters import Waiter
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.waiters import Waiter
 from queue_core.server.turns import Follower
 from queue_core.verbs import Turn
-from queue_core.waiters import Waiter
 
 MAX_FOLLOWERS = 8
 """With one turn, which is to be answered soon; the others it made something leasable for are woken then."""

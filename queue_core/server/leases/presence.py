@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from queue_core.server.lease_call import LeaseCall
+from queue_core.server.leases.call import LeaseCall
 from queue_core.stats import HeardWorker
 
 MAX_WORKERS = 20_000
