@@ -1,13 +1,16 @@
-"""How many leases a queue granted in the last minute and hour: figures that App Engine's statistics show.
+"""Lease rates that App Engine knew: leases granted in the last minute and hour, and a bound on lease calls a second.
 
-The store counts leases in a total that only grows, whichever server granted them. This server notes those totals every
-few seconds while anything happens, so a count costs one subtraction whatever the traffic. The notes are its own and are
-lost when it ends: after a start, counts cover the time since then. A minute is noted finely, an hour by the minute.
+The store counts leases in a total that only grows, whichever server granted them. This server records those totals
+every few seconds while anything happens, so a count costs one subtraction whatever the traffic. The readings are lost
+when it ends: after a start, counts cover the time since then. The last minute has a reading every few seconds, the last
+hour one a minute.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Lock
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreError
@@ -19,12 +22,14 @@ from queue_core.verbs import Turn
 
 MINUTE = 60 * MICROSECONDS
 HOUR = 60 * MINUTE
-NOTE_SECONDS = 5.0
-"""Between two notes; the leases of so long a time may be missed or counted too much where a window begins."""
+RECORD_SECONDS = 5.0
+"""Between two readings; the leases of so long a time may be missed or counted too much where a window begins."""
 MAX_QUEUES = 1000
-"""Queues that are noted, the first by name; the counts of others are 0."""
+"""Queues whose totals are recorded, the first by name; the counts of others are 0."""
+MAX_LIMITED_QUEUES = 1000
+"""Queues remembered before those that were quiet for a second are forgotten."""
 
-_Note = tuple[Instant, int]
+_Reading = tuple[Instant, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,52 +41,52 @@ class RecentCounts:
 
 
 class LeaseCounts:
-    """Notes of totals, per queue, and the counts that follow from them. No clock. One thread writes, any may read."""
+    """Readings of totals, per queue, and the counts that follow from them. One thread records, any may read."""
 
     def __init__(self) -> None:
-        self._notes: Mapping[str, tuple[_Note, ...]] = {}
-        self._noted_at: Instant | None = None
+        self._readings: Mapping[str, tuple[_Reading, ...]] = {}
+        self._recorded_at: Instant | None = None
 
-    def note(self, totals: Mapping[str, int], *, now: Instant) -> None:
-        """Remember the totals of all queues at `now`. A queue not seen before was made, empty, since the last note."""
-        born: tuple[_Note, ...] = () if self._noted_at is None else ((self._noted_at, 0),)
-        self._notes = {
-            queue: thinned((*self._notes.get(queue, born), (now, totals[queue])), now=now)
+    def record(self, totals: Mapping[str, int], *, now: Instant) -> None:
+        """Remember the totals of all queues at `now`. A new queue was made, empty, since the last reading."""
+        born: tuple[_Reading, ...] = () if self._recorded_at is None else ((self._recorded_at, 0),)
+        self._readings = {
+            queue: thinned((*self._readings.get(queue, born), (now, totals[queue])), now=now)
             for queue in list(totals)[:MAX_QUEUES]
         }
-        self._noted_at = now
+        self._recorded_at = now
 
     def counts(self, stats: QueueStats, *, now: Instant) -> RecentCounts:
         """Leases of a queue up to the total in `stats`, which was read at `now`."""
-        if self._noted_at is None:
+        if self._recorded_at is None:
             return RecentCounts()
-        born: tuple[_Note, ...] = ((self._noted_at, 0),) if len(self._notes) < MAX_QUEUES else ()
-        notes = self._notes.get(stats.queue, born)
+        born: tuple[_Reading, ...] = ((self._recorded_at, 0),) if len(self._readings) < MAX_QUEUES else ()
+        readings = self._readings.get(stats.queue, born)
         return RecentCounts(
-            _since(notes, Instant(now - MINUTE), stats.leased_total),
-            _since(notes, Instant(now - HOUR), stats.leased_total),
+            _since(readings, Instant(now - MINUTE), stats.leased_total),
+            _since(readings, Instant(now - HOUR), stats.leased_total),
         )
 
 
-def _since(notes: tuple[_Note, ...], start: Instant, total: int) -> int:
-    """What came on top of the last note at or before `start`; of the first one when none is so old."""
-    if not notes:
+def _since(readings: tuple[_Reading, ...], start: Instant, total: int) -> int:
+    """Return what came on top of the last reading at or before `start`, or of the first one when none is so old."""
+    if not readings:
         return 0
-    base = notes[0][1]
-    for at, noted in notes:
+    base = readings[0][1]
+    for at, recorded in readings:
         if at > start:
             break
-        base = noted
+        base = recorded
     return max(0, total - base)
 
 
-def thinned(notes: tuple[_Note, ...], *, now: Instant) -> tuple[_Note, ...]:
-    """Without the notes that no window needs: one that is older than an hour, then one a minute, then all.
+def thinned(readings: tuple[_Reading, ...], *, now: Instant) -> tuple[_Reading, ...]:
+    """Return the readings that a window needs: one that is older than an hour, then one a minute, then all.
 
     The first one stays until an hour has passed: what was leased in its own minute counts from it.
     """
-    kept: list[_Note] = []
-    for at, total in notes:
+    kept: list[_Reading] = []
+    for at, total in readings:
         if at > now:
             continue  # the clock was set back
         is_idle = len(kept) > 1 and kept[-1][1] == kept[-2][1] == total
@@ -94,7 +99,7 @@ def thinned(notes: tuple[_Note, ...], *, now: Instant) -> tuple[_Note, ...]:
     return tuple(kept)
 
 
-# -- taking the notes -------------------------------------------------------------------------------------------------
+# -- taking the readings ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,48 +111,89 @@ class LeaseTotals:
 
 
 def lease_totals(turn: Turn) -> LeaseTotals:
-    """A reading step."""
+    """Read the totals of all queues; a step that changes nothing."""
     queues = [spec.name for spec in turn.transaction.queues()[:MAX_QUEUES]]
     return LeaseTotals(turn.now, {queue: turn.stats(queue, ANY).leased_total for queue in queues})
 
 
-class LeaseNotes:
-    """Notes the totals at the start, and then a few seconds after any change; an idle server does nothing."""
+class LeaseCountRecorder:
+    """Records the totals at the start, and then a few seconds after any change; an idle server does nothing."""
 
     def __init__(self, counts: LeaseCounts, service: QueueService, hands: Hands) -> None:
         self._counts = counts
         self._service = service
         self._hands = hands
         self._timer: asyncio.TimerHandle | None = None
-        self._is_looking = False
+        self._is_reading = False
 
     def start(self) -> None:
-        """What the totals are before the first call."""
+        """Record the totals before the first call."""
         if self._service.store.is_remote:
-            self._note()
+            self._read()
             return
         try:
-            self._noted(self._service.look(lease_totals))
+            self._record(self._service.look(lease_totals))
         except StoreError as error:
-            self._noted(error)
+            self._record(error)
 
     def after_turn(self) -> None:
         """Something may have been leased."""
-        if self._timer is None and not self._is_looking:
-            self._timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, self._note)
+        if self._timer is None and not self._is_reading:
+            self._timer = asyncio.get_running_loop().call_later(RECORD_SECONDS, self._read)
 
     def stop(self) -> None:
-        """Note no more."""
-        self._is_looking = True
+        """Record no more."""
+        self._is_reading = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def _note(self) -> None:
+    def _read(self) -> None:
         self._timer = None
-        self._is_looking = True
-        self._hands.do(lambda: self._service.look(lease_totals), self._noted)
+        self._is_reading = True
+        self._hands.do(lambda: self._service.look(lease_totals), self._record)
 
-    def _noted(self, outcome: LeaseTotals | Exception) -> None:
-        self._is_looking = False
-        if isinstance(outcome, LeaseTotals):  # else the store is away: the next note has it all
-            self._counts.note(outcome.totals, now=outcome.at)
+    def _record(self, outcome: LeaseTotals | Exception) -> None:
+        self._is_reading = False
+        if isinstance(outcome, LeaseTotals):  # else the store is away: the next reading has it all
+            self._counts.record(outcome.totals, now=outcome.at)
+
+
+# -- a bound on lease calls -------------------------------------------------------------------------------------------
+
+
+class LeaseRate:
+    """Bounds the lease calls of a queue in any second. Any thread may call it: a remote store's turns have theirs.
+
+    Source: App Engine, "10 LeaseTasks requests per queue per second".
+    """
+
+    def __init__(self) -> None:
+        self._granted: dict[str, deque[Instant]] = {}
+        self._lock = Lock()
+
+    def allows(self, queue: str, spec_limit: int | None, now: Instant) -> bool:
+        """Return whether a call at `now` is within the limit; only a call within it counts.
+
+        Args:
+            spec_limit: calls in any second; None: no bound, and nothing is counted.
+        """
+        if spec_limit is None:
+            return True
+        with self._lock:
+            if queue not in self._granted and len(self._granted) >= MAX_LIMITED_QUEUES:
+                self._forget(now)
+            granted = self._granted.setdefault(queue, deque())
+            # Later than now: the clock was stepped back, and those calls say nothing of this second.
+            while granted and not now - MICROSECONDS < granted[0] <= now:
+                granted.popleft()
+            while granted and granted[-1] > now:
+                granted.pop()
+            if len(granted) >= spec_limit:
+                return False
+            granted.append(now)
+            return True
+
+    def _forget(self, now: Instant) -> None:
+        quiet = [queue for queue, granted in self._granted.items() if not granted or granted[-1] <= now - MICROSECONDS]
+        for queue in quiet:
+            del self._granted[queue]
