@@ -18,8 +18,8 @@ from queue_core.server.event_ring import EventRing
 from queue_core.server.hands import Hands
 from queue_core.server.hot import HotVerbs
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
+from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.leases.watching import Watcher
 from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness

@@ -150,7 +150,7 @@ class HotVerbs:
 
     def hang_up(self, call: LeaseCall) -> None:
         """The caller is gone."""
-        self._waiting.cancel(call)
+        call.cancel()
 
     def _add(self, request: Request) -> None:
         queue = request.queue

@@ -10,7 +10,7 @@ from queue_core.clock import ManualClock
 from queue_core.errors import StoreError, StoreFullError
 from queue_core.server.core import ServerCore
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
-from queue_core.server.leases.following import MAX_FOLLOWERS
+from queue_core.server.leases.waiting import MAX_FOLLOWERS
 from queue_core.server.options import ServeOptions
 from queue_core.store import Transaction, Unit
 from queue_core.stores.memory import MemoryStore

@@ -188,7 +188,7 @@ def test_a_caller_that_went_away_before_its_turn_is_granted_nothing() -> None:
         first, _ = await core.turns.run(_add), await core.turns.run(_add)
         call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False)
         core.waiting.start(call)
-        core.waiting.cancel(call)
+        call.cancel()
         await core.turns.run(lambda _turn: None)
         assert core.service.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
         granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
@@ -209,7 +209,7 @@ def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_pla
 
         def lease_and_hang_up(turn: Turn) -> Granted:
             granted = turn.lease(QUEUE, count=1, seconds=60.0)
-            core.waiting.cancel(call)
+            call.cancel()
             return granted
 
         call = LeaseCall(

@@ -1,1 +1,1 @@
-"""Lease calls, most of which wait: their lives, who is woken first, and what this server knows of workers by them."""
+"""Callers that wait for tasks. `call`: the life of one lease call; `waiting`: the watch over the queues they wait on."""

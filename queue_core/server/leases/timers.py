@@ -1,7 +1,7 @@
-"""When time alone next makes a task leasable that somebody waits for: looked up after turns, one timer for all queues.
+"""When time alone next makes a task leasable that somebody waits for: read after turns, one timer for all queues.
 
-A store that other servers change behind our back is looked at now and then as well: their etas are not told of, and a
-signal may be lost.
+A store that other servers change is read now and then as well: nobody notifies us of their etas, and a notification may
+be lost.
 """
 
 import asyncio
@@ -15,25 +15,25 @@ from queue_core.server.turns import Turns
 from queue_core.task import ANY
 from queue_core.verbs import Turn
 
-RECOMPUTE_SECONDS = 0.002
-"""After a turn, how soon the next eta is looked up again: bounds what a busy server spends on one idle waiter."""
-REMOTE_RECOMPUTE_SECONDS = 0.02
+PAUSE_SECONDS = 0.002
+"""After a turn, how soon the next eta is read again: bounds what a busy server spends on one idle waiter."""
+REMOTE_PAUSE_SECONDS = 0.02
 RECHECK_SECONDS = 1.0
-"""How often the etas of a remote store are looked up when nothing happens here; also after a look that failed."""
-RELOOK_SECONDS = 5.0
-"""How often that look is for ready tasks too, which nobody told us of."""
+"""How often the etas of a remote store are read when nothing happens here; also after a read that failed."""
+READY_SECONDS = 5.0
+"""How often that read is for ready tasks too, of which no notification came."""
 PART_SECONDS = 0.005
-"""Servers that wait for the same eta look up to so much after it, each at its own time: the first one settles it."""
-MAX_QUEUES_PER_LOOK = 200
-LOOK_SECONDS = 3.0
-"""A look that takes longer has failed."""
+"""Servers that wait for the same eta check up to so much after it, each at its own time: the first one settles it."""
+MAX_QUEUES_PER_READ = 200
+READ_SECONDS = 3.0
+"""A read that takes longer has failed."""
 MAX_FAILURES = 2
-"""Failures in a row after which those who wait are told: another server may reach the store."""
+"""Failures in a row after which those who wait get the error: another server may reach the store."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One queue as of a look. `is_gone`: there is no such queue."""
+class _QueueState:
+    """One queue as of a read. `is_gone`: there is no such queue."""
 
     queue: str
     eta: Instant | None = None
@@ -41,7 +41,7 @@ class _Seen:
     is_gone: bool = False
 
 
-class DueTimes:
+class DueTimer:
     """The timer. Lives in the server's loop."""
 
     def __init__(
@@ -56,10 +56,10 @@ class DueTimes:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Args:
-        queues: those that anybody cares for.
-        due: told of a queue in which a task is due.
-        gone: told of a queue that is there no more.
-        failed: told when the store can't be looked at.
+        queues: returns those that anybody waits on or watches.
+        due: called with a queue in which a task is due.
+        gone: called with a queue that is there no more.
+        failed: called with the error when the store can't be read.
         """
         self._turns = turns
         self._clock = clock
@@ -70,76 +70,76 @@ class DueTimes:
         self._failures = 0
         self._jitter = jitter
         self._eta_timer: asyncio.TimerHandle | None = None
-        self._recompute_timer: asyncio.TimerHandle | None = None
-        self._recompute_at = 0.0
-        self._looking: asyncio.TimerHandle | None = None
-        """Runs while a look is under way, for as long as that may take."""
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._read_at = 0.0
+        self._reading: asyncio.TimerHandle | None = None
+        """Runs while a read is under way, for as long as that may take."""
         self._is_outdated = False
-        self._relook_at = 0.0
+        self._ready_at = 0.0
         self._is_stopped = False
 
     def after_turn(self) -> None:
-        """Etas may have changed: find the next one soon, if anybody cares."""
-        if self._looking is not None:
+        """Etas may have changed: read the next one soon, if anybody waits."""
+        if self._reading is not None:
             self._is_outdated = True
         elif self._turns.is_beside:
-            self._recompute_in(REMOTE_RECOMPUTE_SECONDS)
-        elif self._recompute_timer is None:
-            self._recompute_in(RECOMPUTE_SECONDS)
+            self._read_in(REMOTE_PAUSE_SECONDS)
+        elif self._read_timer is None:
+            self._read_in(PAUSE_SECONDS)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Read no more."""
         self._is_stopped = True
-        for timer in (self._eta_timer, self._recompute_timer):
+        for timer in (self._eta_timer, self._read_timer):
             if timer is not None:
                 timer.cancel()
 
-    def _recompute_in(self, seconds: float) -> None:
+    def _read_in(self, seconds: float) -> None:
         at = self._clock.monotonic() + seconds
-        if self._is_stopped or (self._recompute_timer is not None and self._recompute_at <= at) or not self._queues():
+        if self._is_stopped or (self._read_timer is not None and self._read_at <= at) or not self._queues():
             return
-        if self._recompute_timer is not None:
-            self._recompute_timer.cancel()
-        self._recompute_at = at
-        self._recompute_timer = asyncio.get_running_loop().call_later(seconds, self._recompute)
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        self._read_at = at
+        self._read_timer = asyncio.get_running_loop().call_later(seconds, self._read)
 
-    def _recompute(self) -> None:
-        self._recompute_timer = None
+    def _read(self) -> None:
+        self._read_timer = None
         queues = sorted(self._queues())
         if not queues:
             return
         now = self._clock.monotonic()
-        wants_ready = self._turns.is_beside and now >= self._relook_at
+        wants_ready = self._turns.is_beside and now >= self._ready_at
         if wants_ready:
-            self._relook_at = now + RELOOK_SECONDS * (0.75 + self._jitter() / 2)
-        if len(queues) > MAX_QUEUES_PER_LOOK:
+            self._ready_at = now + READY_SECONDS * (0.75 + self._jitter() / 2)
+        if len(queues) > MAX_QUEUES_PER_READ:
             begin = int(self._jitter() * len(queues))
-            queues = (queues + queues)[begin : begin + MAX_QUEUES_PER_LOOK]
+            queues = (queues + queues)[begin : begin + MAX_QUEUES_PER_READ]
         self._is_outdated = False
         if not self._turns.is_beside:
-            self._turns.look(lambda turn: [_look(turn, queue) for queue in queues], self._looked)
+            self._turns.look(lambda turn: [_state(turn, queue) for queue in queues], self._finish_read)
             return
-        looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._too_slow)
-        self._looking = looking
+        reading = asyncio.get_running_loop().call_later(READ_SECONDS, self._too_slow)
+        self._reading = reading
 
-        def looked(outcome: object) -> None:
-            if self._looking is looking:
-                looking.cancel()
-                self._looking = None
-                self._looked(outcome)
+        def finish(outcome: object) -> None:
+            if self._reading is reading:
+                reading.cancel()
+                self._reading = None
+                self._finish_read(outcome)
 
-        self._turns.look(lambda turn: [_look(turn, queue, wants_ready=wants_ready) for queue in queues], looked)
+        self._turns.look(lambda turn: [_state(turn, queue, wants_ready=wants_ready) for queue in queues], finish)
 
     def _too_slow(self) -> None:
-        self._looking = None
-        self._looked(StoreUnavailableError(f"the store has not answered for {LOOK_SECONDS:g} s; try again"))
+        self._reading = None
+        self._finish_read(StoreUnavailableError(f"the store has not answered for {READ_SECONDS:g} s; try again"))
 
-    def _looked(self, outcome: object) -> None:
+    def _finish_read(self, outcome: object) -> None:
         if self._is_stopped:
             return
         if isinstance(outcome, list):
             self._failures = 0
-            self._note(outcome)
+            self._apply(outcome)
         elif isinstance(outcome, QueueError):
             self._failures += 1
             if self._failures >= MAX_FAILURES or not self._turns.is_beside:
@@ -147,10 +147,10 @@ class DueTimes:
         if self._is_outdated and not self._failures:
             self.after_turn()
         elif self._turns.is_beside:
-            self._recompute_in(RECHECK_SECONDS * (0.75 + self._jitter() / 2))
+            self._read_in(RECHECK_SECONDS * (0.75 + self._jitter() / 2))
 
-    def _note(self, seen: list[_Seen]) -> None:
-        for one in seen:
+    def _apply(self, states: list[_QueueState]) -> None:
+        for one in states:
             if one.is_gone:
                 self._gone(one.queue)
             elif one.has_ready:
@@ -158,7 +158,7 @@ class DueTimes:
         if self._eta_timer is not None:
             self._eta_timer.cancel()
             self._eta_timer = None
-        etas = [(one.eta, one.queue) for one in seen if one.eta is not None]
+        etas = [(one.eta, one.queue) for one in states if one.eta is not None]
         if etas:
             eta, queue = min(etas)
             seconds = max(0.0, (eta - self._clock.now()) / MICROSECONDS)
@@ -171,10 +171,10 @@ class DueTimes:
         self._due(queue)
 
 
-def _look(turn: Turn, queue: str, *, wants_ready: bool = False) -> _Seen:
+def _state(turn: Turn, queue: str, *, wants_ready: bool = False) -> _QueueState:
     try:
         eta = turn.transaction.next_eta(queue, now=turn.now)
         has_ready = wants_ready and turn.stats(queue, ANY).ready > 0
     except UnknownQueueError:
-        return _Seen(queue, is_gone=True)
-    return _Seen(queue, eta, has_ready=has_ready)
+        return _QueueState(queue, is_gone=True)
+    return _QueueState(queue, eta, has_ready=has_ready)

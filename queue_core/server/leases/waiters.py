@@ -1,36 +1,48 @@
-"""Callers who wait for a lease, served most recently active first: surplus workers become visibly idle. Pure."""
+"""Who waits at a server, and in which order they are woken. Pure.
 
-from collections.abc import Callable, Iterator
+The most recently active worker is woken first: the workers of a pool that has too many become visibly idle.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from queue_core.task import TagFilter
 
-T = TypeVar("T")
+MAX_CALLERS_REMEMBERED = 20_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiter(Generic[T]):
-    """One waiting caller: what it would take, how recently it worked, and the handle by which it is woken."""
+class Waiter(Protocol):
+    """One waiting caller: what it would take, and how recently it worked. Compared by identity."""
 
-    queue: str
-    tags: TagFilter
-    active_at: float
-    handle: T
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def tags(self) -> TagFilter: ...
+
+    @property
+    def active_at(self) -> float: ...
+
+    def is_gone(self) -> bool:
+        """Return whether the caller has hung up: it is not woken, and stays until it is removed."""
 
 
-class Waiters(Generic[T]):
+W = TypeVar("W", bound=Waiter)
+
+
+class Waiters(Generic[W]):
     """All who wait, per queue. Adding and leaving cost O(1); waking one costs O(waiters of its queue)."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[str, dict[Waiter[T], None]] = {}
+        self._by_queue: dict[str, dict[W, None]] = {}
 
-    def add(self, waiter: Waiter[T]) -> None:
+    def add(self, waiter: W) -> None:
         """Begin to wait."""
         self._by_queue.setdefault(waiter.queue, {})[waiter] = None
 
-    def discard(self, waiter: Waiter[T]) -> bool:
+    def discard(self, waiter: W) -> bool:
         """Stop waiting; False when it had been taken or was never here."""
         waiting = self._by_queue.get(waiter.queue)
         if waiting is None or waiter not in waiting:
@@ -40,31 +52,112 @@ class Waiters(Generic[T]):
             del self._by_queue[waiter.queue]
         return True
 
-    def take(
-        self, queue: str, tag: str | None, count: int, *, is_gone: Callable[[T], bool] | None = None
-    ) -> list[Waiter[T]]:
-        """Remove and return up to `count` waiters that would take a task of `tag`, most recently active first.
-
-        Args:
-            is_gone: whether a handle's caller is not there any more: it is passed over, and stays.
-        """
+    def take(self, queue: str, count: int, *, fits: Callable[[TagFilter], bool]) -> list[W]:
+        """Remove and return up to `count` waiters of a queue whose filters fit, the most recently active first."""
         waiting = self._by_queue.get(queue)
         if not waiting:
             return []
-        fitting = [waiter for waiter in waiting if waiter.tags.accepts(tag)]
+        fitting = [waiter for waiter in waiting if fits(waiter.tags)]
         fitting.sort(key=lambda waiter: waiter.active_at, reverse=True)
-        taken = list(islice(fitting if is_gone is None else (w for w in fitting if not is_gone(w.handle)), count))
-        for waiter in taken:
-            self.discard(waiter)
-        return taken
+        return self.take_all(islice((waiter for waiter in fitting if not waiter.is_gone()), count))
+
+    def take_all(self, waiters: Iterable[W]) -> list[W]:
+        """Remove these, and return those of them that were still waiting."""
+        return [waiter for waiter in list(waiters) if self.discard(waiter)]
 
     def queues(self) -> list[str]:
-        """Queues that somebody waits on."""
+        """Return the queues that somebody waits on."""
         return list(self._by_queue)
+
+    def of(self, queue: str) -> Iterable[W]:
+        """Return those who wait on a queue."""
+        return self._by_queue.get(queue, ())
+
+    def filters(self, queue: str) -> set[TagFilter]:
+        """Return what is waited for in a queue."""
+        return {waiter.tags for waiter in self.of(queue)}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_queue.values()))
 
-    def __iter__(self) -> Iterator[Waiter[T]]:
+    def __iter__(self) -> Iterator[W]:
         for waiting in self._by_queue.values():
             yield from waiting
+
+
+def taking(tag: str | None) -> Callable[[TagFilter], bool]:
+    """Return the condition that a filter lets a task of this tag pass."""
+    return lambda tags: tags.accepts(tag)
+
+
+class Activity:
+    """When each caller last worked. Those that were silent for longest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._active_at: dict[Hashable, float] = {}
+
+    def record(self, caller: Hashable, *, now: float) -> None:
+        """Remember that a caller works."""
+        active_at = self._active_at
+        active_at.pop(caller, None)
+        active_at[caller] = now
+        if len(active_at) > MAX_CALLERS_REMEMBERED:
+            del active_at[next(iter(active_at))]
+
+    def active_at(self, caller: Hashable, *, now: float) -> float:
+        """Return when a caller last worked; one that is new counts as active `now`."""
+        known = self._active_at.get(caller)
+        if known is None:
+            self.record(caller, now=now)
+            return now
+        return known
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watcher:
+    """One who is notified of work without taking any: a supervisor of pools that are asleep.
+
+    Args:
+        wanted: queues, and tags in them.
+        notify: called once, with the queue that has work.
+    """
+
+    wanted: Sequence[tuple[str, TagFilter]]
+    notify: Callable[[str], None]
+
+
+class Watchers:
+    """All who watch. There are few of them (a supervisor each), so every method goes through all."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[Watcher, None] = {}
+
+    def add(self, watcher: Watcher) -> None:
+        """Begin to watch."""
+        self._watchers[watcher] = None
+
+    def discard(self, watcher: Watcher) -> None:
+        """Stop; it may have been notified meanwhile."""
+        self._watchers.pop(watcher, None)
+
+    def queues(self) -> set[str]:
+        """Return the queues that somebody watches; any thread may call this."""
+        return {queue for watcher in list(self._watchers) for queue, _ in watcher.wanted}
+
+    def filters(self, queue: str) -> set[TagFilter]:
+        """Return what is watched for in a queue."""
+        return {tags for watcher in self._watchers for wanted, tags in watcher.wanted if wanted == queue}
+
+    def notify(self, queue: str, *, fits: Callable[[TagFilter], bool] = lambda _tags: True) -> None:
+        """Notify those who watch a queue with a filter that fits, and forget them."""
+        fitting = [
+            watcher
+            for watcher in self._watchers
+            if any(wanted == queue and fits(tags) for wanted, tags in watcher.wanted)
+        ]
+        for watcher in fitting:
+            del self._watchers[watcher]
+            watcher.notify(queue)
+
+    def __len__(self) -> int:
+        return len(self._watchers)

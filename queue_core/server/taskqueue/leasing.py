@@ -48,7 +48,7 @@ async def _lease(
     try:
         outcome = await answered
     except asyncio.CancelledError:
-        core.waiting.cancel(call)
+        call.cancel()
         raise
     if not isinstance(outcome, LeaseAnswer):
         raise outcome
