@@ -5,7 +5,7 @@ The most recently active worker is woken first: the workers of a pool that has t
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
 from queue_core.task import TagFilter
@@ -33,31 +33,36 @@ W = TypeVar("W", bound=Waiter)
 
 
 class Waiters(Generic[W]):
-    """All who wait, per queue. Adding and leaving cost O(1); waking one costs O(waiters of its queue)."""
+    """All who wait, by queue and by what they wait for. Adding and leaving cost O(1); waking one costs O(filters of its
+    queue, and waiters of those that fit)."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[str, dict[W, None]] = {}
+        self._by_queue: dict[str, dict[TagFilter, dict[W, None]]] = {}
+        self._count = 0
 
     def add(self, waiter: W) -> None:
         """Begin to wait."""
-        self._by_queue.setdefault(waiter.queue, {})[waiter] = None
+        self._by_queue.setdefault(waiter.queue, {}).setdefault(waiter.tags, {})[waiter] = None
+        self._count += 1
 
     def discard(self, waiter: W) -> bool:
         """Stop waiting; False when it had been taken or was never here."""
-        waiting = self._by_queue.get(waiter.queue)
-        if waiting is None or waiter not in waiting:
+        by_tags = self._by_queue.get(waiter.queue, {})
+        waiting = by_tags.get(waiter.tags, {})
+        if waiter not in waiting:
             return False
         del waiting[waiter]
+        self._count -= 1
         if not waiting:
-            del self._by_queue[waiter.queue]
+            del by_tags[waiter.tags]
+            if not by_tags:
+                del self._by_queue[waiter.queue]
         return True
 
     def take(self, queue: str, count: int, *, fits: Callable[[TagFilter], bool]) -> list[W]:
         """Remove and return up to `count` waiters of a queue whose filters fit, the most recently active first."""
-        waiting = self._by_queue.get(queue)
-        if not waiting:
-            return []
-        fitting = [waiter for waiter in waiting if fits(waiter.tags)]
+        by_tags = self._by_queue.get(queue, {})
+        fitting = [waiter for tags, waiting in by_tags.items() if fits(tags) for waiter in waiting]
         fitting.sort(key=lambda waiter: waiter.active_at, reverse=True)
         return self.take_all(islice((waiter for waiter in fitting if not waiter.is_gone()), count))
 
@@ -66,23 +71,22 @@ class Waiters(Generic[W]):
         return [waiter for waiter in list(waiters) if self.discard(waiter)]
 
     def queues(self) -> list[str]:
-        """Return the queues that somebody waits on."""
+        """Return the queues that somebody waits on; any thread may call this."""
         return list(self._by_queue)
-
-    def of(self, queue: str) -> Iterable[W]:
-        """Return those who wait on a queue."""
-        return self._by_queue.get(queue, ())
 
     def filters(self, queue: str) -> set[TagFilter]:
         """Return what is waited for in a queue."""
-        return {waiter.tags for waiter in self.of(queue)}
+        return set(self._by_queue.get(queue, ()))
+
+    def of(self, queue: str) -> Iterator[W]:
+        """Return those who wait on a queue."""
+        return chain.from_iterable(self._by_queue.get(queue, {}).values())
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_queue.values()))
+        return self._count
 
     def __iter__(self) -> Iterator[W]:
-        for waiting in self._by_queue.values():
-            yield from waiting
+        return chain.from_iterable(self.of(queue) for queue in self._by_queue)
 
 
 def taking(tag: str | None) -> Callable[[TagFilter], bool]:
