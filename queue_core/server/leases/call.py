@@ -97,7 +97,7 @@ class CallContext:
 
     service: QueueService
     turns: Turns
-    room: WaitingRoom
+    waiting: WaitingRoom
     presence: Presence = field(default_factory=Presence)
     activity: Activity = field(default_factory=Activity)
     sessions: Sessions = field(default_factory=Sessions)
@@ -157,7 +157,7 @@ class LeaseCall:
         now = context.service.clock.monotonic()
         context.presence.call_began(self.queue, self.worker, waits=self.wait_seconds > 0, now=now)
         superseded = context.sessions.begin(self)
-        if superseded is not None and context.room.leave(superseded):
+        if superseded is not None and context.waiting.leave(superseded):
             superseded.end_empty()
         self._submit(self._exchange)
 
@@ -171,7 +171,7 @@ class LeaseCall:
         if not self._is_over:
             self._leave_presence(hung_up=True)
         self._is_over = True
-        self._context.room.leave(self)
+        self._context.waiting.leave(self)
         self._stop_timer()
         self._context.sessions.end(self)
 
@@ -192,7 +192,7 @@ class LeaseCall:
         """Delete what is done, and lease."""
         if self._is_over and not self.deletions:
             return LeaseAnswer(NOTHING)  # its caller hung up before its turn
-        self.changes_seen = self._context.room.changes(self.queue)
+        self.changes_seen = self._context.waiting.changes(self.queue)
         if self.grant is not None:
             return new_answer(self.grant(turn))
         call = self.client_call
@@ -217,7 +217,7 @@ class LeaseCall:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
         if self._is_over or self.is_gone():
             return LeaseAnswer(NOTHING)
-        self.changes_seen = self._context.room.changes(self.queue)
+        self.changes_seen = self._context.waiting.changes(self.queue)
         return LeaseAnswer(self._lease(turn), self.lost)
 
     def _lease(self, turn: Turn) -> Granted:
@@ -310,17 +310,17 @@ class LeaseCall:
             if self.deletions:
                 context.activity.record(self.caller, now=now)
         self.active_at = context.activity.active_at(self.caller, now=now)
-        context.room.enter(self)
+        context.waiting.enter(self)
 
     def _may_wait(self, now: float) -> bool:
-        if self._context.room.is_stopping or self.wait_seconds <= 0:
+        if self._context.waiting.is_stopping or self.wait_seconds <= 0:
             return False
         return self._ends_at is None or self._ends_at > now
 
     def _time_up(self) -> None:
         """What a turn that is under way grants after the overtime is given back."""
         self._timer = None
-        if self._context.room.leave(self):
+        if self._context.waiting.leave(self):
             self.end_empty()
         elif self._context.turns.is_beside:
             self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self.end_empty)

@@ -101,7 +101,7 @@ class _ListeningThread:
         self._closed = threading.Event()
         self._subscription: Subscription | None = None
         self._is_failing = False
-        self._thread = threading.Thread(target=self._run, name=f"towline-ear-{queue}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"towline-listener-{queue}", daemon=True)
 
     def start(self) -> None:
         """Begin to listen; and notify once, for what happened before."""
