@@ -211,7 +211,7 @@ async def observe_many(core: ServerCore, call: Call) -> Json:
 
 def _heard(core: ServerCore, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
     now = core.service.clock.monotonic()
-    return tuple(one.told(now=now) for one in core.waiting.roster.known(queue, workers))
+    return tuple(one.describe(now=now) for one in core.waiting.presence.find(queue, workers))
 
 
 async def recent_events(core: ServerCore, call: Call) -> Json:
@@ -249,8 +249,8 @@ async def release_worker(core: ServerCore, call: Call) -> Json:
 async def heard_workers(core: ServerCore, call: Call) -> Json:
     limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
-    found = islice(core.waiting.roster.of(call.queue, prefix=prefix), limit)
-    return {"workers": values.list_json([one.told(now=now) for one in found])}
+    found = islice(core.waiting.presence.with_prefix(call.queue, prefix), limit)
+    return {"workers": values.list_json([one.describe(now=now) for one in found])}
 
 
 async def lead(core: ServerCore, call: Call) -> Json:

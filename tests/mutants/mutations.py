@@ -267,9 +267,9 @@ MUTATIONS: Final = (
     Mutation(
         "a-caller-that-hung-up-is-charged",
         "I11",
-        "queue_core/server/waiting.py",
-        "if call.is_over and not call.deletions:",
-        "if False and call.is_over and not call.deletions:",
+        "queue_core/server/leases/call.py",
+        "if self._is_over and not self.deletions:",
+        "if False and self._is_over and not self.deletions:",
         ("tests/queue_core/test_answers_in_bounds.py",),
     ),
     Mutation(

@@ -13,7 +13,7 @@ from queue_core.server.appengine.codes import ApplicationError, Code
 from queue_core.server.appengine.fields import known_name, queue_of, queue_or_none
 from queue_core.server.appengine.leasing import no_task
 from queue_core.server.appengine.schema import Record
-from queue_core.server.lease_counts import LeaseCounts
+from queue_core.server.leases.rates import LeaseCounts
 from queue_core.service import Step
 from queue_core.stats import QueueStats
 from queue_core.task import ANY, QueueSpec, StoredTask, TaskState

@@ -1,4 +1,4 @@
-"""Workers as a server hears of them: while they ask, after they were answered, after they hung up."""
+"""Workers as a server knows them: while they call, after they were answered, after they hung up."""
 
 import threading
 
@@ -6,58 +6,51 @@ import pytest
 
 from queue_core.client import HttpQueues
 from queue_core.errors import QueueError
-from queue_core.server.lease_call import LeaseCall
-from queue_core.server.roster import MAX_WORKERS, Roster
+from queue_core.server.leases.presence import MAX_WORKERS, Presence
 from queue_core.stats import HeardWorker
-from queue_core.task import ANY
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 
-def a_call(worker: str, *, queue: str = QUEUE, wait_seconds: float = 20.0) -> LeaseCall:
-    return LeaseCall(queue, 1, None, ANY, worker, wait_seconds, worker, (), lambda _answer: None, lambda: False)
-
-
-def told(roster: Roster, *, now: float, prefix: str = "") -> list[HeardWorker]:
-    return [one.told(now=now) for one in roster.of(QUEUE, prefix=prefix)]
+def described(presence: Presence, *, now: float, prefix: str = "") -> list[HeardWorker]:
+    return [one.describe(now=now) for one in presence.with_prefix(QUEUE, prefix)]
 
 
 def test_a_worker_is_not_silent_while_one_of_its_calls_is_under_way() -> None:
-    roster = Roster()
-    calls = [a_call("resize/a"), a_call("resize/a")]
-    for call in calls:
-        roster.asked(call, now=10.0)
-    roster.ended(calls[0], now=11.0)
-    assert told(roster, now=50.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
-    roster.ended(calls[1], now=52.0)
-    assert told(roster, now=55.0) == [HeardWorker("resize/a", 3.0, waits=True, hung_up=False)]
+    presence = Presence()
+    for _ in range(2):
+        presence.call_began(QUEUE, "resize/a", waits=True, now=10.0)
+    presence.call_ended(QUEUE, "resize/a", now=11.0)
+    assert described(presence, now=50.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+    presence.call_ended(QUEUE, "resize/a", now=52.0)
+    assert described(presence, now=55.0) == [HeardWorker("resize/a", 3.0, waits=True, hung_up=False)]
 
 
-def test_a_worker_that_hung_up_is_told_as_gone_until_it_calls_again() -> None:
-    roster = Roster()
-    roster.asked(a_call("resize/a"), now=10.0)
-    roster.ended(a_call("resize/a"), now=12.0, hung_up=True)
-    assert told(roster, now=12.5) == [HeardWorker("resize/a", 0.5, waits=True, hung_up=True)]
-    roster.asked(a_call("resize/a", wait_seconds=0.0), now=13.0)
-    assert told(roster, now=20.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+def test_a_worker_that_hung_up_is_described_as_gone_until_it_calls_again() -> None:
+    presence = Presence()
+    presence.call_began(QUEUE, "resize/a", waits=True, now=10.0)
+    presence.call_ended(QUEUE, "resize/a", now=12.0, hung_up=True)
+    assert described(presence, now=12.5) == [HeardWorker("resize/a", 0.5, waits=True, hung_up=True)]
+    presence.call_began(QUEUE, "resize/a", waits=False, now=13.0)
+    assert described(presence, now=20.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
 
 
-def test_only_workers_of_the_queue_with_the_prefix_are_told_and_nobody_without_a_name() -> None:
-    roster = Roster()
-    for call in (a_call("resize/a"), a_call("resize-b"), a_call(""), a_call("resize/c", queue="other")):
-        roster.asked(call, now=10.0)
-    assert [one.worker for one in told(roster, now=10.0, prefix="resize/")] == ["resize/a"]
-    assert len(told(roster, now=10.0)) == 2
+def test_only_workers_of_the_queue_with_the_prefix_are_found_and_nobody_without_a_name() -> None:
+    presence = Presence()
+    for queue, worker in ((QUEUE, "resize/a"), (QUEUE, "resize-b"), (QUEUE, ""), ("other", "resize/c")):
+        presence.call_began(queue, worker, waits=True, now=10.0)
+    assert [one.worker for one in described(presence, now=10.0, prefix="resize/")] == ["resize/a"]
+    assert len(described(presence, now=10.0)) == 2
 
 
 def test_of_very_many_workers_those_silent_for_longest_are_forgotten() -> None:
-    roster = Roster()
+    presence = Presence()
     for number in range(MAX_WORKERS + 1):
-        roster.asked(a_call(f"w{number}", wait_seconds=0.0), now=float(number))
+        presence.call_began(QUEUE, f"w{number}", waits=False, now=float(number))
         if number == MAX_WORKERS - 1:
-            roster.asked(a_call("w0", wait_seconds=0.0), now=float(number))
-    names = {one.worker for one in told(roster, now=float(MAX_WORKERS))}
+            presence.call_began(QUEUE, "w0", waits=False, now=float(number))
+    names = {one.worker for one in described(presence, now=float(MAX_WORKERS))}
     assert len(names) == MAX_WORKERS
     assert "w0" in names
     assert "w1" not in names
