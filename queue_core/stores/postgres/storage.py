@@ -1,4 +1,4 @@
-"""What the payloads of all tasks may come to; triggers count them while there is a limit (see `0016_storage.sql`)."""
+"""What the payloads of all tasks may come to; triggers count them while there is a limit (see `schema/storage.sql`)."""
 
 from queue_core.store import Storage
 from queue_core.stores.postgres import packing as pack

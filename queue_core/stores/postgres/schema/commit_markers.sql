@@ -1,6 +1,8 @@
--- A call that is committed as it is made, and whose answer is lost, is found again by its mark: the connection's own
--- number, which its client chose, and the number of the call on it. Written by the call itself: no crash, no failover and
--- no proxy can tell one without the other.
+-- Commit markers: a call that is committed as it is made, and whose answer is lost, is found again by its mark.
+
+-- The last call of each connection that was committed: the connection's own number, which its client chose, and the
+-- number of the call on it. Written by the call itself: no crash, no failover and no proxy can tell one without the
+-- other.
 CREATE TABLE marks (
     wire int8 PRIMARY KEY,
     call int8 NOT NULL,
@@ -15,15 +17,15 @@ CREATE TABLE marks (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- What `mark` keeps of an `add` some of whose names were refused: the new ids, and in place of a refused one's the
--- outcome, less than 0.
+-- Return what `mark` keeps of an `add` some of whose names were refused: the new ids, and in place of a refused one's
+-- the outcome, less than 0.
 CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE sql AS $$
     SELECT array_agg(coalesce(o.id, -o.outcome) ORDER BY o.place)
     FROM unnest(ids, outcomes) WITH ORDINALITY AS o (id, outcome, place)
 $$;
 
--- ids: see `added_ids`; NULL, the call was no `add`. Always true: a function whose answer is assigned is called without a
--- query around it.
+-- Mark the call, in its own transaction. ids: see `added_ids`; NULL, the call was no `add`. Always true: a function
+-- whose answer is assigned is called without a query around it.
 CREATE FUNCTION mark(wire int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE towline.marks AS m
@@ -36,7 +38,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- What became of a connection's last call, which can't take effect any more once this is told: `xid` NULL, nothing did.
+-- Return what became of a connection's last call, which can't take effect any more after this: `xid` NULL, nothing did.
 -- Waits for the call to end if it is under way.
 CREATE FUNCTION close_marks(wire int8, call int8, OUT xid xid8, OUT ids int8[]) LANGUAGE plpgsql AS $$
 BEGIN
@@ -47,8 +49,8 @@ BEGIN
     END IF;
 END $$;
 
--- What `exchange` has answered in a transaction, but for the tags of what time has made ready: those who wait for them
--- look by themselves before long. Fails when it is not kept any more.
+-- Return what `exchange` has answered in a transaction, but for the tags of what time has made ready: those who wait
+-- for them look by themselves before long. Fails when it is not kept any more.
 CREATE FUNCTION retell(queue_name text, now int8, wanted xid8) RETURNS SETOF towline.worked LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
@@ -83,7 +85,3 @@ END $$;
 CREATE FUNCTION forget_marks() RETURNS void LANGUAGE sql AS $$
     DELETE FROM towline.marks AS m WHERE m.marked_at < now() - interval '1 day'
 $$;
-
--- Planned as the others are: see 0012.
-ALTER FUNCTION retell(text, int8, xid8)
-    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off;

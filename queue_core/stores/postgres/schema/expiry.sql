@@ -1,53 +1,47 @@
--- The verbs of a worker's steady state: delete what is done, settle what is due, lease the next.
+-- What time does to tasks: delayed ones become ready, expired leases end.
 
--- What these verbs tell: one row for each lease, and last one that says how the call went: a refusal (see `answer`) and its
--- note, flags (1: more is due than was settled, 2: the worker was retired and got nothing), the transaction's number,
--- samples of what was deleted, and `settled`, what time did: [expired leases, [tag, tasks] that became ready].
-CREATE TYPE worked AS (
-    id int8,
-    eta int8,
-    ready_at int8,
-    added_at int8,
-    leased_at int8,
-    leases int4,
-    name text,
-    tag text,
-    payload bytea,
-    refusal int8,
-    note text,
-    flags int4,
-    xid int8,
-    numbers int8[],
-    texts text[],
-    settled text
-);
-
-CREATE FUNCTION work_answer(
-    refusal int8, note text, flags int4, numbers int8[] DEFAULT NULL, texts text[] DEFAULT NULL, settled text DEFAULT NULL
-) RETURNS towline.worked LANGUAGE sql AS $$
-    SELECT NULL::int8, NULL::int8, NULL::int8, NULL::int8, NULL::int8, NULL::int4, NULL::text, NULL::text, NULL::bytea,
-        refusal, note, flags, txid_current_if_assigned(), numbers, texts, settled
-$$;
-
--- Count deletions and leases, a tag of each in these arrays.
-CREATE FUNCTION count_worked(queue_id int4, slot int2, now int8, deleted text[], leased text[]) RETURNS void
-LANGUAGE plpgsql AS $$
+-- Return the first end from `wanted` on that is not among the ends of earlier leases.
+CREATE FUNCTION unspent_end(wanted int8, ahead int8[]) RETURNS int8 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, leases, deleted, changed_at)
-    SELECT queue_id, k.kind, slot, CASE k.kind WHEN 2 THEN w.tag ELSE '' END, -sum(w.leased),
-        sum(w.leased) - sum(w.deleted), sum(w.leased), sum(w.deleted), now
-    FROM (
-        SELECT d.tag, 1 AS deleted, 0 AS leased FROM unnest(deleted) AS d (tag)
-        UNION ALL SELECT l.tag, 0, 1 FROM unnest(leased) AS l (tag)
-    ) AS w CROSS JOIN unnest(towline.kinds_of(w.tag)) AS k (kind)
-    GROUP BY 2, 4
-    ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
-        ready = c.ready + excluded.ready, leased = c.leased + excluded.leased, leases = c.leases + excluded.leases,
-        deleted = c.deleted + excluded.deleted, changed_at = excluded.changed_at;
+    WHILE wanted = ANY (ahead) LOOP
+        wanted := wanted + 1;
+    END LOOP;
+    RETURN wanted;
 END $$;
 
--- Settle what is due before (end_eta, end_id): tasks become ready or dead. Skips what another transaction is settling.
--- See `worked.settled`.
+-- Return those of some instants that are still to come; NULL: none.
+CREATE FUNCTION ahead_of(instants int8[], now int8) RETURNS int8[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT array_agg(each.instant) FROM unnest(instants) AS each (instant) WHERE each.instant > now
+$$;
+
+-- Part a name from its deleted task; it stays taken for the queue's retention.
+CREATE FUNCTION part_name(q towline.queues, given text, ended_at int8) RETURNS void LANGUAGE sql AS $$
+    UPDATE towline.names SET task = NULL, until = ended_at + round(q.name_retention_seconds * 1000000)::int8
+    WHERE names.queue = q.id AND names.name = given
+$$;
+
+-- Return the place in eta order before which no more than `most` tasks are due; an id of 0: all that are due.
+CREATE FUNCTION horizon(queue_id int4, now int8, most int4, OUT end_eta int8, OUT end_id int8) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT due.eta, due.id INTO end_eta, end_id
+    FROM (
+        (
+            SELECT t.eta, t.id FROM towline.tasks AS t WHERE t.queue = queue_id AND t.state = 1 AND t.eta <= now
+            ORDER BY t.eta, t.id LIMIT most + 1
+        ) UNION ALL (
+            SELECT t.eta, t.id FROM towline.tasks AS t WHERE t.queue = queue_id AND t.state = 2 AND t.eta <= now
+            ORDER BY t.eta, t.id LIMIT most + 1
+        )
+    ) AS due
+    ORDER BY due.eta, due.id OFFSET most LIMIT 1;
+    IF NOT FOUND THEN
+        end_eta := 9223372036854775807;
+        end_id := 0;
+    END IF;
+END $$;
+
+-- Settle what is due before (end_eta, end_id): tasks become ready or dead, and tasks that another transaction has
+-- locked are skipped. Return `worked.settled`.
 CREATE FUNCTION settle_before(q towline.queues, slot int2, now int8, end_eta int8, end_id int8) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -73,7 +67,7 @@ BEGIN
     WITH due AS MATERIALIZED (
         SELECT t.id, t.eta, t.ready_at, t.leased_at, t.leases, t.tag, t.name, t.worker,
             greatest(0, t.leased_at - t.ready_at) AS waited,
-            CASE WHEN t.leases >= q.max_leases THEN 'max_leases' END AS reason
+            CASE WHEN t.leases >= coalesce(t.max_leases, q.max_leases) THEN 'max_leases' END AS reason
         FROM towline.tasks AS t
         WHERE t.queue = q.id AND t.state = 2 AND t.eta <= now AND (t.eta, t.id) < (end_eta, end_id)
         ORDER BY t.eta, t.id FOR UPDATE SKIP LOCKED
@@ -110,27 +104,7 @@ BEGIN
     RETURN json_build_array(coalesce(expired, '[]'), coalesce(ripe_tags, '[]'));
 END $$;
 
--- The place in eta order before which no more than `most` tasks are due; an id of 0: all that are due.
-CREATE FUNCTION horizon(queue_id int4, now int8, most int4, OUT end_eta int8, OUT end_id int8) LANGUAGE plpgsql AS $$
-BEGIN
-    SELECT due.eta, due.id INTO end_eta, end_id
-    FROM (
-        (
-            SELECT t.eta, t.id FROM towline.tasks AS t WHERE t.queue = queue_id AND t.state = 1 AND t.eta <= now
-            ORDER BY t.eta, t.id LIMIT most + 1
-        ) UNION ALL (
-            SELECT t.eta, t.id FROM towline.tasks AS t WHERE t.queue = queue_id AND t.state = 2 AND t.eta <= now
-            ORDER BY t.eta, t.id LIMIT most + 1
-        )
-    ) AS due
-    ORDER BY due.eta, due.id OFFSET most LIMIT 1;
-    IF NOT FOUND THEN
-        end_eta := 9223372036854775807;
-        end_id := 0;
-    END IF;
-END $$;
-
--- The settle verb.
+-- Settle up to `most` due tasks of a queue: the settle verb.
 CREATE FUNCTION settle(queue_name text, now int8, most int4) RETURNS towline.worked LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
@@ -148,4 +122,56 @@ BEGIN
     SELECT * INTO edge FROM towline.horizon(q.id, now, most);
     settled := towline.settle_before(q, slot, now, edge.end_eta, edge.end_id);
     RETURN towline.work_answer(0, NULL, CASE WHEN edge.end_id = 0 THEN 0 ELSE 1 END, settled => settled);
+END $$;
+
+-- Settle as much as one verb does.
+CREATE FUNCTION settle_some(q towline.queues, slot int2, now int8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    edge record;
+BEGIN
+    SELECT * INTO edge FROM towline.horizon(q.id, now, 500);
+    PERFORM FROM towline.settle_before(q, slot, now, edge.end_eta, edge.end_id);
+END $$;
+
+-- Settle the expired lease of one task, which is locked.
+CREATE FUNCTION settle_one(q towline.queues, slot int2, now int8, task_id int8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    task towline.tasks;
+    why text;
+BEGIN
+    SELECT * INTO task FROM towline.tasks AS t WHERE t.id = task_id;
+    why := CASE WHEN task.leases >= coalesce(task.max_leases, q.max_leases) THEN 'max_leases' END;
+    PERFORM towline.note_finished(task, 'expired', task.eta, why);
+    IF why IS NULL THEN
+        UPDATE towline.tasks AS t SET state = 0, ready_at = t.eta WHERE t.id = task_id;
+    ELSIF q.deletes_exhausted THEN
+        DELETE FROM towline.tasks AS t WHERE t.id = task_id;
+        PERFORM towline.part_name(q, task.name, task.eta);
+    ELSE
+        UPDATE towline.tasks AS t SET state = 3, ready_at = t.eta, reason = why WHERE t.id = task_id;
+    END IF;
+    PERFORM towline.count_tasks(
+        q.id, slot, task.tag, now, leased => -1, expired => 1, ready => (why IS NULL)::int4,
+        died => (why IS NOT NULL)::int4, dead => (why IS NOT NULL AND NOT q.deletes_exhausted)::int4
+    );
+END $$;
+
+-- Settle a task that goes with the end of its last lease; return whether it was one. A task that another transaction
+-- has locked is left alone: that one may be settling it.
+CREATE FUNCTION settle_used_up(queue_id int4, now int8, task_id int8) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+    q towline.queues;
+BEGIN
+    SELECT * INTO q FROM towline.queues AS e WHERE e.id = queue_id;
+    IF NOT q.deletes_exhausted THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM towline.tasks AS t
+    WHERE t.id = task_id AND t.state = 2 AND t.eta <= now AND t.leases >= coalesce(t.max_leases, q.max_leases)
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM towline.settle_one(q, towline.take_slot(), now, task_id);
+    RETURN true;
 END $$;

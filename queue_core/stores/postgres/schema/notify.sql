@@ -1,10 +1,9 @@
--- Who waits, and how they are woken; what outlives no crash of the server, for nobody waits through one.
--- Run with the store's schema as search_path; what a function body names is qualified, as `towline.`.
+-- Wakes callers that wait; what outlives no crash of the server, for nobody waits through one.
 --
--- A waiting process has a connection that listens (a listener) and a row here for each of its waiters (an ear). A change
--- that made tasks leasable is committed first; then its process calls `signal`, which picks as many fitting ears as there
--- are tasks, the most recently active first, and notifies their processes. So commits that add never wait for the lock
--- under which NOTIFY commits, and nothing is notified where nobody waits.
+-- A waiting process has a connection that listens (a listener) and a row here for each of its waiters (an ear). A
+-- change that made tasks leasable is committed first; then its process calls `signal`, which picks as many fitting ears
+-- as there are tasks, the most recently active first, and notifies their processes. So commits that add never wait for
+-- the lock under which NOTIFY commits, and nothing is notified where nobody waits.
 --
 -- No wake-up is missed, without any lock: an ear is committed before its owner looks for tasks. If it does not see a
 -- task, that task was committed after the look began, so after the ear; and a `signal` that begins after that commit
@@ -13,58 +12,13 @@
 --
 -- None of these tables is logged, so these transactions never wait for a disk.
 
--- The life of the server since its last crash: a crash empties unlogged tables, and only a crash does.
-CREATE UNLOGGED TABLE life (
-    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    name text NOT NULL
-);
-
--- Every life there was, for ever: after several crashes the first of them decides whose a number is. `first` is the
--- first transaction number that may have been given anew in it. The checkpoint that ends a recovery knows it, and is told
--- from later ones by its redo point: others log before they end.
-CREATE TABLE lives (
-    number int8 PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-    name text NOT NULL UNIQUE,
-    first int8
-);
-
--- system.timeline.first.random. Whoever calls it first in a life returns when that is on the disk.
-CREATE FUNCTION life() RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    found_name text;
-BEGIN
-    SELECT l.name INTO found_name FROM towline.life AS l;
-    IF NOT FOUND THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-        WITH new AS (
-            INSERT INTO towline.life (name)
-            SELECT format('%s.%s.%s.%s', control.system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8),
-                CASE WHEN point.redo_lsn = point.checkpoint_lsn AND current_setting('wal_level') <> 'minimal'
-                    THEN split_part(point.next_xid, ':', 1)::int8 * 4294967296 + split_part(point.next_xid, ':', 2)::int8
-                END, gen_random_uuid())
-            FROM pg_control_system() AS control, pg_control_checkpoint() AS point
-            ON CONFLICT DO NOTHING RETURNING name
-        )
-        INSERT INTO towline.lives (name, first)
-        SELECT new.name, nullif(split_part(new.name, '.', 3), '')::int8 FROM new;
-        SELECT l.name INTO STRICT found_name FROM towline.life AS l;
-    END IF;
-    RETURN found_name;
-END $$;
-
--- The first number that may have been given anew since a life ended; NULL when that is not known.
-CREATE FUNCTION first_since(life_name text) RETURNS int8 LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN count(*) = count(later.first) THEN min(later.first) END
-    FROM towline.lives AS ended JOIN towline.lives AS later ON later.number > ended.number
-    WHERE ended.name = life_name
-$$;
-
 -- Processes that listen. Each holds the lock of its number in the session that listens, so that its end shows.
 CREATE UNLOGGED TABLE listeners (
     id int8 PRIMARY KEY
 );
 
--- tags: NULL is any task, empty is untagged ones. active_at orders them. woken_at: notified then, and not back yet.
+-- Callers that wait. tags: NULL is any task, empty is untagged ones. active_at orders them. woken_at: notified then,
+-- and not back yet.
 CREATE UNLOGGED TABLE ears (
     listener int8 NOT NULL,
     number int8 NOT NULL,
@@ -81,9 +35,10 @@ CREATE UNLOGGED TABLE ears (
     autovacuum_vacuum_cost_delay = 0
 );
 
+-- Finds the ears of a queue, the most recently active last.
 CREATE INDEX ears_in_order ON ears (queue, active_at);
 
--- Tasks that became leasable in a transaction of the caller's own; whoever listens passes them on once they are there.
+-- Tasks that became leasable in a transaction of the caller's own; a listener passes them on once they are there.
 CREATE UNLOGGED TABLE untold (
     queue text COLLATE "C" NOT NULL,
     tag text COLLATE "C",
@@ -94,12 +49,12 @@ CREATE UNLOGGED TABLE untold (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Whether the session that listens lives; not to be asked in that session itself.
+-- Return whether the session that listens lives; not to be asked in that session itself.
 CREATE FUNCTION is_listening(listener int8) RETURNS boolean LANGUAGE sql AS $$
     SELECT NOT pg_try_advisory_xact_lock_shared(listener)
 $$;
 
--- Whether an ear of these tags hears of a task of this one.
+-- Return whether an ear of these tags is woken for a task of this one.
 CREATE FUNCTION is_fitting(ear_tags text[], task_tag text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT ear_tags IS NULL OR CASE WHEN task_tag IS NULL THEN ear_tags = '{}' ELSE task_tag = ANY (ear_tags) END
 $$;
@@ -117,7 +72,7 @@ BEGIN
     WHERE l.id = free.id;
 END $$;
 
--- Begin to be a listener, in the session that listens. True when there was no other: then see `tell`.
+-- Begin to be a listener, in the session that listens. Return true when there was no other: then see `tell`.
 CREATE FUNCTION open_listener(listener int8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     other int8;
@@ -132,7 +87,7 @@ BEGIN
     RETURN count(*) = 1 FROM towline.listeners;
 END $$;
 
--- Register ears, or ready them again: [{number, active_at, queue, tags}]. False when the listener is not known here.
+-- Register ears, or ready them again: [{number, active_at, queue, tags}]. Return false when the listener is not known.
 CREATE FUNCTION hear(listening int8, ears json) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.ears AS e (listener, number, active_at, queue, tags)
@@ -154,7 +109,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Wake as many fitting ears as there are tasks; how many were. Never waits for a lock.
+-- Wake as many fitting ears as there are tasks; return how many were. Never waits for a lock.
 CREATE FUNCTION wake(queue_name text, task_tag text, tasks int4) RETURNS int4 LANGUAGE plpgsql AS $$
 DECLARE
     woken int4 := 0;
@@ -202,7 +157,7 @@ BEGIN
     RETURN woken;
 END $$;
 
--- Pass on what was told by `tell`, and wake-ups whose ear did not come back: its process is stopped, or cut off.
+-- Pass on what `tell` has kept, and wake-ups whose ear did not come back: its process is stopped, or cut off.
 CREATE FUNCTION pass_on() RETURNS int4 LANGUAGE plpgsql AS $$
 DECLARE
     woken int4 := 0;
@@ -229,8 +184,8 @@ BEGIN
     RETURN woken;
 END $$;
 
--- All that a process has to say at once: ears that are closed, ears that are ready again, tasks that became leasable.
--- How many ears were woken.
+-- Take all that a process has to say at once: ears that are closed, ears that are ready again, tasks that became
+-- leasable. Return how many ears were woken.
 CREATE FUNCTION signal(
     listening int8, closed int8[], ready json, queues text[], tags text[], tasks int4[], passing boolean
 ) RETURNS int4 LANGUAGE plpgsql AS $$
@@ -252,10 +207,10 @@ BEGIN
     RETURN woken;
 END $$;
 
--- Tasks become leasable when the caller's own transaction, in which this is called, commits. A process that listens is
--- notified by that commit, and passes it on: ears picked now would be locked until then, or be gone. Where no ear fits
--- now, the commit is spared the lock of NOTIFY; an ear that comes meanwhile is found by the next `pass_on`, in seconds.
--- A first listener that starts meanwhile looks again by itself.
+-- Keep, in the caller's own transaction, that tasks become leasable when it commits. That commit notifies a process
+-- that listens, which passes it on: ears picked now would be locked until then, or be gone. Where no ear fits now, the
+-- commit is spared the lock of NOTIFY; an ear that comes meanwhile is found by the next `pass_on`, in seconds. A first
+-- listener that starts meanwhile looks again by itself.
 CREATE FUNCTION tell(queue_name text, task_tag text, tasks int4) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     listening int8;

@@ -51,7 +51,7 @@ BEGIN
     RETURN NEXT towline.answer(0, NULL, 0);
 END $$;
 
--- End the live lease of a task that is given back; the task's new state is answered.
+-- End the live lease of a task that is given back; return the reason if the task died.
 CREATE FUNCTION give_back(
     q towline.queues, slot int2, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, dead_reason text
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -60,7 +60,7 @@ DECLARE
     why text := nullif(dead_reason, '');
     next_eta int8;
 BEGIN
-    IF why IS NULL AND NOT is_uncounted AND task.leases >= q.max_leases THEN
+    IF why IS NULL AND NOT is_uncounted AND task.leases >= coalesce(task.max_leases, q.max_leases) THEN
         why := 'max_leases';
     END IF;
     PERFORM towline.note_finished(task, 'released', now, why);
@@ -132,6 +132,36 @@ BEGIN
     RETURN NEXT towline.answer(0, NULL, 0);
 END $$;
 
+-- Give back all that a dead worker holds, each task to its old place, and retire the worker. `reason` says why a task
+-- died, and `payload` names the queue.
+CREATE FUNCTION release_worker(worker_name text, now int8) RETURNS SETOF towline.told LANGUAGE plpgsql AS $$
+DECLARE
+    slot int2 := towline.take_slot();
+    q towline.queues;
+    task towline.tasks;
+    why text;
+BEGIN
+    PERFORM pg_advisory_xact_lock('towline.workers'::regclass::oid::int4, hashtext(worker_name));
+    PERFORM towline.fence_worker(worker_name, now);
+    FOR q IN SELECT * FROM towline.queues AS each ORDER BY each.id LOOP
+        PERFORM towline.hold_queue(q.name);
+        SELECT * INTO q FROM towline.queues AS each WHERE each.id = q.id;
+        CONTINUE WHEN NOT FOUND OR q.moved_to <> '';
+        PERFORM towline.settle_some(q, slot, now);
+        FOR task IN
+            SELECT * FROM towline.tasks AS t
+            WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name ORDER BY t.id FOR UPDATE
+        LOOP
+            why := towline.give_back(q, slot, now, task, NULL, false, '');
+            RETURN NEXT ROW(
+                6, 0, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
+                coalesce(task.name, '_' || task.id), task.tag, why, convert_to(q.name, 'UTF8')
+            )::towline.told;
+        END LOOP;
+    END LOOP;
+    RETURN NEXT towline.answer(0, NULL, 0);
+END $$;
+
 -- Delete tasks, in order, and with each add those that come next: `sizes` of them, from the other arrays. One row for
 -- each deletion that took effect, with its place and its sample, and an id and an outcome for each of its tasks.
 CREATE FUNCTION hand_over(
@@ -154,7 +184,8 @@ BEGIN
         SELECT * INTO q FROM towline.queues AS each WHERE each.name = each_name;
         IF NOT FOUND OR q.moved_to <> '' THEN
             refusal := CASE WHEN q.id IS NULL THEN 1 ELSE 2 END;
-            note := each_name || ' ' || coalesce(CASE refusal WHEN 1 THEN towline.some_queues() ELSE q.moved_to END, '');
+            note := each_name || ' '
+                || coalesce(CASE refusal WHEN 1 THEN towline.some_queues() ELSE q.moved_to END, '');
             RETURN NEXT;
             RETURN;
         END IF;
@@ -185,4 +216,27 @@ BEGIN
     place := NULL;
     xid := txid_current_if_assigned();
     RETURN NEXT;
+END $$;
+
+-- Do as `hand_over`, with tasks some of which have a bound of their own.
+CREATE FUNCTION hand_over_bounded(
+    queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
+    tags text[], etas int8[], names text[], bounds int4[]
+) RETURNS TABLE (
+    refusal int8, note text, xid int8, place int4, numbers int8[], texts text[], ids int8[], outcomes int2[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    first int4;
+BEGIN
+    FOR refusal, note, xid, place, numbers, texts, ids, outcomes IN
+        SELECT h.* FROM towline.hand_over(
+            queue_name, now, given_ids, grants, sizes, queues, payloads, tags, etas, names
+        ) AS h
+    LOOP
+        IF place IS NOT NULL THEN
+            first := 1 + coalesce((SELECT sum(s.size) FROM unnest(sizes[:place - 1]) AS s (size)), 0);
+            PERFORM towline.bound_tasks(ids, bounds[first:first + sizes[place] - 1]);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END $$;
