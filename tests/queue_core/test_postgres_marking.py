@@ -12,7 +12,7 @@ from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Store, Transaction
 from queue_core.stores import open_store
-from queue_core.stores.postgres import tidying
+from queue_core.stores.postgres import upkeep
 from queue_core.stores.postgres.step import Step
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.cutting_wire import CuttingWire, a_wire
@@ -255,7 +255,7 @@ def test_an_answer_that_is_not_kept_any_more_is_not_made_up(place: Place) -> Non
 
 
 def test_a_connection_that_was_forgotten_is_marked_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidying, "SAMPLES_BETWEEN", 1)
+    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 1)
     place.operator.execute("UPDATE towline.marks SET marked_at = now() - interval '25 hours'")
     place.operator.execute("INSERT INTO towline.marks VALUES (1, 1, '1', now() - interval '23 hours')")
     place.added(NewTask(b"a"), NewTask(b"b"))
@@ -269,7 +269,7 @@ def test_a_connection_that_was_forgotten_is_marked_again(place: Place, monkeypat
 
 
 def test_what_can_not_be_cut_back_fails_no_verb(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidying, "SAMPLES_BETWEEN", 1)
+    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 1)
     place.operator.execute("ALTER FUNCTION towline.forget_marks() RENAME TO forgotten")
     place.added(NewTask(b"a"))
     done = place.leased()
