@@ -45,7 +45,7 @@ _FORGET = Statement(
     "SELECT towline.forget_tags(id, $2, $3, $4) FROM towline.queues WHERE name = $1",
     (pack.text, pack.int8, pack.text, pack.int4),
 )
-_FORGET_MARKS = Statement("towline_forget_marks", "SELECT towline.forget_marks()")
+_FORGET_MARKERS = Statement("towline_forget_commit_markers", "SELECT towline.forget_commit_markers()")
 _LOOK = Statement(
     "towline_look",
     "SELECT pg_stat_get_dead_tuples(t.id) > $1::int8 + $2::float8 * pg_stat_get_live_tuples(t.id)"
@@ -79,7 +79,7 @@ class Tidying:
         for queue in finished:
             step.rows(_TRIM, queue, KEPT_SAMPLES)
         if finished:
-            step.rows(_FORGET_MARKS)
+            step.rows(_FORGET_MARKERS)
             step.is_littered = is_due(step)
         for queue in self._due(self._tagged, step.tagged, TAGGED_BETWEEN):
             rows = step.rows(_FORGET, queue, step.now, self._examined.get(queue, ""), TAGS_EXAMINED)

@@ -44,7 +44,7 @@ _EXCHANGE_ONE = Statement(
     "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARK),
 )
-_RETELL = "SELECT * FROM towline.retell(%s, %s, %s::text::xid8)"
+_EXCHANGE_RESULT = "SELECT * FROM towline.exchange_result(%s, %s, %s::text::xid8)"
 _DELETED = (
     "SELECT s.numbers, s.texts FROM towline.samples AS s JOIN towline.queues AS q ON q.id = s.queue"
     " WHERE q.name = %s AND s.xid = %s::text::xid8 AND s.outcome = 'deleted'"
@@ -281,8 +281,8 @@ def _told_again(step: Step, lost: AnswerLostError, queue: str, *, now: Instant) 
     """The rows of a call that took effect; of leases that were granted a while ago, those that are held still."""
     if not lost.is_repeat:
         step.note_number(lost.xid)
-        return lost.retold(_RETELL, queue, now)
-    *leases, last = lost.retold(_RETELL, queue, 0)
+        return lost.retold(_EXCHANGE_RESULT, queue, now)
+    *leases, last = lost.retold(_EXCHANGE_RESULT, queue, 0)
     own = lost.leased
     deleted = lost.retold(_DELETED, queue)  # of all calls in that transaction: its own are found by their tokens
     numbers, texts = ([one for row in deleted for one in row[at]] for at in (0, 1))

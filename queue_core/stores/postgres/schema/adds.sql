@@ -1,5 +1,5 @@
 -- The add verb. Outcomes: 0 added, 1 the name exists, 2 it is still taken by a deleted task.
--- wire, call: see commit_markers.sql; NULL, the call is not marked.
+-- connection, call: see commit_markers.sql; NULL, the call leaves no marker.
 
 -- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them.
 CREATE FUNCTION add_run(
@@ -72,7 +72,7 @@ END $$;
 -- Add tasks. `queues` has one name for all of them, or one for each.
 CREATE FUNCTION add(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[],
-    wire int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -134,8 +134,8 @@ BEGIN
     END IF;
     xid := txid_current_if_assigned();
     IF call IS NOT NULL AND xid IS NOT NULL THEN
-        is_marked := towline.mark(
-            wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
+        is_marked := towline.set_commit_marker(
+            connection, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
         );
     END IF;
 END $$;
@@ -144,7 +144,7 @@ END $$;
 -- cases need: what a program that adds one task at a time does again and again. Return its id; NULL: nothing was done,
 -- ask `add`, which tells why. eta NULL: at once. See ADR 11.
 CREATE FUNCTION add_one(
-    queue_name text, now int8, payload bytea, tag text, eta int8, wire int8, call int8, OUT xid int8, OUT id int8
+    queue_name text, now int8, payload bytea, tag text, eta int8, connection int8, call int8, OUT xid int8, OUT id int8
 ) LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
@@ -188,7 +188,7 @@ BEGIN
     END IF;
     xid := txid_current();
     IF call IS NOT NULL THEN
-        is_marked := towline.mark(wire, call, ARRAY[id]);
+        is_marked := towline.set_commit_marker(connection, call, ARRAY[id]);
     END IF;
 END $$;
 
@@ -202,11 +202,11 @@ $$;
 -- Add tasks some of which have a bound of their own.
 CREATE FUNCTION add_bounded(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[], bounds int4[],
-    wire int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT a.* INTO refusal, note, xid, ids, outcomes
-    FROM towline.add(queues, now, payloads, tags, etas, names, wire, call) AS a;
+    FROM towline.add(queues, now, payloads, tags, etas, names, connection, call) AS a;
     PERFORM towline.bound_tasks(ids, bounds);
 END $$;

@@ -22,18 +22,18 @@ CREATE FUNCTION seize_queue(queue_name text) RETURNS void LANGUAGE sql AS $$
 $$;
 
 -- Hold a queue, to change what is in it, and tell how that went.
-CREATE FUNCTION open_queue(queue_name text) RETURNS SETOF towline.told LANGUAGE plpgsql AS $$
+CREATE FUNCTION open_queue(queue_name text) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
 BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF NOT FOUND THEN
-        RETURN NEXT towline.answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
     ELSIF q.moved_to <> '' THEN
-        RETURN NEXT towline.answer(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
     ELSE
-        RETURN NEXT towline.answer(0, NULL, 0);
+        RETURN NEXT towline.outcome_row(0, NULL, 0);
     END IF;
 END $$;
 

@@ -1,5 +1,5 @@
 -- The verbs of a worker's steady state: delete what is done, settle what is due, lease the next.
--- wire, call: see commit_markers.sql; NULL, the call is not marked.
+-- connection, call: see commit_markers.sql; NULL, the call leaves no marker.
 
 -- Delete what is done, then settle and lease up to `wanted` tasks (0: lease nothing).
 -- ids, grants: what is done (`ids` NULL: nothing); one of `grants` stands for all, if the ids rise.
@@ -8,9 +8,9 @@
 -- no bound.
 CREATE FUNCTION exchange(
     queue_name text, now int8, ids int8[], grants int8[], wanted int4, asked_seconds float8, filter int2, tags text[],
-    worker_name text, wire int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    worker_name text, connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
     room_bytes int8 DEFAULT NULL, each_bytes int4 DEFAULT 0, fewest int4 DEFAULT 1
-) RETURNS SETOF towline.worked LANGUAGE plpgsql AS $$
+) RETURNS SETOF towline.lease_row LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
     moved text;
@@ -47,7 +47,7 @@ BEGIN
     IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
         RETURN;  -- never: in a condition a function is called without a query around it
     END IF;
-    -- Whoever retires the worker waits until this lease is told, or is seen here.
+    -- A transaction that retires the worker waits for the end of this one, or is seen here.
     IF worker_name <> ''
         AND pg_advisory_xact_lock_shared('towline.workers'::regclass::oid::int4, hashtext(worker_name)) IS NULL
     THEN
@@ -65,20 +65,20 @@ BEGIN
     INTO queue_id, moved, is_paused, has_tags, seconds, max_seconds, retention_seconds, retired, is_known, is_due
     FROM towline.queues AS e LEFT JOIN towline.workers AS w ON w.worker = worker_name WHERE e.name = queue_name;
     IF NOT FOUND THEN
-        RETURN NEXT towline.work_answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN NEXT towline.lease_outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
         RETURN;
     ELSIF moved <> '' THEN
-        RETURN NEXT towline.work_answer(2, queue_name || ' ' || moved, 0);
+        RETURN NEXT towline.lease_outcome_row(2, queue_name || ' ' || moved, 0);
         RETURN;
     ELSIF retired IS NOT NULL AND wanted > 0 THEN
         IF ids IS NULL THEN
-            RETURN NEXT towline.work_answer(3, worker_name, 0);
+            RETURN NEXT towline.lease_outcome_row(3, worker_name, 0);
             RETURN;
         END IF;
         flags := 2;
     END IF;
     IF wanted > 0 AND seconds > max_seconds THEN
-        RETURN NEXT towline.work_answer(4, queue_name || ' ' || seconds || ' ' || max_seconds, 0);
+        RETURN NEXT towline.lease_outcome_row(4, queue_name || ' ' || seconds || ' ' || max_seconds, 0);
         RETURN;
     END IF;
 
@@ -234,18 +234,18 @@ BEGIN
         END IF;
     END IF;
     IF call IS NOT NULL AND txid_current_if_assigned() IS NOT NULL THEN
-        is_marked := towline.mark(wire, call);
+        is_marked := towline.set_commit_marker(connection, call);
     END IF;
     RETURN NEXT ROW(
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, left_over, flags, txid_current_if_assigned(), numbers,
         texts, settled
-    )::towline.worked;
+    )::towline.lease_row;
 END $$;
 
 -- What `exchange_one` answers: the lease, if there is one, and of the deleted task what its sample is made of
 -- (`done_leases` NULL: nothing was deleted). A row of NULLs: this is not the plain case, nothing was done, ask
 -- `exchange`.
-CREATE TYPE exchanged AS (
+CREATE TYPE exchange_one_row AS (
     xid int8,
     id int8,
     eta int8,
@@ -268,8 +268,8 @@ CREATE TYPE exchanged AS (
 -- untagged.
 CREATE FUNCTION exchange_one(
     queue_name text, now int8, done_id int8, done_grant int8, asked_seconds float8, filter int2, wanted_tag text,
-    worker_name text, wire int8, call int8
-) RETURNS exchanged LANGUAGE plpgsql AS $$
+    worker_name text, connection int8, call int8
+) RETURNS exchange_one_row LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
     retention_seconds float8;
@@ -280,7 +280,7 @@ DECLARE
     done_name text;
     done_tag text;
     done_worker text;
-    got towline.exchanged;
+    got towline.exchange_one_row;
     place tid;  -- where it is: locked, it stays there
     last_place tid;
     is_in_place bool;
@@ -295,7 +295,7 @@ BEGIN
         RETURN NULL;  -- never: in a condition a function is called without a query around it
     END IF;
     IF worker_name <> '' THEN
-        -- Whoever retires the worker waits until this lease is told, or is seen here.
+        -- A transaction that retires the worker waits for the end of this one, or is seen here.
         IF pg_advisory_xact_lock_shared('towline.workers'::regclass::oid::int4, hashtext(worker_name)) IS NULL THEN
             RETURN NULL;  -- never, as above
         END IF;
@@ -375,7 +375,7 @@ BEGIN
         got := ROW(
             NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
             done_leases, done_ready_at, done_name, done_tag, done_worker
-        )::towline.exchanged;
+        )::towline.exchange_one_row;
     END IF;
 
     IF gone + taken = 0 THEN
@@ -407,7 +407,7 @@ BEGIN
     END IF;
     got.xid := coalesce(txid_current_if_assigned(), 0);
     IF call IS NOT NULL AND got.xid <> 0 THEN
-        is_marked := towline.mark(wire, call);
+        is_marked := towline.set_commit_marker(connection, call);
     END IF;
     RETURN got;
 END $$;

@@ -41,7 +41,7 @@ BEGIN
 END $$;
 
 -- Settle what is due before (end_eta, end_id): tasks become ready or dead, and tasks that another transaction has
--- locked are skipped. Return `worked.settled`.
+-- locked are skipped. Return `lease_row.settled`.
 CREATE FUNCTION settle_before(q towline.queues, slot int2, now int8, end_eta int8, end_id int8) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -105,7 +105,7 @@ BEGIN
 END $$;
 
 -- Settle up to `most` due tasks of a queue: the settle verb.
-CREATE FUNCTION settle(queue_name text, now int8, most int4) RETURNS towline.worked LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle(queue_name text, now int8, most int4) RETURNS towline.lease_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     slot int2 := towline.take_slot();
@@ -115,13 +115,13 @@ BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF NOT FOUND THEN
-        RETURN towline.work_answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN towline.lease_outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
     ELSIF q.moved_to <> '' THEN
-        RETURN towline.work_answer(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN towline.lease_outcome_row(2, queue_name || ' ' || q.moved_to, 0);
     END IF;
     SELECT * INTO edge FROM towline.horizon(q.id, now, most);
     settled := towline.settle_before(q, slot, now, edge.end_eta, edge.end_id);
-    RETURN towline.work_answer(0, NULL, CASE WHEN edge.end_id = 0 THEN 0 ELSE 1 END, settled => settled);
+    RETURN towline.lease_outcome_row(0, NULL, CASE WHEN edge.end_id = 0 THEN 0 ELSE 1 END, settled => settled);
 END $$;
 
 -- Settle as much as one verb does.

@@ -2,7 +2,7 @@
 
 -- Renew leases, in order; the longest allowed is checked for all of them before anything is written.
 CREATE FUNCTION renew(queue_name text, now int8, ids int8[], grants int8[], seconds float8[])
-RETURNS SETOF towline.told LANGUAGE plpgsql AS $$
+RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     task towline.tasks;
@@ -13,10 +13,10 @@ BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF NOT FOUND THEN
-        RETURN NEXT towline.answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
         RETURN;
     ELSIF q.moved_to <> '' THEN
-        RETURN NEXT towline.answer(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
         RETURN;
     END IF;
     FOR place IN 1..cardinality(ids) LOOP
@@ -28,7 +28,7 @@ BEGIN
             end_at := now + round(coalesce(seconds[place], q.lease_seconds) * 1000000)::int8;
             -- Seven days bound each renewal alone, never the sum.
             IF q.max_lease_seconds < 604800 AND (end_at - grants[place]) / 1000000::float8 > q.max_lease_seconds THEN
-                RETURN NEXT towline.answer(
+                RETURN NEXT towline.outcome_row(
                     4, concat_ws(' ', queue_name, (end_at - grants[place]) / 1000000::float8, q.max_lease_seconds), 0
                 );
                 RETURN;
@@ -46,9 +46,9 @@ BEGIN
         RETURN NEXT ROW(
             5, place, end_at, NULL, NULL, NULL, task.leases, task.worker, coalesce(task.name, '_' || task.id), task.tag,
             NULL, NULL
-        )::towline.told;
+        )::towline.result_row;
     END LOOP;
-    RETURN NEXT towline.answer(0, NULL, 0);
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
 -- End the live lease of a task that is given back; return the reason if the task died.
@@ -95,7 +95,7 @@ END $$;
 CREATE FUNCTION release(
     queue_name text, now int8, ids int8[], grants int8[], delays float8[], uncounted bool[], reasons text[],
     jitters float8[]
-) RETURNS SETOF towline.told LANGUAGE plpgsql AS $$
+) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     slot int2 := towline.take_slot();
@@ -106,10 +106,10 @@ BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF NOT FOUND THEN
-        RETURN NEXT towline.answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
         RETURN;
     ELSIF q.moved_to <> '' THEN
-        RETURN NEXT towline.answer(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
         RETURN;
     END IF;
     FOR place IN 1..cardinality(ids) LOOP
@@ -127,14 +127,14 @@ BEGIN
         RETURN NEXT ROW(
             6, place, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
             coalesce(task.name, '_' || task.id), task.tag, why, NULL
-        )::towline.told;
+        )::towline.result_row;
     END LOOP;
-    RETURN NEXT towline.answer(0, NULL, 0);
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
 -- Give back all that a dead worker holds, each task to its old place, and retire the worker. `reason` says why a task
 -- died, and `payload` names the queue.
-CREATE FUNCTION release_worker(worker_name text, now int8) RETURNS SETOF towline.told LANGUAGE plpgsql AS $$
+CREATE FUNCTION release_worker(worker_name text, now int8) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     slot int2 := towline.take_slot();
     q towline.queues;
@@ -156,10 +156,10 @@ BEGIN
             RETURN NEXT ROW(
                 6, 0, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
                 coalesce(task.name, '_' || task.id), task.tag, why, convert_to(q.name, 'UTF8')
-            )::towline.told;
+            )::towline.result_row;
         END LOOP;
     END LOOP;
-    RETURN NEXT towline.answer(0, NULL, 0);
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
 -- Delete tasks, in order, and with each add those that come next: `sizes` of them, from the other arrays. One row for

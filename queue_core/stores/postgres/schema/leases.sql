@@ -96,7 +96,7 @@ $$;
 -- Tells what `exchange` does.
 CREATE FUNCTION lease_delayed(
     queue_name text, now int8, task_id int8, expected int8, worker_name text, asked_seconds float8
-) RETURNS SETOF towline.worked LANGUAGE plpgsql AS $$
+) RETURNS SETOF towline.lease_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     task towline.tasks;
@@ -107,25 +107,25 @@ DECLARE
     slot int2;
 BEGIN
     PERFORM towline.hold_queue(queue_name);
-    -- Whoever retires the worker waits until this lease is told, or is seen here.
+    -- A transaction that retires the worker waits for the end of this one, or is seen here.
     IF worker_name <> '' THEN
         PERFORM pg_advisory_xact_lock_shared('towline.workers'::regclass::oid::int4, hashtext(worker_name));
     END IF;
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF NOT FOUND THEN
-        RETURN NEXT towline.work_answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN NEXT towline.lease_outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
         RETURN;
     ELSIF q.moved_to <> '' THEN
-        RETURN NEXT towline.work_answer(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN NEXT towline.lease_outcome_row(2, queue_name || ' ' || q.moved_to, 0);
         RETURN;
     END IF;
     SELECT * INTO known FROM towline.workers AS w WHERE w.worker = worker_name;
     seconds := coalesce(asked_seconds, q.lease_seconds);
     IF known.retired_at IS NOT NULL THEN
-        RETURN NEXT towline.work_answer(3, worker_name, 0);
+        RETURN NEXT towline.lease_outcome_row(3, worker_name, 0);
         RETURN;
     ELSIF seconds > q.max_lease_seconds THEN
-        RETURN NEXT towline.work_answer(4, queue_name || ' ' || seconds || ' ' || q.max_lease_seconds, 0);
+        RETURN NEXT towline.lease_outcome_row(4, queue_name || ' ' || seconds || ' ' || q.max_lease_seconds, 0);
         RETURN;
     END IF;
     IF worker_name <> '' AND known.worker IS NULL THEN
@@ -145,5 +145,5 @@ BEGIN
         PERFORM towline.count_tasks(q.id, slot, task.tag, now, ready => 1, delayed => -1);
         PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
     END IF;
-    RETURN NEXT towline.work_answer(0, NULL, 0);
+    RETURN NEXT towline.lease_outcome_row(0, NULL, 0);
 END $$;

@@ -21,7 +21,7 @@ BEGIN
                 '{upcoming}'),
             -- As far as there is a choice: each setting costs every call 3 us.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off}',
-                '{exchange_one, retell}'),
+                '{exchange_one, exchange_result}'),
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off}', '{add_one}')
         ) AS g (settings, names)
         JOIN pg_proc AS p ON p.proname = ANY (g.names)

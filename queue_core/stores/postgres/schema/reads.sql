@@ -64,7 +64,7 @@ BEGIN
 END $$;
 
 -- Return the counters, and what has come due since, of a queue or of some tags.
-CREATE FUNCTION look_stats(
+CREATE FUNCTION current_stats(
     q towline.queues, tags text[], now int8, OUT ready int8, OUT delayed int8, OUT leased int8, OUT dead int8,
     OUT oldest int8, OUT added int8, OUT leases int8, OUT deleted int8, OUT released int8, OUT expired int8,
     OUT died int8
@@ -122,7 +122,7 @@ DECLARE
 BEGIN
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF FOUND THEN
-        RETURN QUERY SELECT q.paused OR q.moved_to <> '', s.* FROM towline.look_stats(q, tags, now) AS s;
+        RETURN QUERY SELECT q.paused OR q.moved_to <> '', s.* FROM towline.current_stats(q, tags, now) AS s;
     END IF;
 END $$;
 
@@ -146,7 +146,7 @@ BEGIN
             WHERE c.queue = q.id AND c.kind = 2 AND c.tag > coalesce(after, '') ORDER BY c.tag LIMIT most
         ) LIMIT most
     ) AS listed
-    CROSS JOIN LATERAL towline.look_stats(
+    CROSS JOIN LATERAL towline.current_stats(
         q, CASE WHEN listed.tag IS NULL THEN '{}'::text[] ELSE ARRAY[listed.tag] END, now
     ) AS s;
 END $$;
@@ -173,7 +173,7 @@ BEGIN
         END IF;
         tags := CASE WHEN one.tag IS NULL THEN '{}'::text[] ELSE ARRAY[one.tag] END;
     END IF;
-    ready := (SELECT s.ready FROM towline.look_stats(q, tags, now) AS s);
+    ready := (SELECT s.ready FROM towline.current_stats(q, tags, now) AS s);
     IF ready > 0 THEN
         stored := ARRAY(SELECT h.eta FROM towline.ready_heads(q.id, tags, head) AS h ORDER BY h.eta);
         due := ARRAY(SELECT d.eta FROM towline.due_heads(q, tags, head, now) AS d ORDER BY d.eta);
