@@ -1,8 +1,8 @@
 -- Commit markers: a call that is committed as it is made, and whose answer is lost, is found again by its marker.
 
--- The last call of each connection that was committed: the connection's own number, which its client chose, and the
--- number of the call on it. Written by the call itself: no crash, no failover and no proxy can tell one without the
--- other.
+-- The last call of each connection that was committed: the connection's own number, which its client chose (or that of
+-- a client's session), and the number of the call on it. Written by the call itself: no crash, no failover and no proxy
+-- can part the two.
 CREATE TABLE commit_markers (
     connection int8 PRIMARY KEY,
     call int8 NOT NULL,
