@@ -20,7 +20,7 @@ from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.step import Step
 from queue_core.stores.postgres.told import TASK_COLUMNS, task_of
-from queue_core.task import QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 HEAD = 1000  # etas of the ready queue that are read for `waiting`
 POSITION_BITS = 16
@@ -94,7 +94,7 @@ def peek(step: Step, queue: str, look: Look) -> Page:
     return Page(tuple(shown))
 
 
-def _settled(task: Task, spec: QueueSpec, *, now: Instant) -> Task:
+def _settled(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
     settled = semantics.settle(task, spec, now=now)
     shown = settled.task if isinstance(settled, Ending) else settled
     assert shown is not None, "the statement leaves out what time has deleted"

@@ -7,7 +7,7 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.step import Step, refuse
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
 
@@ -70,10 +70,10 @@ def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant
     return finished_of(queue, numbers, (row[NAME], row[TAG], row[WORKER]), outcome, ended_at, row[REASON])
 
 
-def task_of(queue: str, row: Row) -> Task:
+def task_of(queue: str, row: Row) -> StoredTask:
     """Return the task of a row that was selected as `TASK_COLUMNS` and its payload."""
     task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, bound, payload = row
-    return Task(
+    return StoredTask(
         task_id,
         queue,
         payload,

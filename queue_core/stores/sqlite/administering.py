@@ -15,7 +15,7 @@ from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import COLUMNS, end, load, payload_of, ready_rows, remove, task_of, write
 from queue_core.stores.sqlite.settling import expire, settle
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import TagFilter, Task, TaskState
+from queue_core.task import StoredTask, TagFilter, TaskState
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -140,7 +140,7 @@ def gauge(step: Step, tag_ids: Sequence[int], state: TaskState) -> int:
 
 def redrive(
     step: Step, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-) -> list[Task]:
+) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     queue = step.open_queue(name)
     settle(step, queue, now=now)
