@@ -179,7 +179,7 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-leases-a-task-that-went-to-the-end",
         "I10",
-        "queue_core/stores/postgres/migrations/0017_exchange_one.sql",
+        "queue_core/stores/postgres/schema/exchange.sql",
         "EXIT WHEN is_in_place OR place IS NULL OR place = last_place;",
         "EXIT WHEN true OR is_in_place OR place IS NULL OR place = last_place;",
         ("tests/queue_core/test_postgres_places.py",),
@@ -187,7 +187,7 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-deletes-by-an-old-token",
         "I3",
-        "queue_core/stores/postgres/migrations/0017_exchange_one.sql",
+        "queue_core/stores/postgres/schema/exchange.sql",
         "WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue",
         "WHERE t.id = done_id AND t.queue",
         (EXCHANGE,),
@@ -196,16 +196,16 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-does-not-charge-a-lease",
         "I11",
-        "queue_core/stores/postgres/migrations/0020_room.sql",
-        "state = 2, ready_at = t.eta, leases = t.leases + 1,",
-        "state = 2, ready_at = t.eta, leases = t.leases,",
+        "queue_core/stores/postgres/schema/exchange.sql",
+        "towline.tasks AS t SET\n                    state = 2, ready_at = t.eta, leases = t.leases + 1,",
+        "towline.tasks AS t SET\n                    state = 2, ready_at = t.eta, leases = t.leases,",
         (CONTRACT, BOUNDS, ROOM),
         "postgresql",
     ),
     Mutation(
         "postgresql-leases-what-does-not-fit",
         "answers in bounds",
-        "queue_core/stores/postgres/migrations/0020_room.sql",
+        "queue_core/stores/postgres/schema/leases.sql",
         "m.total <= room_bytes OR m.number <= fewest",
         "m.total <= room_bytes OR m.number <= fewest + 1",
         (ROOM,),

@@ -4,19 +4,16 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from queue_core.clock import START
 from queue_core.store import Release, Store
 from queue_core.stores import open_store
-from queue_core.stores.postgres import schema
 from queue_core.stores.sqlite import file as store_file
 from queue_core.stores.sqlite.driver import best_driver
 from queue_core.task import NewTask, QueueSpec, TaskState
 from tests.support.moved_tasks import peek
-from tests.support.stores import new_url
-from tests.support.task_builders import QUEUE, SPEC, add, at, delete, lease, names, stats
+from tests.support.task_builders import QUEUE, add, at, delete, lease, names, stats
 
 SETTINGS_OF_BEFORE = {
     "lease_seconds": 60.0,
@@ -81,40 +78,3 @@ def test_a_sqlite_file_of_before_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
             connection.execute(sql, cells)
     with closing(open_store(f"sqlite:///{tmp_path / 'queue.db'}")) as store:
         goes_on(store)
-
-
-def test_a_postgresql_schema_of_before_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = new_url("postgresql")
-    known = schema.migrations()
-    with monkeypatch.context() as before:
-        before.setattr(schema, "migrations", lambda: known[:12])
-        open_store(url).close()
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            "INSERT INTO towline.queues (name, lease_seconds, max_lease_seconds, max_leases, retry_min_seconds,"
-            " retry_max_seconds, deletes_exhausted, name_retention_seconds)"
-            " VALUES (%s, 60, 604800, 2, 1, 8, false, 100)",
-            (QUEUE,),
-        )
-        for name, payload in (("second", b"y" * 3000), ("first", b"x")):
-            connection.execute(
-                "SELECT towline.add(ARRAY[%s], %s, ARRAY[%s::bytea], '{}', '{}', ARRAY[%s])",
-                (QUEUE, START, payload, name),
-            )
-            if name == "second":
-                connection.execute(
-                    "SELECT towline.exchange(%s, %s, NULL, NULL, 1, 10, 0::int2, '{}', 'w')", (QUEUE, START)
-                )
-    with closing(open_store(url)) as store:
-        goes_on(store)
-
-
-def test_a_program_of_before_that_still_runs_adds_to_the_new_schema() -> None:
-    url = new_url("postgresql")
-    with closing(open_store(url)) as store:
-        with store.begin() as transaction:
-            transaction.put_queue(SPEC, now=START)
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("SELECT towline.add(ARRAY[%s], %s, ARRAY['x'::bytea], '{}', '{}', '{}')", (QUEUE, START))
-        assert [(task.payload, task.max_leases) for task in peek(store)] == [(b"x", None)]
-        assert store.check().problems == ()

@@ -12,10 +12,10 @@ from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.task import NewTask, StoredTask, TagFilter
 
-_TELL = Statement(
-    "towline_tell",
+_NOTIFY = Statement(
+    "towline_notify_on_commit",
     "SELECT count(*) FROM unnest($1::text[], $2::text[], $3::int4[]) AS news (queue, tag, tasks),"
-    " towline.tell(news.queue, news.tag, news.tasks)",
+    " towline.notify_on_commit(news.queue, news.tag, news.tasks)",
     (pack.texts, pack.texts, pack.int4s),
 )
 
@@ -90,7 +90,7 @@ class TellingTransaction(PostgresTransaction):
         counted.update(self._step.take_ripe())
         if counted:
             queues, tags = [queue for queue, _ in counted], [tag for _, tag in counted]
-            self._step.rows(_TELL, queues, tags, list(counted.values()))
+            self._step.rows(_NOTIFY, queues, tags, list(counted.values()))
 
 
 def _added(queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> Iterable[News]:

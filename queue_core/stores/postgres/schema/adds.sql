@@ -1,99 +1,7 @@
 -- The add verb. Outcomes: 0 added, 1 the name exists, 2 it is still taken by a deleted task.
+-- connection, call: see commit_markers.sql; NULL, the call leaves no marker.
 
--- Give one name to a task, or tell why not. Whoever gives the same name meanwhile is waited for, and then found.
-CREATE FUNCTION take_name(queue_id int4, now int8, given text, OUT id int8, OUT outcome int2) LANGUAGE plpgsql AS $$
-DECLARE
-    known towline.names;
-BEGIN
-    LOOP
-        SELECT * INTO known FROM towline.names AS n WHERE n.queue = queue_id AND n.name = given FOR UPDATE;
-        EXIT WHEN FOUND;
-        INSERT INTO towline.names (queue, name, until) VALUES (queue_id, given, 0) ON CONFLICT DO NOTHING;
-    END LOOP;
-    outcome := CASE WHEN known.task IS NOT NULL THEN 1 WHEN known.until > now THEN 2 ELSE 0 END;
-    IF outcome = 0 THEN
-        id := nextval('towline.task_ids');
-        UPDATE towline.names AS n SET task = take_name.id, until = NULL WHERE n.queue = queue_id AND n.name = given;
-    END IF;
-END $$;
-
--- An id for each new task, in order; NULL where its name is taken. Names are locked in their order.
-CREATE FUNCTION take_names(queue_id int4, now int8, given text[], OUT ids int8[], OUT outcomes int2[])
-LANGUAGE plpgsql AS $$
-DECLARE
-    is_known bool[];
-    missing int8;
-    place int4;
-    late record;
-BEGIN
-    SELECT array_agg(CASE j.outcome WHEN 0 THEN nextval('towline.task_ids') END), array_agg(j.outcome),
-        array_agg(j.is_known), count(*) FILTER (WHERE j.outcome = 0 AND NOT j.is_known AND j.name IS NOT NULL)
-    INTO ids, outcomes, is_known, missing
-    FROM (
-        SELECT g.name, k.name IS NOT NULL AS is_known, CASE
-                WHEN k.task IS NOT NULL THEN 1 WHEN k.until > now THEN 2
-                WHEN g.name IS NOT NULL AND row_number() OVER (PARTITION BY g.name ORDER BY g.place) > 1 THEN 1
-                ELSE 0
-            END AS outcome
-        FROM (
-            SELECT * FROM unnest(given) WITH ORDINALITY AS o (name, place) ORDER BY o.name
-        ) AS g LEFT JOIN LATERAL (
-            SELECT * FROM towline.names AS n WHERE n.queue = queue_id AND n.name = g.name FOR UPDATE
-        ) AS k ON true
-        ORDER BY g.place
-    ) AS j;
-    UPDATE towline.names AS n SET task = f.id, until = NULL
-    FROM unnest(given, ids, is_known) AS f (name, id, is_known)
-    WHERE f.is_known AND f.id IS NOT NULL AND n.queue = queue_id AND n.name = f.name;
-    IF missing > 0 THEN
-        WITH new AS (
-            INSERT INTO towline.names AS n (queue, name, task)
-            SELECT queue_id, f.name, f.id FROM unnest(given, ids, is_known) AS f (name, id, is_known)
-            WHERE NOT f.is_known AND f.id IS NOT NULL AND f.name IS NOT NULL ORDER BY f.name
-            ON CONFLICT DO NOTHING RETURNING n.task
-        )
-        SELECT missing - count(*) INTO missing FROM new;
-    END IF;
-    IF missing > 0 THEN  -- others gave these names meanwhile
-        FOR place IN
-            SELECT f.place FROM unnest(given, ids) WITH ORDINALITY AS f (name, id, place)
-            WHERE f.id IS NOT NULL AND f.name IS NOT NULL AND NOT EXISTS (
-                SELECT FROM towline.names AS n WHERE n.queue = queue_id AND n.name = f.name AND n.task = f.id
-            )
-            ORDER BY f.name
-        LOOP
-            late := towline.take_name(queue_id, now, given[place]);
-            ids[place] := late.id;
-            outcomes[place] := late.outcome;
-        END LOOP;
-    END IF;
-END $$;
-
--- Forget some names whose time has been over for a minute, as a clock may be set back a little: twice as many as were
--- given.
-CREATE FUNCTION forget_names(now int8, given int4) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    DELETE FROM towline.names AS n USING (
-        SELECT f.queue, f.name FROM towline.names AS f WHERE f.until <= now - 60000000
-        ORDER BY f.until LIMIT 2 * given FOR UPDATE SKIP LOCKED
-    ) AS free
-    WHERE n.queue = free.queue AND n.name = free.name;
-END $$;
-
--- Count tasks that were added, by their tags and etas.
-CREATE FUNCTION count_added(queue_id int4, slot int2, now int8, tags text[], etas int8[]) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, added, changed_at)
-    SELECT queue_id, k.kind, slot, CASE k.kind WHEN 2 THEN n.tag ELSE '' END,
-        count(*) - count(*) FILTER (WHERE n.eta > now), count(*) FILTER (WHERE n.eta > now), count(*), now
-    FROM unnest(tags, etas) AS n (tag, eta) CROSS JOIN unnest(towline.kinds_of(n.tag)) AS k (kind) GROUP BY 2, 4
-    ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
-        ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, added = c.added + excluded.added,
-        changed_at = excluded.changed_at;
-END $$;
-
--- Add tasks to one queue, in order. Arrays of nothing mean: no tag, at once, no name, for all of them.
+-- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them.
 CREATE FUNCTION add_run(
     queue_id int4, has_tags bool, slot int2, now int8, payloads bytea[], tags text[], etas int8[], names text[],
     OUT ids int8[], OUT outcomes int2[]
@@ -109,7 +17,8 @@ BEGIN
     END IF;
     IF is_named THEN
         IF total = 1 THEN
-            SELECT ARRAY[t.id], ARRAY[t.outcome] INTO ids, outcomes FROM towline.take_name(queue_id, now, names[1]) AS t;
+            SELECT ARRAY[t.id], ARRAY[t.outcome] INTO ids, outcomes
+            FROM towline.take_name(queue_id, now, names[1]) AS t;
         ELSE
             SELECT t.ids, t.outcomes INTO ids, outcomes FROM towline.take_names(queue_id, now, names) AS t;
         END IF;
@@ -160,10 +69,10 @@ BEGIN
     END IF;
 END $$;
 
--- Add tasks. `queues` has one name for all of them, or one for each. wire, call: see 0018; NULL, it is not marked.
+-- Add tasks. `queues` has one name for all of them, or one for each.
 CREATE FUNCTION add(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[],
-    wire int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -183,7 +92,9 @@ BEGIN
         WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 1) THEN 1
         ELSE towline.take_slot()
     END;
-    FOREACH queue_name IN ARRAY CASE WHEN cardinality(queues) = 1 THEN queues ELSE towline.distinct_names(queues) END LOOP
+    FOREACH queue_name IN ARRAY CASE
+        WHEN cardinality(queues) = 1 THEN queues ELSE towline.distinct_names(queues)
+    END LOOP
         IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
             RETURN;  -- never: in a condition a function is called without a query around it
         END IF;
@@ -223,8 +134,79 @@ BEGIN
     END IF;
     xid := txid_current_if_assigned();
     IF call IS NOT NULL AND xid IS NOT NULL THEN
-        is_marked := towline.mark(
-            wire, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
+        is_marked := towline.set_commit_marker(
+            connection, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
         );
     END IF;
+END $$;
+
+-- Add one task without a name or a bound of its own, as `add` does, but without arrays or anything that only other
+-- cases need: what a program that adds one task at a time does again and again. Return its id; NULL: nothing was done,
+-- ask `add`, which tells why. eta NULL: at once. See ADR 11.
+CREATE FUNCTION add_one(
+    queue_name text, now int8, payload bytea, tag text, eta int8, connection int8, call int8, OUT xid int8, OUT id int8
+) LANGUAGE plpgsql AS $$
+DECLARE
+    queue_id int4;
+    has_tags bool;
+    free_slot int2;
+    is_delayed CONSTANT int4 := CASE WHEN eta > now THEN 1 ELSE 0 END;
+    is_marked bool;
+BEGIN
+    IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
+        RETURN;  -- never: in a condition a function is called without a query around it
+    END IF;
+    SELECT e.id, e.has_tags INTO queue_id, has_tags
+    FROM towline.queues AS e WHERE e.name = queue_name AND e.moved_to = '';
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    free_slot := CASE
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN 0
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 1) THEN 1
+        ELSE towline.take_slot()
+    END;
+    IF tag IS NOT NULL AND NOT has_tags THEN
+        UPDATE towline.queues AS e SET has_tags = true WHERE e.id = queue_id;
+    END IF;
+
+    id := nextval('towline.task_ids');
+    INSERT INTO towline.tasks (id, eta, ready_at, added_at, queue, state, tag, payload)
+    VALUES (add_one.id, coalesce(eta, now), coalesce(eta, now), now, queue_id, is_delayed, tag, payload);
+
+    -- The tag first: its row may be missing, and then all tagged tasks' is counted with it.
+    UPDATE towline.counts AS c SET
+        ready = c.ready + 1 - is_delayed, delayed = c.delayed + is_delayed, added = c.added + 1, changed_at = now
+    WHERE c.queue = queue_id AND c.kind = CASE WHEN add_one.tag IS NULL THEN 1 ELSE 2 END
+        AND c.tag = coalesce(add_one.tag, '') AND c.slot = free_slot;
+    IF NOT FOUND THEN
+        PERFORM towline.count_added(queue_id, free_slot, now, ARRAY[tag], ARRAY[eta]);
+    ELSIF tag IS NOT NULL THEN
+        UPDATE towline.counts AS c SET
+            ready = c.ready + 1 - is_delayed, delayed = c.delayed + is_delayed, added = c.added + 1, changed_at = now
+        WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = free_slot;
+    END IF;
+    xid := txid_current();
+    IF call IS NOT NULL THEN
+        is_marked := towline.set_commit_marker(connection, call, ARRAY[id]);
+    END IF;
+END $$;
+
+-- Give tasks that this transaction has just added bounds of their own. Adding itself knows nothing of them, so that
+-- they cost tasks without one nothing.
+CREATE FUNCTION bound_tasks(ids int8[], bounds int4[]) RETURNS void LANGUAGE sql AS $$
+    UPDATE towline.tasks AS t SET max_leases = b.bound FROM unnest(ids, bounds) AS b (id, bound)
+    WHERE t.id = b.id AND b.bound IS NOT NULL
+$$;
+
+-- Add tasks some of which have a bound of their own.
+CREATE FUNCTION add_bounded(
+    queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[], bounds int4[],
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT a.* INTO refusal, note, xid, ids, outcomes
+    FROM towline.add(queues, now, payloads, tags, etas, names, connection, call) AS a;
+    PERFORM towline.bound_tasks(ids, bounds);
 END $$;

@@ -1,14 +1,16 @@
--- What the payloads of all tasks may come to, and what they come to: rows while there is such a limit, and triggers that
--- keep them true, so that a store without one pays nothing.
+-- What the payloads of all tasks may come to, and what they come to: rows while there is such a limit, and triggers
+-- that keep them true, so that a store without one pays nothing.
 
+-- The limit, if there is one: one row.
 CREATE TABLE storage_limit (bytes int8 NOT NULL);
 
--- In slots, as the counters: each transaction under way has one to itself. Their sum is the truth.
+-- The bytes of all payloads, in slots as the counters are; their sum is the truth.
 CREATE TABLE stored (
     slot int2 PRIMARY KEY,
     bytes int8 NOT NULL
 ) WITH (fillfactor = 50);
 
+-- Count the payloads of rows that were inserted or deleted.
 CREATE FUNCTION count_stored() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     change int8 := (SELECT sum(octet_length(r.payload)) FROM changed AS r);

@@ -1,27 +1,27 @@
--- The name of a task that went with the end of its last lease is a deleted one's, though nobody settled the task yet.
+-- Names of tasks. The name of a task that went with the end of its last lease is a deleted one's, though nobody settled
+-- the task yet. Outcomes: 0 taken for the new task, 1 the name exists, 2 it is still taken by a deleted task.
 
--- Settle such a task; whether it was one. Left alone while another transaction has it, which may be settling it.
-CREATE FUNCTION settle_used_up(queue_id int4, now int8, task_id int8) RETURNS bool LANGUAGE plpgsql AS $$
+-- Return the task of a given or chosen name, locked; NULL when there is none.
+CREATE FUNCTION named_task(queue_id int4, given text) RETURNS towline.tasks LANGUAGE plpgsql AS $$
 DECLARE
-    q towline.queues;
+    found_name towline.names;
+    task towline.tasks;
 BEGIN
-    SELECT * INTO q FROM towline.queues AS e WHERE e.id = queue_id;
-    IF NOT q.deletes_exhausted THEN
-        RETURN false;
+    SELECT * INTO found_name FROM towline.names AS n WHERE n.queue = queue_id AND n.name = given;
+    IF FOUND THEN
+        SELECT * INTO task FROM towline.tasks AS t
+        WHERE t.id = found_name.task AND t.queue = queue_id AND t.name = given FOR UPDATE;
+    ELSIF given ~ '^_[0-9]{1,18}$' THEN
+        SELECT * INTO task FROM towline.tasks AS t
+        WHERE t.id = substr(given, 2)::int8 AND t.queue = queue_id AND t.name IS NULL AND given = '_' || t.id
+        FOR UPDATE;
     END IF;
-    PERFORM FROM towline.tasks AS t
-    WHERE t.id = task_id AND t.state = 2 AND t.eta <= now AND t.leases >= coalesce(t.max_leases, q.max_leases)
-    FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    PERFORM towline.settle_one(q, towline.take_slot(), now, task_id);
-    RETURN true;
+    RETURN task;
 END $$;
 
--- What follows is as it was, but for that, and for names that others give meanwhile.
-
-CREATE OR REPLACE FUNCTION take_name(queue_id int4, now int8, given text, OUT id int8, OUT outcome int2)
+-- Give one name to a new task, or return why not. A transaction that gives the same name meanwhile is waited for, and
+-- its task then found.
+CREATE FUNCTION take_name(queue_id int4, now int8, given text, OUT id int8, OUT outcome int2)
 LANGUAGE plpgsql AS $$
 DECLARE
     known towline.names;
@@ -41,7 +41,7 @@ BEGIN
     END IF;
 END $$;
 
--- The names of a batch once more, as far as used-up tasks have them.
+-- Take those names of a batch once more that used-up tasks have.
 CREATE FUNCTION take_used_up_names(
     queue_id int4, now int8, given text[], INOUT ids int8[], INOUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
@@ -64,10 +64,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- An id for each new task, in order; NULL where its name is taken. Names are locked in their order, known ones first.
--- Where others gave some of them meanwhile, all locks are let go and it begins anew, so that two who give the same names
--- never wait for each other.
-CREATE OR REPLACE FUNCTION take_names(queue_id int4, now int8, given text[], OUT ids int8[], OUT outcomes int2[])
+-- Return an id for each new task, in order; NULL where its name is taken. Names are locked in their order, known ones
+-- first. Where others gave some of them meanwhile, all locks are let go and it begins anew, so that two who give the
+-- same names never wait for each other.
+CREATE FUNCTION take_names(queue_id int4, now int8, given text[], OUT ids int8[], OUT outcomes int2[])
 LANGUAGE plpgsql AS $$
 DECLARE
     is_known bool[];
@@ -113,4 +113,15 @@ BEGIN
         SELECT t.ids, t.outcomes INTO ids, outcomes
         FROM towline.take_used_up_names(queue_id, now, given, ids, outcomes) AS t;
     END IF;
+END $$;
+
+-- Forget some names, twice as many as were given, whose time has been over for a minute, as a clock may be set back a
+-- little.
+CREATE FUNCTION forget_names(now int8, given int4) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM towline.names AS n USING (
+        SELECT f.queue, f.name FROM towline.names AS f WHERE f.until <= now - 60000000
+        ORDER BY f.until LIMIT 2 * given FOR UPDATE SKIP LOCKED
+    ) AS free
+    WHERE n.queue = free.queue AND n.name = free.name;
 END $$;

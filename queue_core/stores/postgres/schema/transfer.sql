@@ -32,13 +32,28 @@ BEGIN
         RETURNING t.tag, t.state
     )
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, leased, dead, added, changed_at)
-    SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN new.tag ELSE '' END, count(*) FILTER (WHERE new.state = 0), count(*) FILTER (WHERE new.state = 1),
+    SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN new.tag ELSE '' END,
+        count(*) FILTER (WHERE new.state = 0), count(*) FILTER (WHERE new.state = 1),
         count(*) FILTER (WHERE new.state = 2), count(*) FILTER (WHERE new.state = 3), count(*), now
     FROM new CROSS JOIN unnest(towline.kinds_of(new.tag)) AS k (kind) GROUP BY 2, 4
     ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
         ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, leased = c.leased + excluded.leased,
         dead = c.dead + excluded.dead, added = c.added + excluded.added, changed_at = excluded.changed_at;
     xid := txid_current_if_assigned();
+END $$;
+
+-- Do as `restore`, with tasks some of which have a bound of their own.
+CREATE FUNCTION restore_bounded(
+    queue_name text, now int8, states int2[], etas int8[], ready_ats int8[], added_ats int8[], leased_ats int8[],
+    leases int4[], tags text[], names text[], workers text[], reasons text[], spents text[], payloads bytea[],
+    bounds int4[], OUT xid int8, OUT ids int8[], OUT outcomes int2[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT r.* INTO xid, ids, outcomes FROM towline.restore(
+        queue_name, now, states, etas, ready_ats, added_ats, leased_ats, leases, tags, names, workers, reasons, spents,
+        payloads
+    ) AS r;
+    PERFORM towline.bound_tasks(ids, bounds);
 END $$;
 
 -- Refuse adds under names until then; a name that a task here has is left to it.
@@ -51,7 +66,7 @@ BEGIN
     ON CONFLICT (queue, name) DO UPDATE SET until = greatest(n.until, excluded.until) WHERE n.task IS NULL;
 END $$;
 
--- Names of deleted tasks that are still taken.
+-- Return the names of deleted tasks that are still taken.
 CREATE FUNCTION held_names(queue_name text, after text, most int4, now int8) RETURNS TABLE (name text, until int8)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

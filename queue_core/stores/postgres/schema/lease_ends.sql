@@ -2,7 +2,7 @@
 
 -- Renew leases, in order; the longest allowed is checked for all of them before anything is written.
 CREATE FUNCTION renew(queue_name text, now int8, ids int8[], grants int8[], seconds float8[])
-RETURNS SETOF towline.told LANGUAGE plpgsql AS $$
+RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     task towline.tasks;
@@ -13,10 +13,10 @@ BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF NOT FOUND THEN
-        RETURN NEXT towline.answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
         RETURN;
     ELSIF q.moved_to <> '' THEN
-        RETURN NEXT towline.answer(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
         RETURN;
     END IF;
     FOR place IN 1..cardinality(ids) LOOP
@@ -28,7 +28,7 @@ BEGIN
             end_at := now + round(coalesce(seconds[place], q.lease_seconds) * 1000000)::int8;
             -- Seven days bound each renewal alone, never the sum.
             IF q.max_lease_seconds < 604800 AND (end_at - grants[place]) / 1000000::float8 > q.max_lease_seconds THEN
-                RETURN NEXT towline.answer(
+                RETURN NEXT towline.outcome_row(
                     4, concat_ws(' ', queue_name, (end_at - grants[place]) / 1000000::float8, q.max_lease_seconds), 0
                 );
                 RETURN;
@@ -46,12 +46,12 @@ BEGIN
         RETURN NEXT ROW(
             5, place, end_at, NULL, NULL, NULL, task.leases, task.worker, coalesce(task.name, '_' || task.id), task.tag,
             NULL, NULL
-        )::towline.told;
+        )::towline.result_row;
     END LOOP;
-    RETURN NEXT towline.answer(0, NULL, 0);
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
--- End the live lease of a task that is given back; the task's new state is answered.
+-- End the live lease of a task that is given back; return the reason if the task died.
 CREATE FUNCTION give_back(
     q towline.queues, slot int2, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, dead_reason text
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -60,7 +60,7 @@ DECLARE
     why text := nullif(dead_reason, '');
     next_eta int8;
 BEGIN
-    IF why IS NULL AND NOT is_uncounted AND task.leases >= q.max_leases THEN
+    IF why IS NULL AND NOT is_uncounted AND task.leases >= coalesce(task.max_leases, q.max_leases) THEN
         why := 'max_leases';
     END IF;
     PERFORM towline.note_finished(task, 'released', now, why);
@@ -95,7 +95,7 @@ END $$;
 CREATE FUNCTION release(
     queue_name text, now int8, ids int8[], grants int8[], delays float8[], uncounted bool[], reasons text[],
     jitters float8[]
-) RETURNS SETOF towline.told LANGUAGE plpgsql AS $$
+) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     slot int2 := towline.take_slot();
@@ -106,10 +106,10 @@ BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF NOT FOUND THEN
-        RETURN NEXT towline.answer(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
         RETURN;
     ELSIF q.moved_to <> '' THEN
-        RETURN NEXT towline.answer(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
         RETURN;
     END IF;
     FOR place IN 1..cardinality(ids) LOOP
@@ -127,9 +127,39 @@ BEGIN
         RETURN NEXT ROW(
             6, place, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
             coalesce(task.name, '_' || task.id), task.tag, why, NULL
-        )::towline.told;
+        )::towline.result_row;
     END LOOP;
-    RETURN NEXT towline.answer(0, NULL, 0);
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
+END $$;
+
+-- Give back all that a dead worker holds, each task to its old place, and retire the worker. `reason` says why a task
+-- died, and `payload` names the queue.
+CREATE FUNCTION release_worker(worker_name text, now int8) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
+DECLARE
+    slot int2 := towline.take_slot();
+    q towline.queues;
+    task towline.tasks;
+    why text;
+BEGIN
+    PERFORM pg_advisory_xact_lock('towline.workers'::regclass::oid::int4, hashtext(worker_name));
+    PERFORM towline.fence_worker(worker_name, now);
+    FOR q IN SELECT * FROM towline.queues AS each ORDER BY each.id LOOP
+        PERFORM towline.hold_queue(q.name);
+        SELECT * INTO q FROM towline.queues AS each WHERE each.id = q.id;
+        CONTINUE WHEN NOT FOUND OR q.moved_to <> '';
+        PERFORM towline.settle_some(q, slot, now);
+        FOR task IN
+            SELECT * FROM towline.tasks AS t
+            WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name ORDER BY t.id FOR UPDATE
+        LOOP
+            why := towline.give_back(q, slot, now, task, NULL, false, '');
+            RETURN NEXT ROW(
+                6, 0, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
+                coalesce(task.name, '_' || task.id), task.tag, why, convert_to(q.name, 'UTF8')
+            )::towline.result_row;
+        END LOOP;
+    END LOOP;
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
 -- Delete tasks, in order, and with each add those that come next: `sizes` of them, from the other arrays. One row for
@@ -154,7 +184,8 @@ BEGIN
         SELECT * INTO q FROM towline.queues AS each WHERE each.name = each_name;
         IF NOT FOUND OR q.moved_to <> '' THEN
             refusal := CASE WHEN q.id IS NULL THEN 1 ELSE 2 END;
-            note := each_name || ' ' || coalesce(CASE refusal WHEN 1 THEN towline.some_queues() ELSE q.moved_to END, '');
+            note := each_name || ' '
+                || coalesce(CASE refusal WHEN 1 THEN towline.some_queues() ELSE q.moved_to END, '');
             RETURN NEXT;
             RETURN;
         END IF;
@@ -185,4 +216,27 @@ BEGIN
     place := NULL;
     xid := txid_current_if_assigned();
     RETURN NEXT;
+END $$;
+
+-- Do as `hand_over`, with tasks some of which have a bound of their own.
+CREATE FUNCTION hand_over_bounded(
+    queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
+    tags text[], etas int8[], names text[], bounds int4[]
+) RETURNS TABLE (
+    refusal int8, note text, xid int8, place int4, numbers int8[], texts text[], ids int8[], outcomes int2[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    first int4;
+BEGIN
+    FOR refusal, note, xid, place, numbers, texts, ids, outcomes IN
+        SELECT h.* FROM towline.hand_over(
+            queue_name, now, given_ids, grants, sizes, queues, payloads, tags, etas, names
+        ) AS h
+    LOOP
+        IF place IS NOT NULL THEN
+            first := 1 + coalesce((SELECT sum(s.size) FROM unnest(sizes[:place - 1]) AS s (size)), 0);
+            PERFORM towline.bound_tasks(ids, bounds[first:first + sizes[place] - 1]);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END $$;
