@@ -1,14 +1,13 @@
 """Tasks that are added one at a time wait in a table without an index: one page to write instead of three.
 
 Nobody sees them wait: they are sorted in before any other verb of a transaction, in whichever process, and before a
-reader's snapshot. Swaps (`swapping.py`) wait beside them, and are sorted in with them.
+reader's snapshot. See ADR 21.
 """
 
 from collections.abc import Sequence
 
 from queue_core.clock import Instant
 from queue_core.store import Added
-from queue_core.stores.sqlite import swapping
 from queue_core.stores.sqlite.adding import INSERT, new_added
 from queue_core.stores.sqlite.counts import ADDED, READY
 from queue_core.stores.sqlite.driver import Cell
@@ -66,10 +65,7 @@ def let_wait(step: Step) -> None:
 
 
 def sort_in(step: Step) -> None:
-    """Put all that waits, and the tasks that this transaction added, where tasks are, and count them."""
-    step.known.ahead.forget()
-    if step.swapped:
-        swapping.sort_in(step)
+    """Put the tasks that wait, and those that this transaction added, where tasks are, and count them."""
     if step.arrived:
         for whole, tag, number, added_at in step.cursor.execute(_COUNT).fetchall():
             step.counts.change(whole, tag, ((READY, number), (ADDED, number)))

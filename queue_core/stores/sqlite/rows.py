@@ -41,15 +41,11 @@ def by_ids(sql: str) -> dict[Form, str]:
     return {form: sql.replace("{ids}", condition) for form, condition in _CONDITIONS.items()}
 
 
-def ready_rows(columns: str, also: str = "") -> str:
-    """A statement without its order: these columns of all ready tasks of queue ?1, the tagged and the untagged.
-
-    Args:
-        also: a further condition, from its AND on.
-    """
+def ready_rows(columns: str) -> str:
+    """A statement without its order: these columns of all ready tasks of queue ?1, the tagged and the untagged."""
     return (
-        f"SELECT {columns} FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0{also}"  # noqa: S608
-        f" UNION ALL SELECT {columns} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0{also}"
+        f"SELECT {columns} FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0"  # noqa: S608
+        f" UNION ALL SELECT {columns} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0"
     )
 
 

@@ -41,18 +41,12 @@ class Settled:
 NOTHING_DUE = Settled()
 
 
-def due_at(step: Step, queue: QueueRow) -> Instant | None:
-    """When time next has something to do in a queue: a lease that ends, a delay that is over; None: not as it is."""
+def is_due(step: Step, queue: QueueRow, *, now: Instant) -> bool:
+    """Whether time has something to do in a queue: a lease that has ended, a delay that is over."""
     ends: Instant | None
     begins: Instant | None
     ((ends, begins),) = step.cursor.execute(_DUE_AT, (queue.id, queue.whole)).fetchall()
-    return begins if ends is None or (begins is not None and begins < ends) else ends
-
-
-def is_due(step: Step, queue: QueueRow, *, now: Instant) -> bool:
-    """Whether time has something to do in a queue."""
-    due = due_at(step, queue)
-    return due is not None and due <= now
+    return (ends is not None and ends <= now) or (begins is not None and begins <= now)
 
 
 def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:

@@ -17,7 +17,6 @@ from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.answer_log import write_answers
 from queue_core.stores.sqlite.counts import Counts
 from queue_core.stores.sqlite.driver import Connection, Cursor
-from queue_core.stores.sqlite.read_ahead import ReadAhead
 from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
@@ -28,10 +27,7 @@ TAGS_EXAMINED_PER_NEW_TAG = 8
 
 Arrival: TypeAlias = tuple[int, int, int, Instant, int | None, bytes]
 
-_LOOK = (
-    "SELECT catalog_revision, added, (SELECT max(id) FROM arrivals), s.number, s.until"
-    " FROM counts, (SELECT count(*) AS number, min(until) AS until FROM swaps) AS s WHERE counts.id = 0"
-)
+_LOOK = "SELECT catalog_revision, added, (SELECT max(id) FROM arrivals) FROM counts WHERE id = 0"
 _ACTED_ON = (
     "lease_seconds",
     "max_lease_seconds",
@@ -61,9 +57,6 @@ class Known:
         self.next_id = 1
         self.counted_id = 0  # the last id that `counts` tells of: those of arrivals are beyond
         self.is_limited = False
-        self.swapped = 0
-        self.swapped_until: Instant | None = None
-        self.ahead = ReadAhead()
         self.last_samples: dict[int, int] = {}
         self.revision = -1
         self.queues: dict[str, QueueRow] = {}
@@ -80,7 +73,6 @@ class Known:
     def forget(self) -> None:
         """Know nothing: after a rollback, or when the catalog has changed."""
         self.seen = -1
-        self.ahead.forget()
         self.last_samples.clear()
         self.revision = -1
         self.queues.clear()
@@ -104,8 +96,6 @@ class Step:
         "known",
         "next_id",
         "now",
-        "swapped",
-        "swapped_until",
         "told",
     )
 
@@ -133,17 +123,14 @@ class Step:
         self.arriving: list[tuple[int, Arrival]] = []
         """Added in this transaction, to wait or to be sorted in (`arriving.py`): the row that counts the whole queue,
         and the cells of a row."""
-        self.swapped = known.swapped  # the rows of `swaps` (`swapping.py`)
-        self.swapped_until = known.swapped_until  # no lease among them ends before; None: none is held
 
     def _look_again(self) -> None:
         """Read what another process may have changed."""
         known = self.known
-        known.ahead.is_shared = True
         known.answers_are_read = False
         row = self.connection.execute(_LOOK).fetchone()
         assert row is not None, "the migration wrote it"
-        revision, known.counted_id, last_arrival, known.swapped, known.swapped_until = row
+        revision, known.counted_id, last_arrival = row
         if revision != known.revision:
             known.forget()
             known.revision = revision
@@ -153,15 +140,8 @@ class Step:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits to be sorted in: tasks that were added alone, leases that were swapped."""
-        return bool(self.arrived or self.arriving or self.swapped)
-
-    def arrived_since(self) -> Instant | None:
-        """When the first of the tasks that wait to be sorted in was added; None: none waits."""
-        added = [cells[3] for _, cells in self.arriving]
-        if self.arrived:
-            added.append(self.cursor.execute("SELECT min(added_at) FROM arrivals").fetchall()[0][0])
-        return min(added, default=None)
+        """Whether tasks that were added alone wait to be sorted in."""
+        return bool(self.arrived or self.arriving)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -314,8 +294,6 @@ class Step:
         self.known.seen = seen
         if self.answers and self.known.answers_are_read:
             self.known.answers_read += 1  # one row for those of a transaction
-        self.known.swapped = self.swapped
-        self.known.swapped_until = self.swapped_until
 
 
 def untagged_id(queue_id: int) -> int:

@@ -272,7 +272,7 @@ class SqliteStore:
                 return
             with self._readers.glance() as step:
                 # What waits by now came after this look began; without it the file is as it was a moment before.
-                step.arrived = step.swapped = 0
+                step.arrived = 0
                 yield step
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.admission import check_lease_time
 from queue_core.clock import Instant
-from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
@@ -29,7 +27,6 @@ from queue_core.stores.sqlite import (
     answers,
     arriving,
     ending,
-    exchanging,
     leasing,
     looking,
     moving,
@@ -40,7 +37,6 @@ from queue_core.stores.sqlite import (
     settling,
     storage,
     supervision,
-    swapping,
 )
 from queue_core.stores.sqlite.administering import NameOutcome
 from queue_core.stores.sqlite.step import Step
@@ -57,12 +53,10 @@ class SqliteTransaction:
 
     @property
     def _step(self) -> Step:
-        """For all but adds and swaps: by now nothing waits to be sorted in."""
+        """For all but adds: by now nothing waits to be sorted in."""
         step = self._bare
         if step.waits:
             arriving.sort_in(step)
-        else:
-            step.known.ahead.forget()
         return step
 
     def _at(self, now: Instant) -> Step:
@@ -70,7 +64,7 @@ class SqliteTransaction:
         return self._step
 
     def sort_in(self) -> None:
-        """Let nothing wait: see `arriving`, `swapping`."""
+        """Let nothing wait: see `arriving`."""
         arriving.sort_in(self._bare)
 
     # -- queues ---------------------------------------------------------------------------------------------------
@@ -108,7 +102,7 @@ class SqliteTransaction:
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         step = self._at(now)
-        if (exchanged := exchanging.exchange_one(step, queue, (), request, now=now)) is not None:
+        if (exchanged := ending.exchange_one(step, queue, (), request, now=now)) is not None:
             return exchanged[1]
         return leasing.lease(step, queue, request, now=now)
 
@@ -124,19 +118,7 @@ class SqliteTransaction:
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        self._bare.now = now
-        if (swapped := swapping.swap(self._bare, queue, deletions, request, now=now)) is not None:
-            return swapped
-        step = self._step
-        if (exchanged := exchanging.exchange_one(step, queue, deletions, request, now=now)) is not None:
-            return exchanged
-        if request.seconds is not None:
-            check_lease_time(step.open_queue(queue).spec, request.seconds)
-        outcomes = ending.delete(step, queue, deletions, now=now)
-        try:
-            return outcomes, leasing.lease(step, queue, request, now=now)
-        except WorkerRetiredError:
-            return outcomes, Granted((), refused=True)
+        return ending.exchange(self._at(now), queue, deletions, request, now=now)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         step = self._at(now)
