@@ -267,12 +267,6 @@ def test_a_reader_of_a_closed_store_is_told_so(store: SqliteStore) -> None:
         stats(store)
 
 
-def test_a_program_of_before_that_has_the_file_open_fails_at_once(store: Store, tmp_path: Path) -> None:
-    add(store, NewTask())
-    with closing(apsw.Connection(str(tmp_path / FILE))) as of_before, pytest.raises(apsw.SQLError, match="catalog"):
-        of_before.execute("SELECT version, (SELECT added FROM counts WHERE id = 0) FROM catalog").fetchall()
-
-
 def test_the_other_driver_goes_on_where_the_first_let_tasks_wait(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / FILE, driver=stdlib_driver())) as store:
         a_queue(store)

@@ -1,8 +1,6 @@
-"""A store that an older program filled: it opens, is brought up to date, and everything in it goes on as it was."""
+"""A PostgreSQL schema that an older program filled: it opens, is brought up to date, and goes on as it was."""
 
-import json
 from contextlib import closing
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,8 +9,6 @@ from queue_core.clock import START
 from queue_core.store import Release, Store
 from queue_core.stores import open_store
 from queue_core.stores.postgres import schema
-from queue_core.stores.sqlite import file as store_file
-from queue_core.stores.sqlite.driver import best_driver
 from queue_core.task import NewTask, QueueSpec, TaskState
 from tests.support.moved_tasks import peek
 from tests.support.stores import new_url
@@ -54,33 +50,6 @@ def goes_on(store: Store) -> None:
     with store.begin() as transaction:
         assert transaction.release(QUEUE, [Release(late.token, dead_reason="enough")], now=at(20))[0] is not None
     assert store.check().problems == ()
-
-
-def test_a_sqlite_file_of_before_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = store_file.migrations()
-    with monkeypatch.context() as before:
-        before.setattr(store_file, "migrations", lambda: known[:2])
-        open_store(f"sqlite:///{tmp_path / 'queue.db'}").close()
-    with closing(best_driver().connect(str(tmp_path / "queue.db"), "")) as connection:
-        for sql, cells in (
-            ("INSERT INTO queues (name, settings) VALUES (?, ?)", (QUEUE, json.dumps(SETTINGS_OF_BEFORE))),
-            ("INSERT INTO counts (id, queue, tag, ready, leased, added, leases) VALUES (1, 1, NULL, 1, 1, 2, 1)", ()),
-            ("INSERT INTO counts (id, queue, tag, ready, leased, added, leases) VALUES (-1, 1, '', 1, 1, 2, 1)", ()),
-            ("UPDATE counts SET added = 2 WHERE id = 0", ()),
-            (
-                "INSERT INTO tasks VALUES (1, 1, -1, 0, ?, ?, ?, 0, 0, '', '', 'first', NULL, x'78')",
-                (START, START, START),
-            ),
-            (
-                "INSERT INTO tasks VALUES (2, 1, -1, 2, ?, ?, ?, 1, ?, 'w', '', 'second', NULL, NULL)",
-                (at(10), START, START, START),
-            ),
-            ("INSERT INTO payloads VALUES (2, ?)", (b"y" * 3000,)),
-            ("INSERT INTO names VALUES (1, 'first', 1, NULL), (1, 'second', 2, NULL)", ()),
-        ):
-            connection.execute(sql, cells)
-    with closing(open_store(f"sqlite:///{tmp_path / 'queue.db'}")) as store:
-        goes_on(store)
 
 
 def test_a_postgresql_schema_of_before_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Inst
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
-        rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, payload, new.max_leases))
+        rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, new.max_leases, payload))
         outcomes.append(new_added(f"_{task_id}" if name is None else name, "added", not is_delayed))
         task_id += 1
     if rows:

@@ -26,8 +26,8 @@ _COUNT = (
     " GROUP BY a.tag"
 )
 _SORT_IN = (
-    "INSERT INTO tasks SELECT id, queue, tag, 0, added_at, added_at, added_at, 0, 0, '', '', NULL, NULL, payload,"
-    " max_leases FROM arrivals"
+    "INSERT INTO tasks SELECT id, queue, tag, 0, added_at, added_at, added_at, 0, 0, '', '', NULL, NULL,"
+    " max_leases, payload FROM arrivals"
 )
 
 
@@ -77,6 +77,6 @@ def sort_in(step: Step) -> None:
         rows: list[tuple[Cell, ...]] = []
         for whole, (task_id, queue_id, tag, added_at, max_leases, payload) in step.arriving:
             step.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
-            rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, payload, max_leases))
+            rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, payload))
         step.cursor.executemany(INSERT, rows)
         step.arriving = []

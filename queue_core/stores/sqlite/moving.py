@@ -67,8 +67,8 @@ def _insert(step: Step, queue: QueueRow, tasks: Sequence[Task]) -> None:
                 task.reason,
                 task.name,
                 spent_text(task.spent),
-                None if is_long else task.payload,
                 task.max_leases,
+                None if is_long else task.payload,
             )
         )
     step.connection.executemany(_INSERT, rows)
