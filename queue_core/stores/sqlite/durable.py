@@ -1,24 +1,22 @@
-"""Makes commits survive a power cut, many with one sync, and locks writers of other processes out meanwhile.
+"""Make commits survive a power cut, many with one sync.
 
 After a failed sync nobody is told that anything is durable again: the kernel may have dropped what it could not write.
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Condition, RLock, Thread
 from typing import Protocol
 
-from queue_core.errors import StoreReadOnlyError, StoreUnavailableError
+from queue_core.errors import StoreUnavailableError
 from queue_core.store import Meanwhile, Ticket
 
 FEWEST_PAGES = 16
 """A log that is shorter, of a program that adds a few tasks and ends, is left as it is."""
 SPARE_PAGES = 8
 """More than most commits take."""
-LOCK_SUFFIX = "-lock"
 LOG_HEAD_BYTES = 32
 FRAME_HEAD_BYTES = 24
 SYNC_FILE_RANGE_WRITE = 2
@@ -250,38 +248,6 @@ class SyncAhead:
         """Wait for a sync that is under way."""
         if self._thread is not None:
             self._thread.join()
-
-
-class FileLock:
-    """A kernel lock between processes: fair enough, free of polling, and gone with its holder."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._descriptor = open_lock_file(path)
-        except OSError as error:
-            raise StoreReadOnlyError(f"can't write {path} ({error.strerror}): make the folder writable") from error
-
-    def acquire(self) -> None:
-        """Wait for the lock."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def release(self) -> None:
-        """Let the next process in."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Release the file."""
-        os.close(self._descriptor)
-
-
-def lock_file(path: Path) -> Path:
-    """The small file beside a store's: whoever writes to the store locks it, and whoever waits writes a mark there."""
-    return path.with_name(path.name + LOCK_SUFFIX)
-
-
-def open_lock_file(path: Path) -> int:
-    """A descriptor of it, made when it is not there for those who may open the store's file. Raises `OSError`."""
-    return open_beside(path, path.with_name(path.name.removesuffix(LOCK_SUFFIX)))
 
 
 def open_beside(path: Path, store: Path) -> int:

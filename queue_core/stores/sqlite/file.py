@@ -16,7 +16,7 @@ from queue_core.errors import (
     StoreVersionError,
 )
 from queue_core.stores.sqlite.driver import Connection, Driver
-from queue_core.stores.sqlite.durable import FileLock, sync_folder
+from queue_core.stores.sqlite.durable import sync_folder
 
 APPLICATION_ID = 0x546F776C  # "Towl"
 PAGE_BYTES = 2048
@@ -118,9 +118,8 @@ def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACH
     return connection
 
 
-def prepare(driver: Driver, path: Path, lock: FileLock, vfs: str) -> Connection:
-    """Create or bring up to date the file, while other processes that would do so wait; a connection to it."""
-    lock.acquire()
+def prepare(driver: Driver, path: Path, vfs: str) -> Connection:
+    """Create or bring up to date the file, and return a connection to it. Nobody else may do so meanwhile."""
     connection = connect(driver, path, vfs)
     try:
         try:
@@ -133,8 +132,6 @@ def prepare(driver: Driver, path: Path, lock: FileLock, vfs: str) -> Connection:
     except BaseException:
         connection.close()
         raise
-    finally:
-        lock.release()
     return connection
 
 

@@ -57,11 +57,11 @@ class Readers:
             self._is_closed = True
             return self._take_idle()
 
-    def hold(self, seconds: float) -> bool:
-        """Let nobody in; whether all were out within so many seconds."""
+    def hold(self, seconds: float) -> None:
+        """Let nobody in, and wait until all are out, so many seconds at most."""
         with self._lock:
             self._is_held = True
-            return self._changed.wait_for(lambda: not self._in_use, seconds)
+            self._changed.wait_for(lambda: not self._in_use, seconds)
 
     def resume(self) -> None:
         """Let them in again."""
