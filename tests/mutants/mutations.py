@@ -160,7 +160,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-holds-a-name-a-microsecond-longer",
         "I5",
-        "queue_core/stores/sqlite/names.py",
+        "queue_core/stores/sqlite/rows.py",
         'return "tombstoned" if row[1] > now else None',
         'return "tombstoned" if row[1] >= now else None',
         (CONTRACT,),

@@ -10,7 +10,7 @@ import pytest
 from queue_core.clock import START
 from queue_core.errors import StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Store
-from queue_core.stores.sqlite.arriving import FEW, MAX_ARRIVALS
+from queue_core.stores.sqlite.adding import FEW, MAX_ARRIVALS
 from queue_core.stores.sqlite.driver import apsw_driver, stdlib_driver
 from queue_core.stores.sqlite.durable import FileSyncer
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES

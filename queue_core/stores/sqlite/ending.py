@@ -15,10 +15,19 @@ from queue_core.stores.sqlite.adding import add, check_adds
 from queue_core.stores.sqlite.counts import DELETED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leasing import TAKE, first_ready, lease, new_lease, take
-from queue_core.stores.sqlite.names import take_back
-from queue_core.stores.sqlite.rows import among, by_ids, end, load, payload_of, remove_ids, task_of, write
+from queue_core.stores.sqlite.rows import (
+    among,
+    by_ids,
+    end,
+    is_due,
+    load,
+    payload_of,
+    remove_ids,
+    take_back_names,
+    task_of,
+    write,
+)
 from queue_core.stores.sqlite.samples import Sample, finished_of
-from queue_core.stores.sqlite.settling import is_due
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import Task, TaskState, parse_token
 from queue_core.verb_values import handed_over
@@ -137,7 +146,7 @@ def _delete_all(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: In
     remove_ids(step, ids, long=[row[0] for row in rows if row[7]])
     named = [row[6] for row in rows if row[6] is not None]
     if named:
-        take_back(step.connection, queue, named, at=now)
+        take_back_names(step.connection, queue, named, at=now)
     tag_ids = [row[1] for row in rows]
     for tag_id, number in tally(tag_ids):
         numbers = step.counts.of(queue.whole, tag_id)
@@ -237,7 +246,7 @@ def _delete_one(step: Step, queue: QueueRow, fence: Fence, *, now: Instant) -> S
     task_id, tag_id, _, _, _, _, given, is_long = rows[0]
     remove_ids(step, [task_id], long=[task_id] if is_long else [])
     if given is not None:
-        take_back(step.connection, queue, [given], at=now)
+        take_back_names(step.connection, queue, [given], at=now)
     numbers = step.counts.of(queue.whole, tag_id)
     numbers[LEASED] -= 1
     numbers[DELETED] += 1

@@ -20,12 +20,12 @@ from queue_core.stores.sqlite.rows import (
     load,
     payload_of,
     ready_rows,
+    settle,
     spent_of,
     spent_text,
     task_of,
     write,
 )
-from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import QueueRow, Step, untagged_id
 from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, TagFilter, lease_of

@@ -13,17 +13,22 @@ from queue_core import forking
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Check, Meanwhile, Ticket, Unit
-from queue_core.stores.sqlite import arriving
+from queue_core.stores.sqlite import adding
 from queue_core.stores.sqlite.check import check
-from queue_core.stores.sqlite.driver import Connection, Driver, Progress, Row, best_driver
-from queue_core.stores.sqlite.durable import FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead
-from queue_core.stores.sqlite.file import check_path, connect, create_file, inspect, page_bytes, prepare, real_path
-from queue_core.stores.sqlite.identity import Identity
-from queue_core.stores.sqlite.inherited import INHERITED
-from queue_core.stores.sqlite.reading import Readers
-from queue_core.stores.sqlite.reserve import Reserve
+from queue_core.stores.sqlite.driver import INHERITED, Connection, Driver, Progress, Row, best_driver
+from queue_core.stores.sqlite.durable import FileSyncer, GroupSync, LogRoom, OpenSyncer, Reserve, SyncAhead
+from queue_core.stores.sqlite.file import (
+    Identity,
+    check_path,
+    connect,
+    create_file,
+    inspect,
+    page_bytes,
+    prepare,
+    real_path,
+)
 from queue_core.stores.sqlite.signals import SocketSignals
-from queue_core.stores.sqlite.step import Known, Step
+from queue_core.stores.sqlite.step import Known, Readers, Step
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 from queue_core.stores.sqlite.write_lock import WriteLock
 
@@ -200,7 +205,7 @@ class SqliteStore:
         if error is None:
             try:
                 if step.arriving:
-                    arriving.let_wait(step)
+                    adding.let_wait(step)
                 step.write()
                 if self._is_strict:
                     self._room.keep(self._log.pages)
@@ -279,7 +284,7 @@ class SqliteStore:
         """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
         step = self.enter(to_keep=False)
         try:
-            arriving.sort_in(step)
+            adding.sort_in(step)
             step.write()
             yield step
         finally:

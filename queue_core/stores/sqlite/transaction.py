@@ -25,17 +25,13 @@ from queue_core.stores.sqlite import (
     adding,
     administering,
     answers,
-    arriving,
     ending,
     leasing,
     looking,
     moving,
-    peeking,
-    queues,
+    rows,
     samples,
     sessions,
-    settling,
-    storage,
     supervision,
 )
 from queue_core.stores.sqlite.administering import NameOutcome
@@ -56,7 +52,7 @@ class SqliteTransaction:
         """For all but adds: by now nothing waits to be sorted in."""
         step = self._bare
         if step.waits:
-            arriving.sort_in(step)
+            adding.sort_in(step)
         return step
 
     def _at(self, now: Instant) -> Step:
@@ -65,30 +61,30 @@ class SqliteTransaction:
 
     def sort_in(self) -> None:
         """Let nothing wait: see `arriving`."""
-        arriving.sort_in(self._bare)
+        adding.sort_in(self._bare)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        return queues.put_queue(self._at(now), spec, now=now)
+        return administering.put_queue(self._at(now), spec, now=now)
 
     def queue(self, name: str) -> QueueSpec:
         return self._step.queue(name).spec
 
     def queues(self) -> list[QueueSpec]:
-        return queues.all_queues(self._step)
+        return administering.all_queues(self._step)
 
     def delete_queue(self, name: str) -> int:
-        return queues.delete_queue(self._step, name)
+        return administering.delete_queue(self._step, name)
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        return queues.set_paused(self._step, queue, paused)
+        return administering.set_paused(self._step, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        storage.set_storage_limit(self._step, limit_bytes)
+        administering.set_storage_limit(self._step, limit_bytes)
 
     def storage(self) -> Storage:
-        return storage.storage(self._bare.connection)
+        return administering.storage(self._bare.connection)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
@@ -96,7 +92,7 @@ class SqliteTransaction:
         step = self._bare
         step.now = now
         adding.check_adds(step, queue, tasks, now=now)
-        if (arrived := arriving.arrive(step, queue, tasks, now=now)) is not None:
+        if (arrived := adding.arrive(step, queue, tasks, now=now)) is not None:
             return arrived
         return adding.add(self._step, queue, tasks, now=now)
 
@@ -122,7 +118,7 @@ class SqliteTransaction:
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         step = self._at(now)
-        settled = settling.settle(step, step.open_queue(queue), now=now, limit=limit)
+        settled = rows.settle(step, step.open_queue(queue), now=now, limit=limit)
         return list(settled.expired), settled.horizon is not None
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -165,8 +161,8 @@ class SqliteTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = peeking.Look(tags, states, names, after, limit, payload_bytes, now)
-        return peeking.peek(self._at(now), queue, look)
+        look = looking.Look(tags, states, names, after, limit, payload_bytes, now)
+        return looking.peek(self._at(now), queue, look)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return looking.stats(self._at(now), queue, tags, now=now)
