@@ -47,7 +47,7 @@ class _Waiter:
 class SocketSignals:
     """`Signals` over Unix datagram sockets. Publishing when nobody waits costs a look at their folder, 3 to 6 us.
 
-    That is less than a tenth of an add with its sync; to remember that nobody has come was tried (ADR 26).
+    That is less than a tenth of an add that is synced to a disk; to remember that nobody has come was tried (ADR 26).
     """
 
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:

@@ -312,8 +312,10 @@ class SqliteStore:
         if not self._reserve.spend():
             return False
         self.enter(to_keep=False)
-        self._room.take_all()
-        self._cancel()
+        try:
+            self._room.take_all()
+        finally:
+            self._cancel()
         with self._lock.threads, self._lock.alone():
             self._fold_log()
         return True
