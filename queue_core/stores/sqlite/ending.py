@@ -216,6 +216,8 @@ def exchange_one(
 ) -> tuple[Sequence[Deleted | None], Granted] | None:
     """Delete one task at most and lease one: the short way through `delete` and `lease`, without lists (ADR 18).
 
+    To write its changes later, with those of others, was tried and removed (ADR 22 to 24).
+
     None: nothing is done. That is so for several leases or deletions, a `then`, the oldest tag or several, a lease that
     is too long, a queue that is paused or has tasks that are due, a worker that this process has not leased to since it
     last looked.
