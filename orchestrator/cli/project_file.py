@@ -10,7 +10,7 @@ from orchestrator.errors import ReloadRefusedError
 from orchestrator.project import DEFAULT_FILE, Project, effective, parse
 from orchestrator.reload import Loaded
 from orchestrator.state import StateDir
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import bad_file, read_text
 from queue_core.config import Override, environment_overrides
@@ -44,7 +44,7 @@ def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Proj
 
 
 def pools_loader(
-    file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: QueuesApi
+    file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: Queues
 ) -> Callable[[], Loaded]:
     """Reads the pools anew, for a reload; the file was right before, so now every mistake is only told.
 
@@ -72,7 +72,7 @@ def pools_loader(
     return load
 
 
-def _made(queues: QueuesApi, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
+def _made(queues: Queues, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
     """Make queues that are not there yet, and return their names. Raises `ReloadRefusedError`."""
     made: list[str] = []
     known: set[str] | None = None

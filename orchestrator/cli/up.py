@@ -29,7 +29,7 @@ from orchestrator.sources.pull_queue import PullQueueSource
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
 from queue_core import logs
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -252,7 +252,7 @@ def _heard(url: str, token: str | None, stack: ExitStack) -> HeardByServers:
     return HeardByServers(servers)
 
 
-def _queues(url: str, token: str | None) -> QueuesApi:
+def _queues(url: str, token: str | None) -> Queues:
     return open_queues(url, token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
 
 

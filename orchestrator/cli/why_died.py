@@ -24,7 +24,7 @@ from queue_core.http_api.caller import Caller, Retries
 from queue_core.http_api.values import task_json
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.mistakes import did_you_mean
-from queue_core.task import Task
+from queue_core.task import StoredTask
 
 MAX_READ: Final = 50_000
 MAX_SHOWN: Final = 20
@@ -115,7 +115,7 @@ def _looked_up(death: Json, *, file: Path | None) -> Now:
         wanted.setdefault(str(one.get("queue")), []).append(str(one.get("task")))
     if not wanted:
         return Now(at)
-    tasks: dict[tuple[str, str], Task] = {}
+    tasks: dict[tuple[str, str], StoredTask] = {}
     try:
         with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
             for queue, names in wanted.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.errors import QueueError
@@ -56,7 +56,7 @@ class Where(TypedDict):
 
 
 @contextmanager
-def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tuple[QueuesApi, Target]]:
+def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tuple[Queues, Target]]:
     """All queues of what the options mean; closed at the end, and errors told with the place they come from.
 
     makes_queues: in a store that this process opens, the queues of the settings file are made.
@@ -78,7 +78,7 @@ def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tup
 
 
 @contextmanager
-def opened_queue(name: str, **where: Unpack[Where]) -> Iterator[QueueApi]:
+def opened_queue(name: str, **where: Unpack[Where]) -> Iterator[Queue]:
     """One queue of what the options mean. Raises `InvalidQueueNameError` before anything is opened."""
     check_queue_name(name)
     with opened(**where) as (queues, _):
@@ -195,7 +195,7 @@ def secret_in(path: Path) -> str:
         raise CommandError(told, code=exits.BAD_CONFIG, where=str(path), fix="name the file that holds it") from None
 
 
-def _ensure(queues: QueuesApi, specs: tuple[QueueSpec, ...]) -> None:
+def _ensure(queues: Queues, specs: tuple[QueueSpec, ...]) -> None:
     """Queues that the file has and the store has not yet; those it has are left as `towline up` set them."""
     if specs:
         known = {spec.name for spec in queues.queues()}

@@ -105,7 +105,7 @@ class TaskPage(Answer):
     next_after: int | None
 
 
-class Queues(Answer):
+class QueueListReply(Answer):
     """All queues by name."""
 
     queues: list[QueueSpec]

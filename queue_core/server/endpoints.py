@@ -107,7 +107,7 @@ ENDPOINTS = (
         answers.TagCounts,
         (_AFTER_TAG, _LIMIT),
     ),
-    Endpoint("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues, None, answers.Queues),
+    Endpoint("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues, None, answers.QueueListReply),
     Endpoint("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue, None, answers.SPEC),
     Endpoint("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, wire.QueueSettings, answers.Created),
     Endpoint("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue, None, answers.Count),

@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import AppError, QueueError
 from queue_core.task import Lease
@@ -40,8 +40,8 @@ class Runner:
         app: App,
         settings: WorkerSettings,
         *,
-        open_queue: Callable[[str], QueueApi],
-        open_waiting: Callable[[str], QueueApi] | None = None,
+        open_queue: Callable[[str], Queue],
+        open_waiting: Callable[[str], Queue] | None = None,
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
         blocked_seconds: float = BLOCKED_SECONDS,

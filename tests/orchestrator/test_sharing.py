@@ -13,9 +13,9 @@ from orchestrator.policy import PolicyState, decide
 from orchestrator.replay import recorded, replayed
 from orchestrator.sharing import MAX_SHARERS, Sharer, helper, sharers
 from orchestrator.sources.pull_queue import PullQueueSource, tags_of
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.clock import ManualClock
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec
@@ -31,7 +31,7 @@ class Work:
 
     stage: Stage
     clock: ManualClock
-    queue: QueueApi
+    queue: Queue
     pools: dict[str, PoolSpec]
     held: dict[str, tuple[float, Lease]] = field(default_factory=dict)
     waits: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Work:
 @pytest.fixture
 def work(stage: Stage) -> Iterator[Work]:
     clock = ManualClock()
-    queues = PullQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
+    queues = LocalQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=600))
     stage.source = PullQueueSource(queues)  # type: ignore[assignment]
     stage.reconciler = stage.made()

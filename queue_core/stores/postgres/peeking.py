@@ -13,7 +13,7 @@ from queue_core.stores.postgres.looking import asked
 from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.rows import COLUMNS, task_of
 from queue_core.stores.postgres.step import Step
-from queue_core.task import QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 _PEEK = Statement(
     "towline_peek",
@@ -55,7 +55,7 @@ def peek(step: Step, queue: str, look: Look) -> Page:
     return Page(tuple(shown))
 
 
-def _settled(task: Task, spec: QueueSpec, *, now: Instant) -> Task:
+def _settled(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
     settled = semantics.settle(task, spec, now=now)
     shown = settled.task if isinstance(settled, Ending) else settled
     assert shown is not None, "the statement leaves out what time has deleted"

@@ -1,7 +1,7 @@
-"""Between a task's row and its `Task`."""
+"""Between a task's row and its `StoredTask`."""
 
 from queue_core.stores.postgres.calling import Row
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 COLUMNS = (
     "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent,"
@@ -9,10 +9,10 @@ COLUMNS = (
 )
 
 
-def task_of(queue: str, row: Row) -> Task:
+def task_of(queue: str, row: Row) -> StoredTask:
     """The task of a row that was selected as `COLUMNS` and its payload."""
     task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, bound, payload = row
-    return Task(
+    return StoredTask(
         task_id,
         queue,
         payload,

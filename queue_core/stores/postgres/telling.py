@@ -10,7 +10,7 @@ from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Re
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.transaction import PostgresTransaction
-from queue_core.task import NewTask, TagFilter, Task
+from queue_core.task import NewTask, StoredTask, TagFilter
 
 _TELL = Statement(
     "towline_tell",
@@ -63,7 +63,7 @@ class TellingTransaction(PostgresTransaction):
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         redriven = super().redrive(queue, names, tags, limit=limit, now=now)
         self._tell((queue, task.tag) for task in redriven)
         return redriven
@@ -80,7 +80,7 @@ class TellingTransaction(PostgresTransaction):
         self._tell(_finished(finished))
         return finished
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         added = super().restore(queue, tasks, now=now)
         self._tell((queue, task.tag) for task, outcome in zip(tasks, added, strict=True) if outcome.ready)
         return added

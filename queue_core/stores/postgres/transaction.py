@@ -24,7 +24,7 @@ from queue_core.store import (
 from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, storage, working
 from queue_core.stores.postgres.administering import NameOutcome
 from queue_core.stores.postgres.step import Step
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState, parse_token
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class PostgresTransaction:
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         return administering.redrive(self._step, queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -167,7 +167,7 @@ class PostgresTransaction:
 
     # -- moving a queue to another store --------------------------------------------------------------------------
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return moving.restore(self._step, queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:

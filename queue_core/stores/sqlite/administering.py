@@ -31,7 +31,7 @@ from queue_core.stores.sqlite.rows import (
     write,
 )
 from queue_core.stores.sqlite.step import QueueRow, Step, settings_of, spec_of
-from queue_core.task import QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -234,7 +234,7 @@ def gauge(step: Step, tag_ids: Sequence[int], state: TaskState) -> int:
 
 def redrive(
     step: Step, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-) -> list[Task]:
+) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     queue = step.open_queue(name)
     settle(step, queue, now=now)

@@ -29,7 +29,7 @@ from queue_core.stores.sqlite.rows import (
 )
 from queue_core.stores.sqlite.samples import Sample, finished_of
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import Task, TaskState, parse_token
+from queue_core.task import StoredTask, TaskState, parse_token
 from queue_core.verb_values import handed_over
 
 _LEASED = int(TaskState.LEASED)
@@ -78,7 +78,7 @@ def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -
     for fence, seconds in zip(fences, asked, strict=True):
         if fence in rows:
             check_renewed_time(queue.spec, seconds_between(fence[1], after(now, seconds)))
-    tasks: dict[Fence, Task] = {fence: task_of(step, queue, row) for fence, row in rows.items()}
+    tasks: dict[Fence, StoredTask] = {fence: task_of(step, queue, row) for fence, row in rows.items()}
     outcomes: list[Renewed | None] = []
     for fence, renewal, seconds in zip(fences, renewals, asked, strict=True):
         if fence not in tasks:

@@ -17,7 +17,7 @@ from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leasing import in_order
 from queue_core.stores.sqlite.rows import COLUMNS, ready_rows, task_of
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import TagFilter, Task, TaskState, chosen_name
+from queue_core.task import StoredTask, TagFilter, TaskState, chosen_name
 
 HEAD = 1000  # etas of the ready queue that are read for `waiting`
 SORTED_AT_MOST = 5000
@@ -224,7 +224,7 @@ def peek(step: Step, name: str, look: Look) -> Page:
     """See `Transaction.peek`."""
     queue = step.queue(name)
     tag_ids = step.tag_ids(queue, look.tags)
-    shown: list[Task] = []
+    shown: list[StoredTask] = []
     for row in _rows(step, queue, look, tag_ids):
         task = _settled(task_of(step, queue, row), queue, now=look.now)
         if task is None or task.id <= look.after or task.state not in look.states:
@@ -237,7 +237,7 @@ def peek(step: Step, name: str, look: Look) -> Page:
     return Page(_with_payloads(step, shown, look.payload_bytes))
 
 
-def _settled(task: Task, queue: QueueRow, *, now: Instant) -> Task | None:
+def _settled(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredTask | None:
     settled = semantics.settle(task, queue.spec, now=now)
     return settled.task if isinstance(settled, Ending) else settled
 
@@ -274,7 +274,7 @@ def _by_id(step: Step, queue: QueueRow, look: Look, tag_ids: list[int] | None) -
     )
 
 
-def _with_payloads(step: Step, tasks: Sequence[Task], payload_bytes: int) -> tuple[Task, ...]:
+def _with_payloads(step: Step, tasks: Sequence[StoredTask], payload_bytes: int) -> tuple[StoredTask, ...]:
     cut = (
         "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x'')"
         " FROM tasks LEFT JOIN payloads USING (id) WHERE id = ?"

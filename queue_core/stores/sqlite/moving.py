@@ -9,7 +9,7 @@ from queue_core.stores.sqlite.counts import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, refusal_of_name, spent_text
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _HELD = (
@@ -21,12 +21,12 @@ _HOLD = (
 )
 
 
-def restore(step: Step, name: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+def restore(step: Step, name: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
     queue = step.queue(name)
     step.told = True
     outcomes: list[Added] = []
-    kept: list[Task] = []
+    kept: list[StoredTask] = []
     named: dict[str, int] = {}
     for moved in tasks:
         if moved.name is not None:
@@ -45,7 +45,7 @@ def restore(step: Step, name: str, tasks: Sequence[Task], *, now: Instant) -> li
     return outcomes
 
 
-def _insert(step: Step, queue: QueueRow, tasks: Sequence[Task]) -> None:
+def _insert(step: Step, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
     rows: list[tuple[Cell, ...]] = []
     for task in tasks:
         tag = step.tag_id(queue, task.tag)

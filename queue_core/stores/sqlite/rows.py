@@ -15,7 +15,7 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counts import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Connection, Row
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
 SETTLED_PER_CALL = 500
@@ -73,9 +73,9 @@ def load(connection: Connection, queue: QueueRow, ids: list[int]) -> list[Row]:
     return connection.execute(_LOAD[form], (*cells, queue.id)).fetchall()
 
 
-def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> Task:
+def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> StoredTask:
     """The task of a row that was selected as `COLUMNS`."""
-    return Task(
+    return StoredTask(
         row[0],
         queue.spec.name,
         payload,
@@ -103,7 +103,7 @@ def payload_of(connection: Connection, task_id: int, payload: bytes | None) -> b
     return bytes(row[0])
 
 
-def write(connection: Connection, tasks: Iterable[Task]) -> None:
+def write(connection: Connection, tasks: Iterable[StoredTask]) -> None:
     """Write what may change of tasks."""
     connection.executemany(
         _WRITE,

@@ -36,7 +36,7 @@ from queue_core.stores.sqlite import (
 )
 from queue_core.stores.sqlite.administering import NameOutcome
 from queue_core.stores.sqlite.step import Step
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
 
@@ -134,7 +134,7 @@ class SqliteTransaction:
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         return administering.redrive(self._at(now), queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -203,7 +203,7 @@ class SqliteTransaction:
 
     # -- moving a queue to another store, repeats -----------------------------------------------------------------
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return moving.restore(self._at(now), queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
