@@ -12,7 +12,7 @@ from queue_core.clock import ManualClock, SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.sqlite.identity import SETTLED_MICROSECONDS, Identity
+from queue_core.stores.sqlite.file import SETTLED_MICROSECONDS, Identity
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
 from tests.support.task_builders import a_queue, add, lease, stats
