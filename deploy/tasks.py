@@ -4,14 +4,13 @@
 import hashlib
 from pathlib import Path
 
-from queue_core.worker.app import App
-from queue_core.worker.held import Dead, HeldTask
+from queue_core import App, Dead, Task
 
 app = App()
 
 
 @app.task(queue="files", tag="checksum")
-def checksum(task: HeldTask) -> None:
+def checksum(task: Task) -> None:
     """The SHA-256 of a file; no retry can help with a file that is not there."""
     try:
         with Path(task.text).open("rb") as file:
@@ -22,6 +21,6 @@ def checksum(task: HeldTask) -> None:
 
 
 @app.task(queue="files")
-def size(task: HeldTask) -> None:
+def size(task: Task) -> None:
     """The size of a file, for tasks without a tag."""
     print(Path(task.text).stat().st_size, task.text)  # noqa: T201

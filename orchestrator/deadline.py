@@ -4,6 +4,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
+from orchestrator.estimate import Estimates
+from orchestrator.fleet import Worker
 from orchestrator.metrics import Waiting
 from orchestrator.value import value
 
@@ -144,6 +148,45 @@ class Pace:
         is not asked: it leaves little to a pool that is late for want of workers, whom no reserve would help.
         """
         return self.usual_start_seconds + self.turn_seconds <= _START_SHARE * self.slo_seconds
+
+
+def crew_of(
+    alive: Iterable[Worker],
+    held_seconds: Sequence[float],
+    *,
+    estimates: Estimates,
+    spec: PoolSpec,
+    now: Monotonic,
+) -> Crew:
+    """What these workers can lease, as far as is known; `held_seconds` is how long each lease has run that is held."""
+    slots = spec.concurrency
+    mean_start = estimates.startup.mean_seconds
+    up = busy_slots = 0
+    ready_in_seconds: list[float] = []
+    for w in alive:
+        if w.state == "starting":
+            ready_in_seconds.append(max(0.0, mean_start - (now - w.spawned_at)))
+            continue
+        leases = w.leases
+        if leases > slots:
+            leases = slots
+        up += 1
+        busy_slots += leases
+    service_seconds = estimates.service.mean_seconds(held_seconds)
+    is_known = estimates.service.count > 0.0
+    return Crew(up * slots - busy_slots, busy_slots, tuple(ready_in_seconds), slots, service_seconds, is_known=is_known)
+
+
+def pace_of(estimates: Estimates, spec: PoolSpec) -> Pace:
+    """The times that a decision on this pool plans with, as far as they are known."""
+    startup = estimates.startup
+    return Pace(
+        spec.slo,
+        estimates.usable_slo_seconds(spec),
+        startup.planned_seconds,
+        spec.turn_seconds,
+        startup.mean_seconds,
+    )
 
 
 @value

@@ -7,9 +7,10 @@ from typing import Final, Literal
 
 from orchestrator.budget import Left
 from orchestrator.clock import Monotonic
+from orchestrator.config import PoolSpec
 from orchestrator.deadline import Helper
 from orchestrator.orders import Paused
-from orchestrator.room import Room
+from orchestrator.room import MOST_AT_A_TIME, Room
 from orchestrator.value import value
 
 __all__ = ["NOTHING_SPECIAL", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
@@ -18,6 +19,13 @@ Rule = Literal["deadline", "late", "saturated", "finish_by", "wake", "warm", "mi
 """What set the target: a task's deadline, tasks that are late, work that is much of what the largest fleet does, an
 instant by which all is to be done, an empty pool with work, an slo shorter than a start, the lower bound, a queue that
 can't be looked at, nothing (hold), a worker idle for longer than pays, a smaller fleet that does on paper."""
+
+SPAWNS_PER_CORE: Final = 2
+STARTED_WITHIN_SECONDS: Final = 1.0
+"""As many starts at a time as the cores carry within this."""
+_STARTED_WITHIN_SLO: Final = 0.2
+"""The same as a share of the slo: starts that compete are slow, and learned as such they call for a warm reserve."""
+_LEAST_START_SECONDS: Final = 0.01  # CPU time is told in hundredths of a second
 
 _DAY_SECONDS: Final = 86_400
 _ROUNDING: Final = 1e-6
@@ -77,6 +85,18 @@ class Conditions:
     notes: tuple[str, ...] = ()
     runtime_trouble: str = ""
     helpers: tuple[Helper, ...] = ()
+
+    def starts_at_a_time(self, spec: PoolSpec) -> int:
+        """How many workers may be starting at a time: two per core, or as many more as the cores start in a second."""
+        if spec.spawn_parallelism is not None:
+            return spec.spawn_parallelism
+        least = SPAWNS_PER_CORE * self.cores
+        if self.start_seconds is None:
+            return least
+        within = min(STARTED_WITHIN_SECONDS, _STARTED_WITHIN_SLO * spec.slo)
+        return max(
+            least, math.floor(min(MOST_AT_A_TIME, self.cores * within / max(self.start_seconds, _LEAST_START_SECONDS)))
+        )
 
 
 NOTHING_SPECIAL: Final = Conditions()

@@ -139,6 +139,44 @@ class Estimates:
             return least_seconds
         return usable_seconds
 
+    def after(
+        self,
+        sample: QueueSample,
+        seen: "Activity",
+        *,
+        startups: Sequence[float],
+        needed: int,
+        elapsed_seconds: float,
+        spec: PoolSpec,
+    ) -> "Estimates":
+        """Learn everything that a new sample teaches.
+
+        Args:
+            sample: the new sample.
+            seen: what its leases come to.
+            startups: seconds of each start it told.
+            needed: the fleet that the work since the sample before needed, in workers.
+            elapsed_seconds: since the sample before, more than 0.
+            spec: the pool.
+        """
+        slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
+        startup = self.startup.after(startups) if startups else self.startup
+        memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
+        keep = math.exp(-elapsed_seconds / memory_seconds)
+        slack = self.slack + _SLACK_GAIN * (spec.eps * begun - late)
+        return Estimates(
+            self.service.after(held_seconds),
+            startup,
+            keep * self.arrival_rate + (1.0 - keep) * sample.arrivals / elapsed_seconds,
+            _within(_MIN_SLACK, slack, _MAX_SLACK),
+            self.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
+            self.outcomes.after(sample.finished) if held_seconds else self.outcomes,
+        )
+
+    def restart_seconds(self, spec: PoolSpec) -> float:
+        """What letting a worker go costs, in worker-seconds, if it is wanted again."""
+        return self.startup.mean_seconds + spec.churn
+
     def to_json(self) -> dict[str, object]:
         """As plain values, with their version; instants are left out, since they end with the boot."""
         return {
@@ -209,42 +247,6 @@ def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float)
                 within = held
             done_seconds += within
     return Activity(running, finished, begun, late, done_seconds)
-
-
-def learn(
-    known: Estimates,
-    sample: QueueSample,
-    seen: Activity,
-    *,
-    startups: Sequence[float],
-    needed: int,
-    elapsed_seconds: float,
-    spec: PoolSpec,
-) -> Estimates:
-    """Everything that a new sample teaches.
-
-    Args:
-        known: what was learned before.
-        sample: the new sample.
-        seen: what its leases come to.
-        startups: seconds of each start it told.
-        needed: the fleet that the work since the sample before needed, in workers.
-        elapsed_seconds: since the sample before, more than 0.
-        spec: the pool.
-    """
-    slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
-    startup = known.startup.after(startups) if startups else known.startup
-    memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
-    keep = math.exp(-elapsed_seconds / memory_seconds)
-    slack = known.slack + _SLACK_GAIN * (spec.eps * begun - late)
-    return Estimates(
-        known.service.after(held_seconds),
-        startup,
-        keep * known.arrival_rate + (1.0 - keep) * sample.arrivals / elapsed_seconds,
-        _within(_MIN_SLACK, slack, _MAX_SLACK),
-        known.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
-        known.outcomes.after(sample.finished) if held_seconds else known.outcomes,
-    )
 
 
 def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:

@@ -26,7 +26,7 @@ def course(finish_by: FinishBy, ready: int, *, crew: Crew, startup_seconds: floa
 
     The last task must have begun two service times before the instant, and a twentieth of the time
     is kept back: durations scatter. Being behind asks for more at every look; tasks wait until then, so nobody is let
-    go before (see `shrinking`).
+    go before (see `growing.shrink`).
     """
     tail = 2.0 * crew.service_seconds
     within = max(0.0, (1.0 - _KEPT_BACK) * finish_by.within_seconds - tail)

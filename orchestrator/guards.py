@@ -7,60 +7,16 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.contention import Contention
 from orchestrator.decision import Conditions, Decision, Limit
-from orchestrator.estimate import Outcomes
-from orchestrator.fleet import Fleet, Worker, billed_for, least_recently_used
-from orchestrator.metrics import QueueSample
-from orchestrator.overload import Ceiling, Overload
-from orchestrator.room import MOST_AT_A_TIME
-from orchestrator.value import value
+from orchestrator.fleet import billed_for, least_recently_used
+from orchestrator.overload import Ceiling
+from orchestrator.scene import Facts
 
 FAILING_SHARE: Final = 0.9
-STALE_TURNS: Final = 3.0
-SPAWNS_PER_CORE: Final = 2
-STARTED_WITHIN_SECONDS: Final = 1.0
-"""As many starts at a time as the cores carry within this."""
-_STARTED_WITHIN_SLO: Final = 0.2
-"""The same as a share of the slo: starts that compete are slow, and learned as such they call for a warm reserve."""
-_LEAST_START_SECONDS: Final = 0.01  # CPU time is told in hundredths of a second
 SOON_SECONDS: Final = 0.25
 """Between two turns of a pool whose growth waits for a moment, at least."""
 _LOOKS_PER_START: Final = 8
-
-
-@value
-class Facts:
-    """All that a guard may look at.
-
-    `alive` are the workers that count towards the pool's size; `paper` is the fleet that meets the slo on paper.
-    """
-
-    sample: QueueSample
-    fleet: Fleet
-    alive: tuple[Worker, ...]
-    spec: PoolSpec
-    conditions: Conditions
-    now: Monotonic
-    outcomes: Outcomes = Outcomes()
-    contention: Contention = Contention()
-    paper: int = 0
-    overload: Overload = Overload()
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the sample is too old to know anything by."""
-        return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
-
-    @property
-    def current(self) -> int:
-        return len(self.alive)
-
-    @property
-    def starting(self) -> int:
-        return len([w for w in self.alive if w.state == "starting"])
 
 
 Guard = Callable[[int, Facts], tuple[int, Limit] | None]
@@ -95,11 +51,11 @@ def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """No more workers than what they depend on stands; and no growth while nearly every task fails: it is down."""
     if facts.spec.on_failure == "ignore":
         return None
-    if facts.overload.ceiling is not None:
-        return _under(facts.overload.ceiling, target, facts)
+    if facts.state.overload.ceiling is not None:
+        return _under(facts.state.overload.ceiling, target, facts)
     if not 0 < facts.current < target:
         return None
-    share = facts.outcomes.failed_share
+    share = facts.state.estimates.outcomes.failed_share
     if share <= FAILING_SHARE:
         return None
     return facts.current, Limit("failing_work", f"{share:.0%} of first leases fail (on_failure: freeze)")
@@ -119,7 +75,7 @@ def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | N
 
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Where it is asked for: not beyond a size from which on more get no more done, as was tried or is being tried."""
-    trial = facts.contention.trial
+    trial = facts.state.contention.trial
     if trial is None or facts.spec.contention != "guard":
         return None
     most = _workers_for(trial.limit, facts.spec)
@@ -151,7 +107,7 @@ def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
-    most, why = max(spec.workers.min, facts.paper), "does on paper"
+    most, why = max(spec.workers.min, facts.state.paper.workers), "does on paper"
     if facts.conditions.budget == "overdrawn":
         most, why = spec.workers.min, "is the min"
     if target <= most:
@@ -173,25 +129,11 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
         return None
     if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
         return None  # it is not this host that they start on
-    at_a_time = starts_at_a_time(facts.spec, facts.conditions)
+    at_a_time = facts.conditions.starts_at_a_time(facts.spec)
     room = max(0, at_a_time - facts.starting)
     if target <= facts.current + room:
         return None
     return facts.current + room, Limit("spawn_parallelism", f"{at_a_time} starting at a time")
-
-
-def starts_at_a_time(spec: PoolSpec, conditions: Conditions) -> int:
-    """How many workers may be starting at a time: two per core, or as many more as the cores start in a second."""
-    if spec.spawn_parallelism is not None:
-        return spec.spawn_parallelism
-    cores = conditions.cores
-    least = SPAWNS_PER_CORE * cores
-    if conditions.start_seconds is None:
-        return least
-    within = min(STARTED_WITHIN_SECONDS, _STARTED_WITHIN_SLO * spec.slo)
-    return max(
-        least, math.floor(min(MOST_AT_A_TIME, cores * within / max(conditions.start_seconds, _LEAST_START_SECONDS)))
-    )
 
 
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -249,7 +191,7 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
     idle = least_recently_used(facts.alive)
     left = [billed_for(w, spec, now=facts.now) for w in idle]
     ends_soon = sum(1 for seconds in left if not seconds)
-    trial = facts.contention.trial if spec.contention == "guard" else None
+    trial = facts.state.contention.trial if spec.contention == "guard" else None
     most = spec.workers.max if trial is None else min(spec.workers.max, _workers_for(trial.limit, spec))
     least = min(facts.current - ends_soon, most)
     if target >= least:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import structlog
 
 from orchestrator import events
-from orchestrator.certificate import MAX_HELD_TOLD, certificate, told_fates, told_released
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
@@ -16,12 +15,17 @@ from orchestrator.fleet import Death
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
 from orchestrator.state import StateDir
-from orchestrator.suspects import Fate, Suspect, judged, ledger_of
+from orchestrator.suspects import Fate, Key, Suspect, judged, ledger_of
 
 log = structlog.get_logger()
 
 MAX_UNRELEASED: Final = 10_000
 MAX_READ: Final = 10_000
+
+MAX_HELD_TOLD: Final = 100
+"""Tasks that one certificate names; `held_total` tells how many there were."""
+
+Record: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class Morgue:
             lived_seconds=round(death.lived_seconds, 3),
             held=burial.held,
         )
-        self._record(certificate(death, ended), burial)
+        self._record(_certificate(death, ended), burial)
 
     def missing(self, worker: str, *, pool: str) -> None:
         """A worker of an earlier supervisor ended while none was there."""
@@ -210,10 +214,69 @@ class Morgue:
         self._record({"worker": burial.end.worker, "amends": True, "held_unknown": False}, burial)
 
 
-def _held(burial: _Burial) -> list[dict[str, object]]:
+def _held(burial: _Burial) -> list[Record]:
     special = [fate for fate in burial.fates or () if fate.verdict != "given back"]
     known = {fate.task.key: fate for fate in burial.fates or ()}
-    return told_fates(special) + told_released([*(burial.returned or ()), *burial.released], known)
+    return _told_fates(special) + _told_released([*(burial.returned or ()), *burial.released], known)
+
+
+def _certificate(death: Death, ended: Exit) -> Record:
+    """Why a worker ended, after how long, and its last words."""
+    told: Record = {
+        "worker": death.worker,
+        "pool": ended.pool,
+        "ref": ended.ref,
+        "cause": death.cause.value,
+        "detail": death.detail,
+        "code": ended.code,
+        "signal": ended.signal,
+        "lived_seconds": round(death.lived_seconds, 3),
+        "failed_start": death.failed_start,
+        "memory_peak_bytes": ended.memory_peak_bytes,
+        "memory_limit_bytes": ended.memory_limit_bytes,
+        "reason": ended.reason,
+        "last_lines": list(ended.last_lines),
+        "stack": list(ended.stack),
+    }
+    return told
+
+
+def _told_fates(fates: Iterable[Fate]) -> list[Record]:
+    """Tasks that were held back, or became dead with their worker."""
+    return [
+        {
+            "queue": fate.task.queue,
+            "task": fate.task.task,
+            "tag": fate.task.tag,
+            "held_seconds": round(fate.task.held_seconds, 3),
+            "lease_number": fate.task.lease_number,
+            "fate": fate.verdict,
+            "deaths": fate.record.deaths,
+            "alone": fate.record.alone,
+            "hold_seconds": fate.hold_seconds or None,
+            "why": fate.why or None,
+        }
+        for fate in fates
+    ]
+
+
+def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, Fate]) -> list[Record]:
+    """Tasks that were given back; `known` has the records of those that are."""
+    told: list[Record] = []
+    for task in released:
+        one: Record = {
+            "queue": task.queue,
+            "task": task.task,
+            "tag": task.tag,
+            "held_seconds": round(task.held_seconds, 3),
+            "lease_number": task.lease_number,
+            "fate": "dead" if task.died else "given back",
+        }
+        fate = known.get((task.queue, task.task))
+        if fate is not None:
+            one |= {"deaths": fate.record.deaths, "alone": fate.record.alone}
+        told.append(one)
+    return told
 
 
 def _suspect(fate: Fate, mark: str, *, now: Monotonic) -> Suspect:

@@ -58,7 +58,7 @@ class Plan:
 NOTHING_TO_DO: Final = Plan()
 
 
-def plan(
+def plan_actions(
     decision: Decision,
     *,
     fleet: Fleet,

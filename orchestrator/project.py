@@ -1,5 +1,6 @@
 """The whole settings file: the queue's half, the pools, and what must hold between them; every mistake at once."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,13 @@ from pydantic import BaseModel
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.errors import ConfigError
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
+from orchestrator.state import StateDir
 from queue_core.config import (
     Override,
     QueueFile,
     absolute_store,
     document_error,
+    environment_overrides,
     overlay,
     parse_queue_file,
     refuse_empty,
@@ -26,6 +29,11 @@ from queue_core.units import format_seconds
 from queue_core.yaml_text import Document, read_document, shown_path
 
 DEFAULT_FILE: Final = "towline.yaml"
+FLEET_VARIABLES: Final = {
+    ("supervisor", "state_dir"): "TOWLINE_STATE_DIR",
+    ("supervisor", "orphan_grace"): "TOWLINE_ORPHAN_GRACE",
+    ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
+}
 _FLEET_KEYS: Final = ("pools", "supervisor")
 _NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"})
 """Settings that are not for us to read."""
@@ -78,6 +86,11 @@ class Project:
         return frozenset(named)
 
 
+def state_of(project: Project) -> StateDir:
+    """Return the supervisor's folder."""
+    return StateDir(project.directory / project.supervisor.state_dir)
+
+
 def _named_variables(settings: object) -> Iterator[str]:
     """The variables that settings take a value from: those of every key `..._env`."""
     if isinstance(settings, Mapping):
@@ -89,6 +102,38 @@ def _named_variables(settings: object) -> Iterator[str]:
     elif isinstance(settings, list):
         for item in settings:
             yield from _named_variables(item)
+
+
+def read_settings(file: str | Path = DEFAULT_FILE, *, environment: Mapping[str, str] | None = None) -> Project:
+    """Read a settings file, with what `TOWLINE_...` variables change in it.
+
+    Args:
+        environment: has those variables; the process's own by default.
+
+    Raises `OSError`, `UnicodeDecodeError`, or `DocumentError` with every mistake.
+    """
+    path = Path(file)
+    overrides = overrides_of(os.environ if environment is None else environment)
+    return parse_at(path.read_text(encoding="utf-8-sig"), path, overrides=overrides)
+
+
+def overrides_of(environment: Mapping[str, str]) -> list[Override]:
+    """Return the settings that `TOWLINE_...` variables give."""
+    fleet = [Override(path, environment[name], name) for path, name in FLEET_VARIABLES.items() if environment.get(name)]
+    return [*environment_overrides(environment), *fleet]
+
+
+def parse_at(text: str, path: Path, *, overrides: Sequence[Override]) -> Project:
+    """Return the project that the text of the file at `path` describes. Raises `DocumentError`."""
+    folder = path.parent.absolute()
+    target = path.resolve().parent if path.is_symlink() else folder
+    return parse(
+        text,
+        name=str(path),
+        directory=folder,
+        target=target if target != folder.resolve() else None,
+        overrides=overrides,
+    )
 
 
 def parse(

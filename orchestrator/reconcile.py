@@ -8,7 +8,7 @@ import structlog
 from orchestrator import events
 from orchestrator.acts import Acts
 from orchestrator.changes import PoolChange, changes_between
-from orchestrator.circumstances import Circumstances
+from orchestrator.circumstances import ConditionsTracker
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errands import Errands
@@ -48,7 +48,7 @@ class Reconciler:
         launch: Launch,
         identify: Callable[[str], str],
         may_act: Callable[[], bool] = lambda: True,
-        circumstances: Circumstances | None = None,
+        conditions: ConditionsTracker | None = None,
     ) -> None:
         """`identify` makes a fresh identity from a pool's name; `may_act`: whether to change the fleet right now."""
         self._source = source
@@ -61,7 +61,7 @@ class Reconciler:
         )
         self._morgue = Morgue(source, files, clock=clock)
         self._errands = Errands(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
-        self._circumstances = circumstances or Circumstances(files, clock=clock)
+        self._conditions = conditions or ConditionsTracker(files, clock=clock)
         self.pools: dict[str, ManagedPool] = {}
         self._turn = PoolTurn(
             source=source,
@@ -69,7 +69,7 @@ class Reconciler:
             files=files,
             acts=self._acts,
             errands=self._errands,
-            circumstances=self._circumstances,
+            conditions=self._conditions,
             may_act=may_act,
             pools=self.pools,
         )
@@ -113,7 +113,7 @@ class Reconciler:
                 pool.spec = None
                 self._finish_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
-        self._circumstances.forget(specs)
+        self._conditions.forget(specs)
         return changes
 
     def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, Memory] = NOTHING_KEPT) -> None:
@@ -225,10 +225,10 @@ class Reconciler:
         """
         self._morgue.bury(())
         self._suspect()
-        for name, orders in self._circumstances.heed_orders().items():
+        for name, orders in self._conditions.overrides.changed().items():
             log.info(events.POOL_ORDERED, pool=name, orders=orders.to_json())
             self.arrived(name)
-        for trouble in self._circumstances.troubles():
+        for trouble in self._conditions.troubles():
             log.warning(events.STATE_DISCARDED, error=trouble)
         now = self._clock.monotonic()
         due = sorted([pool for pool in self.pools.values() if now >= pool.due_at], key=_place_of)
@@ -238,7 +238,7 @@ class Reconciler:
         for pool in acted:
             if pool.trouble.ends():
                 log.info(events.TURN_RECOVERED, pool=pool.name)
-        self._circumstances.keep()
+        self._conditions.keep()
         return len(acted) == len(due)
 
     def _tried(self, pool: ManagedPool, step: Callable[[ManagedPool], None]) -> bool:
@@ -268,7 +268,7 @@ class Reconciler:
 
     def _measure(self, pool: ManagedPool, now: Monotonic) -> None:
         """Measure all workers now and then; more often while nobody knows what those of `pool` take."""
-        is_news = pool.spec is not None and self._circumstances.is_to_measure(pool.spec, pool.fleet)
+        is_news = pool.spec is not None and self._conditions.share.is_to_measure(pool.spec, pool.fleet)
         if now < self._measured_at + (UNTRIED_USAGE_SECONDS if is_news else USAGE_SECONDS):
             return
         if not any(each.fleet.workers for each in self.pools.values()):
@@ -278,7 +278,7 @@ class Reconciler:
         memory = {worker: used.memory_bytes for worker, used in usage.items()}
         for each in self.pools.values():
             each.fleet = measured(each.fleet, memory)
-        self._circumstances.measured([each.fleet for each in self.pools.values()], usage, now=now)
+        self._conditions.share.measured([each.fleet for each in self.pools.values()], usage, now=now)
 
     def _end_overdue(self, pool: ManagedPool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:
@@ -304,8 +304,8 @@ class Reconciler:
                     self._acts.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
 
     def drained_at(self) -> float | None:
-        """Since when no worker is to be on this host (see `Circumstances.drained_at`)."""
-        return self._circumstances.drained_at()
+        """Since when no worker is to be on this host (see `Overrides.drained_at`)."""
+        return self._conditions.overrides.drained_at()
 
     def drain_host(self) -> None:
         """Ask every worker to finish, and forget what was decided: here nobody is wanted."""
@@ -315,7 +315,7 @@ class Reconciler:
 
     def keep_usage(self) -> None:
         """Keep now what was used of budgets, and what workers take."""
-        self._circumstances.keep(at_once=True)
+        self._conditions.keep(at_once=True)
 
     def end_overdue(self) -> None:
         """End the workers that were asked to finish and did not within their grace."""

@@ -1,6 +1,6 @@
 """All that a decision was made from, as plain values; and the decision made again from them. Pure.
 
-A sample teaches once: recorded is the state that it has taught already, and so its finished leases are not needed.
+Recorded is what is known after the sample was learned from, and so its finished leases are not needed.
 """
 
 import dataclasses
@@ -15,8 +15,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import Fleet
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample
-from orchestrator.policy import PolicyState, decide
+from orchestrator.policy import decide
+from orchestrator.scene import context_of
 
 Value = TypeVar("Value")
 Reader = Callable[[object], object]
@@ -26,7 +28,7 @@ _ENDLESS: Final = {"inf": math.inf, "-inf": -math.inf}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """What `decide` was given: `state` as it left it."""
+    """What a decision was made from; `state` remembers it already."""
 
     sample: QueueSample
     fleet: Fleet
@@ -38,7 +40,7 @@ class Recorded:
 def recorded(
     sample: QueueSample, fleet: Fleet, *, spec: PoolSpec, state: PolicyState, now: Monotonic, conditions: Conditions
 ) -> dict[str, object]:
-    """Plain values from which `replayed` makes the same decision. `state` is what `decide` returned."""
+    """Plain values from which `replayed` makes the same decision. `state` remembers that decision."""
     taught = replace(state, contention=replace(state.contention, seen={}))
     inputs = Recorded(replace(sample, finished=()), fleet, taught, now, conditions)
     plain = {field.name: _plain(getattr(inputs, field.name)) for field in dataclasses.fields(Recorded)}
@@ -57,15 +59,16 @@ def replayed(record: object) -> Decision:
     # The bounds of the moment may be ones that no file could give.
     spec = PoolSpec.model_validate({name: value for name, value in settings.items() if name != "workers"})
     inputs = _value(Recorded, rest)
-    decision, _ = decide(
-        inputs.sample,
-        fleet=inputs.fleet,
-        spec=spec.bounded(low, high),
-        state=inputs.state,
-        now=inputs.now,
-        conditions=inputs.conditions,
+    return decide(
+        context_of(
+            inputs.sample,
+            fleet=inputs.fleet,
+            spec=spec.bounded(low, high),
+            state=inputs.state,
+            now=inputs.now,
+            conditions=inputs.conditions,
+        )
     )
-    return decision
 
 
 def _plain(value: object) -> object:

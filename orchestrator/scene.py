@@ -1,68 +1,56 @@
-"""What one decision looks at, and what a rule answers: the policy's state, the pool counted once, a wish. Pure."""
+"""What one decision looks at, and what a rule answers: facts, the pool counted once, a proposal. Pure."""
 
 from dataclasses import replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.contention import Contention
-from orchestrator.deadline import Crew, Pace
-from orchestrator.decision import Rule
-from orchestrator.estimate import Estimates
-from orchestrator.finishing import Course
-from orchestrator.fleet import Worker
-from orchestrator.guards import Facts
-from orchestrator.levels import Backlogs
-from orchestrator.metrics import Waiting
-from orchestrator.overload import Overload
-from orchestrator.paper import PaperNeed
-from orchestrator.recurrence import Recurrence
-from orchestrator.reserve import NOBODY_WARM, Reserve, Warm
+from orchestrator.deadline import Crew, Pace, crew_of, pace_of
+from orchestrator.decision import NOTHING_SPECIAL, Conditions, Rule
+from orchestrator.finishing import Course, course
+from orchestrator.fleet import Fleet, Worker, least_recently_used
+from orchestrator.learning import PolicyState
+from orchestrator.metrics import QueueSample, Waiting
+from orchestrator.reserve import NOBODY_WARM, Warm
 from orchestrator.value import value
 
-_LONG_AGO: Final = Monotonic(float("-inf"))
+STALE_TURNS: Final = 3.0
 
 
 @value
-class PolicyState:
-    """What the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
+class Facts:
+    """What is seen and known of a pool: all that a guard may look at.
 
-    `grown_at[n - 1]` is when a decision last asked for the n-th worker.
+    `alive` are the workers that count towards the pool's size; `state` is what is known after the sample.
     """
 
-    estimates: Estimates = Estimates()
-    reserve: Reserve = Reserve()
-    paper: PaperNeed = PaperNeed()
-    contention: Contention = Contention()
-    backlogs: Backlogs = Backlogs()
-    sampled_at: Monotonic | None = None
-    grown_at: tuple[Monotonic, ...] = ()
-    overload: Overload = Overload()
-    recurrence: Recurrence = Recurrence()
+    sample: QueueSample
+    fleet: Fleet
+    alive: tuple[Worker, ...]
+    spec: PoolSpec
+    conditions: Conditions
+    now: Monotonic
+    state: PolicyState = PolicyState()
 
-    def grown(self, *, current: int, target: int, now: Monotonic) -> "PolicyState":
-        """After a decision that asked for so many workers, of which some were there."""
-        if target <= current:
-            return self
-        below = (*self.grown_at[:current], *(_LONG_AGO,) * (current - len(self.grown_at)))
-        return replace(self, grown_at=(*below, *(now,) * (target - current), *self.grown_at[target:]))
+    @property
+    def is_stale(self) -> bool:
+        """Whether the sample is too old to know anything by."""
+        return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
 
-    def to_json(self) -> dict[str, object]:
-        """What is worth keeping across a restart, as plain values: the estimates."""
-        return self.estimates.to_json()
+    @property
+    def current(self) -> int:
+        return len(self.alive)
 
-    @staticmethod
-    def from_json(data: object) -> "PolicyState":
-        """The state that `to_json` kept. Raises `ValueError` when `data` is anything else."""
-        return PolicyState(estimates=Estimates.from_json(data))
+    @property
+    def starting(self) -> int:
+        return len([w for w in self.alive if w.state == "starting"])
 
 
 @value
-class Scene:
+class DecisionContext:
     """Everything one decision looks at, counted once. `upcoming`: tasks that are known, or expected, to come."""
 
     facts: Facts
-    state: PolicyState
     crew: Crew
     pace: Pace
     idle: tuple[Worker, ...]
@@ -88,7 +76,7 @@ class Scene:
 
 
 @value
-class Wish:
+class Proposal:
     """What a rule asks for."""
 
     target: int
@@ -96,6 +84,72 @@ class Wish:
     why: str
 
 
-def restart_seconds(estimates: Estimates, spec: PoolSpec) -> float:
-    """What letting a worker go costs, in worker-seconds, if it is wanted again."""
-    return estimates.startup.mean_seconds + spec.churn
+def context_of(
+    sample: QueueSample,
+    *,
+    fleet: Fleet,
+    spec: PoolSpec,
+    state: PolicyState,
+    now: Monotonic,
+    conditions: Conditions = NOTHING_SPECIAL,
+) -> DecisionContext:
+    """Count the fleet, and gather what a decision at `now` is made from.
+
+    Args:
+        sample: the newest look at the pool's work; by now its waits have grown.
+        fleet: the pool's workers, which have observed that sample.
+        spec: the pool's settings, with the bounds of the moment.
+        state: what is known after that sample (see `learning.learn`).
+        now: no earlier than the sample.
+        conditions: what else bears on it: pauses, the host.
+    """
+    alive, estimates = fleet.alive, state.estimates
+    pace = pace_of(estimates, spec)
+    crew = crew_of(alive, [lease.held_seconds for lease in sample.running], estimates=estimates, spec=spec, now=now)
+    if conditions.helpers:
+        crew = replace(crew, helpers=conditions.helpers)
+    idle = least_recently_used(alive)
+    facts = Facts(
+        sample,
+        fleet,
+        alive,
+        spec,
+        conditions,
+        now,
+        state,
+    )
+    warm = state.reserve.warm(
+        paper=state.paper.workers,
+        tasks=sample.ready + sample.in_flight,
+        in_flight=sample.in_flight,
+        rate=estimates.arrival_rate,
+        crew=crew,
+        pace=pace,
+    )
+    upcoming = sample.upcoming
+    if not pace.is_start_in_time:
+        upcoming = upcoming or state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
+    return DecisionContext(
+        facts,
+        crew,
+        pace,
+        tuple(idle),
+        len(alive) - len(idle) - len(crew.ready_in_seconds),
+        _course(facts, crew=crew, pace=pace),
+        warm,
+        upcoming,
+    )
+
+
+def _course(facts: Facts, *, crew: Crew, pace: Pace) -> Course | None:
+    finish_by = facts.conditions.finish_by
+    if finish_by is None or not facts.sample.ready:
+        return None
+    return course(
+        finish_by,
+        facts.sample.ready,
+        crew=crew,
+        startup_seconds=pace.startup_seconds,
+        current=facts.current,
+        most=facts.spec.workers.max,
+    )

@@ -13,10 +13,10 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Helper
+from orchestrator.deadline import Crew, Helper, crew_of
 from orchestrator.fleet import Fleet
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample
-from orchestrator.policy import PolicyState, crew_of
 
 MAX_SHARERS: Final = 16
 """Pools that one pool counts at most: each costs it a look in each turn."""
@@ -62,7 +62,7 @@ class Sharer:
 
 def helper(pool: Sharer, other: Sharer, *, now: Monotonic) -> Helper:
     """What the workers of the other pool mean for this one."""
-    crew = crew_of(other.sample, fleet=other.fleet, spec=other.spec, state=other.state, now=now)
+    crew = _crew(other, now=now)
     held = sum(1 for lease in pool.sample.running if lease.worker in other.fleet.workers)
     is_first = order_of(other.spec) < order_of(pool.spec)
     tasks, others_tasks = _tasks(pool.sample), _tasks(other.sample)
@@ -70,6 +70,15 @@ def helper(pool: Sharer, other: Sharer, *, now: Monotonic) -> Helper:
         return Helper(other.spec.name, crew, held, 1.0, others_tasks, is_first)
     share = 1.0 if others_tasks <= tasks or _takes_all_of(pool.spec, other.spec) else tasks / others_tasks
     return Helper(other.spec.name, crew, held, share, math.inf, is_first)
+
+
+def _crew(pool: Sharer, *, now: Monotonic) -> Crew:
+    """What its workers can lease, as far as is known; those that are starting while starts fail are not counted."""
+    alive = pool.fleet.alive
+    if pool.fleet.failed_starts(pool.spec):
+        alive = tuple([worker for worker in alive if worker.state != "starting"])
+    running = [lease.held_seconds for lease in pool.sample.running]
+    return crew_of(alive, running, estimates=pool.state.estimates, spec=pool.spec, now=now)
 
 
 def _tasks(sample: QueueSample) -> int:

@@ -8,7 +8,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import Present, QueueSample
-from orchestrator.suspects import Fate, HeldTask, Suspect
+from orchestrator.suspects import Fate, Suspect, SuspectedTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class WorkSource(Protocol):
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         """Give back every lease a dead worker holds, at once; returns what it was working on."""
 
-    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
         """Make leasable at once what a worker held that others stopped, without counting its leases.
 
         Returns the tasks that were still its own.
         """
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         """What a dead worker holds of its pool's queue; of thousands that are held there, as far as it is known."""
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:

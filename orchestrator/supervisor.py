@@ -18,17 +18,15 @@ from orchestrator import events
 from orchestrator.arrivals import ArrivalWatch
 from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.config import PoolSpec, SupervisorSettings
-from orchestrator.fleet_view import Phase
+from orchestrator.fleet_view import Phase, Pulse
 from orchestrator.launch import Launch
 from orchestrator.lead import Lead, holder_of
-from orchestrator.pulse import Pulse
 from orchestrator.reconcile import Reconciler
-from orchestrator.reload import Loaded, Pools, Reloads
-from orchestrator.reload_desk import ReloadDesk
+from orchestrator.reload import Loaded, Pools, ReloadDesk, Reloads
 from orchestrator.runtime import Runtime
 from orchestrator.sd_notify import Notices, status_of
-from orchestrator.showcase import Showcase
 from orchestrator.signals import handling_signals
+from orchestrator.snapshot import Showcase
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
 from orchestrator.trouble import Trouble

@@ -42,7 +42,7 @@ Key = tuple[str, str]
 
 
 @value
-class HeldTask:
+class SuspectedTask:
     """A task that a dead worker holds. `max_leases` is its bound, its own or its queue's; None: there is none."""
 
     queue: str
@@ -113,7 +113,7 @@ class Fate:
     `hold_seconds`: for so long it is held back. `charge`: whether the lease counts. `why`: the reason it is dead for.
     """
 
-    task: HeldTask
+    task: SuspectedTask
     verdict: Verdict
     record: Record
     charge: Literal["counted", "uncounted"] = "counted"
@@ -130,7 +130,7 @@ class Suspect:
     No worker is started for it before `not_before`; from `lapses_at` on anybody may lease it.
     """
 
-    task: HeldTask
+    task: SuspectedTask
     mark: str
     not_before: Monotonic
     lapses_at: Monotonic
@@ -139,7 +139,7 @@ class Suspect:
 
 def judged(
     ledger: Ledger,
-    held: Sequence[HeldTask],
+    held: Sequence[SuspectedTask],
     *,
     worker: str,
     how: str,
@@ -173,7 +173,7 @@ def judged(
     return after, tuple(fates)
 
 
-def _fate(task: HeldTask, record: Record, *, is_alone: bool, isolates: Literal["yes", "no"]) -> Fate:
+def _fate(task: SuspectedTask, record: Record, *, is_alone: bool, isolates: Literal["yes", "no"]) -> Fate:
     left = task.leases_left
     is_over = left == 0 if left is not None else record.alone >= MAX_DEATHS_ALONE
     if is_alone and is_over:

@@ -1,6 +1,6 @@
-"""One turn of a pool: sample, decide, plan, act.
+"""One turn of a pool: sample, learn, decide, plan, act.
 
-Decisions and plans are pure functions of other modules; here they meet a source and a runtime.
+What is learned, decisions and plans are pure functions of other modules; here they meet a source and a runtime.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,24 +10,26 @@ import structlog
 
 from orchestrator import events
 from orchestrator.acts import Acts
-from orchestrator.circumstances import Circumstances
+from orchestrator.circumstances import ConditionsTracker
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.deadline import Helper
 from orchestrator.decision import Decision
 from orchestrator.errands import Errands
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.exits import Cause
+from orchestrator.learning import learn
 from orchestrator.managed import ManagedPool
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import decide
 from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
-from orchestrator.rollcall import wanted_again
-from orchestrator.seeing import look_ahead, look_at
+from orchestrator.rollcall import RollCall, roll_call, wanted_again
+from orchestrator.scene import context_of
 from orchestrator.sharing import Sharer, helper, sharers
-from orchestrator.source import WorkSource
+from orchestrator.source import Asked, WorkSource
 from orchestrator.state import StateDir
 from orchestrator.suspects import reserved
 
@@ -45,7 +47,7 @@ class PoolTurn:
         files: StateDir,
         acts: Acts,
         errands: Errands,
-        circumstances: Circumstances,
+        conditions: ConditionsTracker,
         may_act: Callable[[], bool],
         pools: Mapping[str, ManagedPool],
     ) -> None:
@@ -55,7 +57,7 @@ class PoolTurn:
         self._files = files
         self._acts = acts
         self._errands = errands
-        self._circumstances = circumstances
+        self._conditions = conditions
         self._may_act = may_act
         self._pools = pools
         self._ahead: dict[str, QueueSample | SourceUnavailableError] = {}
@@ -67,8 +69,13 @@ class PoolTurn:
         specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
         if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
             self._specs, self._sharers = specs, sharers(specs.values())
-        known = [(pool, pool.spec) for pool in pools if pool.spec is not None]
-        self._ahead = dict(look_ahead(self._source, known, now=self._clock.monotonic())) if len(known) > 1 else {}
+        # Of an external pool the queue is to tell who is present too: a sample alone does not say all.
+        asked = [
+            Asked(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
+            for pool in pools
+            if pool.spec is not None and pool.spec.runtime_kind != "external"
+        ]
+        self._ahead = dict(self._source.samples(asked, now=self._clock.monotonic())) if len(asked) > 1 else {}
 
     def look(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """See what there is to do, and what the pool wishes."""
@@ -79,8 +86,8 @@ class PoolTurn:
 
     def _isolate(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Start workers for suspects, before the pool is given another size."""
-        if self._may_act() and not spec.dry_run and self._circumstances.drained_at() is None:
-            bounded, conditions = self._circumstances.of(spec, pool.fleet)
+        if self._may_act() and not spec.dry_run and self._conditions.overrides.drained_at() is None:
+            bounded, conditions = self._conditions.of(spec, pool.fleet)
             if conditions.paused == "no":
                 self._errands.run(pool, bounded)
 
@@ -88,16 +95,18 @@ class PoolTurn:
         if pool.spec is None or pool.sample is None or not self._may_act():
             return
         now = self._clock.monotonic()
-        spec, conditions = self._circumstances.of(pool.spec, pool.fleet)
+        spec, conditions = self._conditions.of(pool.spec, pool.fleet)
         if pool.outage is not None and now < pool.outage.retry_at:
             conditions = replace(conditions, runtime_trouble=pool.outage.why)
         if pool.name in self._sharers:
             conditions = replace(conditions, helpers=self._helpers(spec, pool, pool.sample, now))
-        pool.decision, pool.state = decide(
-            pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions
+        learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
+        pool.decision = decide(
+            context_of(pool.sample, fleet=pool.fleet, spec=spec, state=learned, now=now, conditions=conditions)
         )
+        pool.state = learned.after(pool.decision)
         pool.effective, pool.conditions = spec, conditions
-        self._circumstances.decided(spec, pool.fleet, pool.decision)
+        self._conditions.share.decided(spec, pool.fleet, pool.decision)
 
     def _helpers(self, spec: PoolSpec, pool: ManagedPool, sample: QueueSample, now: Monotonic) -> tuple[Helper, ...]:
         """The other pools whose workers take tasks of this one, as they are now: with those they have just started."""
@@ -119,7 +128,7 @@ class PoolTurn:
             return
         if spec.runtime_kind == "external" and not spec.dry_run:
             pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
-        todo = plan(
+        todo = plan_actions(
             decision,
             fleet=pool.fleet,
             spec=spec,
@@ -136,13 +145,12 @@ class PoolTurn:
             self._files.replays.append({**head, "inputs": inputs})
         if not (spec.dry_run or todo.is_empty):
             self._acts.carry_out(todo, pool, spec, now=decision.at)
-            self._circumstances.decided(spec, pool.fleet, decision)
+            self._conditions.share.decided(spec, pool.fleet, decision)
 
     def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
         """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
         try:
-            ahead = self._ahead.pop(pool.name, None)
-            sample = look_at(self._source, pool, spec, now=self._clock.monotonic(), ahead=ahead)
+            sample = self._sampled(pool, spec)
         except SourceUnavailableError as error:
             if not pool.is_stale:
                 log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
@@ -164,6 +172,27 @@ class PoolTurn:
                 )
             self._acts.tell_of_unresponsive(pool, before)
 
+    def _sampled(self, pool: ManagedPool, spec: PoolSpec) -> QueueSample:
+        """Return the pool's work, as looked at ahead or now; where only the queue tells of workers, see who is there.
+
+        Raises `SourceUnavailableError`, with nothing changed.
+        """
+        ahead = self._ahead.pop(pool.name, None)
+        if isinstance(ahead, SourceUnavailableError):
+            raise ahead
+        if ahead is not None:
+            return ahead
+        now, ahead_seconds = self._clock.monotonic(), pool.ahead_seconds(spec)
+        if spec.runtime_kind != "external":
+            return self._source.sample(spec, workers=pool.fleet.workers.keys(), ahead_seconds=ahead_seconds, now=now)
+        present = self._source.present(spec)
+        names = {*pool.fleet.workers, *(one.worker for one in present)}
+        sample = self._source.sample(spec, workers=names, ahead_seconds=ahead_seconds, now=now)
+        called = roll_call(pool.fleet, present, sample, spec=spec, now=now)
+        _count_and_log(pool, called)
+        pool.fleet = called.fleet
+        return sample
+
     def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
         """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
 
@@ -177,3 +206,16 @@ class PoolTurn:
         log.info(events.POOL_DECIDED, **record)
         self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
         return True
+
+
+def _count_and_log(pool: ManagedPool, called: RollCall) -> None:
+    for worker in called.came:
+        log.info(events.WORKER_CAME, pool=pool.name, worker=worker)
+    pool.tally.starts += called.answers
+    for gone in called.gone:
+        cause = Cause.DRAINED if gone.released else Cause.UNKNOWN
+        pool.tally.died(cause, failed_start=False)
+        lived_seconds = round(gone.lived_seconds, 3)
+        log.info(
+            events.WORKER_LEFT, pool=pool.name, worker=gone.worker, released=gone.released, lived_seconds=lived_seconds
+        )

@@ -14,8 +14,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.deadline import Crew, Need
 from orchestrator.decision import Conditions
 from orchestrator.estimate import Estimates
-from orchestrator.guards import starts_at_a_time
-from orchestrator.scene import Scene, Wish
+from orchestrator.scene import DecisionContext, Proposal
 
 UNKNOWN_START_SECONDS: Final = 15.0
 """What a start is taken for until one was seen: too early costs idle seconds, once in a pool's life."""
@@ -38,7 +37,7 @@ def lead_seconds(estimates: Estimates, spec: PoolSpec, conditions: Conditions) -
 
 def _lead_seconds(workers: int, startup_seconds: float, *, spec: PoolSpec, conditions: Conditions) -> float:
     """How long before they are wanted so many workers begin to be started: they start a few at a time."""
-    rounds = 1 if _starts_elsewhere(spec) else math.ceil(workers / starts_at_a_time(spec, conditions))
+    rounds = 1 if _starts_elsewhere(spec) else math.ceil(workers / conditions.starts_at_a_time(spec))
     return startup_seconds + min(max(0, rounds - 1) * startup_seconds, MOST_ROUNDS_SECONDS) + spec.turn_seconds
 
 
@@ -46,39 +45,39 @@ def _starts_elsewhere(spec: PoolSpec) -> bool:
     return spec.spawn_parallelism is None and spec.runtime_kind == "external"
 
 
-def prepare(scene: Scene) -> Wish | None:
+def prepare(context: DecisionContext) -> Proposal | None:
     """Ask for workers for tasks to come; None where none is needed yet."""
-    need = _need(scene, scene.crew)
+    need = _need(context, context.crew)
     if not need.workers:
         return None
-    sample = scene.facts.sample
+    sample = context.facts.sample
     why = (
         f"{need.position} become leasable within {max(0.0, -need.age_seconds):.1f} s, and a start takes"
-        f" {start_seconds(scene.state.estimates):.1f} s, too long for the slo; "
+        f" {start_seconds(context.facts.state.estimates):.1f} s, too long for the slo; "
         f"of these and {sample.ready} ready {need.can_start:.0f} can begin in time; {need.workers} more needed"
     )
-    return Wish(scene.facts.current + need.workers, "deadline", why)
+    return Proposal(context.facts.current + need.workers, "deadline", why)
 
 
-def fewest(scene: Scene) -> int:
+def fewest(context: DecisionContext) -> int:
     """The smallest size down to which idle workers may be let go without being wanted again for tasks to come."""
-    current, spare = scene.facts.current, 0
-    if not scene.upcoming:
+    current, spare = context.facts.current, 0
+    if not context.upcoming:
         return 0
-    too_many = len(scene.idle) + 1
+    too_many = len(context.idle) + 1
     while too_many - spare > 1:
         middle = (spare + too_many) // 2
-        left = max(0, scene.crew.idle_slots - middle * scene.crew.slots_per_worker)
-        if _need(scene, replace(scene.crew, idle_slots=left)).workers:
+        left = max(0, context.crew.idle_slots - middle * context.crew.slots_per_worker)
+        if _need(context, replace(context.crew, idle_slots=left)).workers:
             too_many = middle
         else:
             spare = middle
     return current - spare
 
 
-def _need(scene: Scene, crew: Crew) -> Need:
+def _need(context: DecisionContext, crew: Crew) -> Need:
     """The most workers that any of the tasks to come asks for now."""
-    facts, pace, estimates = scene.facts, scene.pace, scene.state.estimates
+    facts, pace, estimates = context.facts, context.pace, context.facts.state.estimates
     sample, spec, need = facts.sample, facts.spec, _NOTHING
     startup_seconds, usable_seconds = start_seconds(estimates), pace.usable_slo_seconds
     if sample.paused or startup_seconds + pace.turn_seconds <= usable_seconds:
@@ -87,7 +86,7 @@ def _need(scene: Scene, crew: Crew) -> Need:
     horizon_seconds = lead_seconds(estimates, spec, facts.conditions)
     grown = facts.now - sample.at
     position, can_start = sample.ready, 0.0
-    for task in scene.upcoming:
+    for task in context.upcoming:
         due_in = max(0.0, -task.age_seconds - grown)
         if due_in > horizon_seconds:
             break

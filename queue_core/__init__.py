@@ -1,1 +1,171 @@
-"""A pull queue: producers add tasks; workers lease them, then delete them."""
+"""A pull queue: producers add tasks; workers lease them, then delete them.
+
+What is exported here is public, and so is `queue_core.testing`; all else is private. A name is imported when it is
+first asked for: a program pays for what it uses only.
+"""
+
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it would be an import
+
+if TYPE_CHECKING:
+    from queue_core.api import Look, Observation, Queue, Queues
+    from queue_core.appengine import connect_appengine
+    from queue_core.client import HttpQueue, HttpQueues
+    from queue_core.clock import Instant
+    from queue_core.connect import open_queue, open_queues
+    from queue_core.errors import (
+        AppError,
+        AppImportError,
+        BadFileError,
+        CutShortError,
+        InvalidCountError,
+        InvalidEtaError,
+        InvalidLeaseTimeError,
+        InvalidQueueNameError,
+        InvalidRequestError,
+        InvalidSettingError,
+        InvalidTagError,
+        InvalidTaskNameError,
+        InvalidTokenError,
+        LeaseLostError,
+        ListenError,
+        MoveRefusedError,
+        OutcomeUnknownError,
+        PermissionDeniedError,
+        QueueError,
+        QueueModeError,
+        QueueMovedError,
+        StorageLimitError,
+        StoreCorruptError,
+        StoreError,
+        StoreFullError,
+        StoreReadOnlyError,
+        StoreUnavailableError,
+        StoreUnsafeError,
+        StoreVersionError,
+        TaskTooLargeError,
+        TooManyTagsError,
+        TooManyTasksError,
+        UnauthenticatedError,
+        UnknownQueueError,
+        WorkerRetiredError,
+    )
+    from queue_core.http_api.caller import Retries
+    from queue_core.pull_queue import LocalQueue, LocalQueues
+    from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+    from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+    from queue_core.verb_values import Added, Deletion, Page, Renewed, Storage
+    from queue_core.worker.app import App
+    from queue_core.worker.held import Dead, Retry, Task
+else:
+    _HOMES = {
+        "queue_core.api": "Look Observation Queue Queues",
+        "queue_core.appengine": "connect_appengine",
+        "queue_core.client": "HttpQueue HttpQueues",
+        "queue_core.clock": "Instant",
+        "queue_core.connect": "open_queue open_queues",
+        "queue_core.errors": (
+            "AppError AppImportError BadFileError CutShortError InvalidCountError InvalidEtaError "
+            "InvalidLeaseTimeError InvalidQueueNameError InvalidRequestError InvalidSettingError InvalidTagError "
+            "InvalidTaskNameError InvalidTokenError LeaseLostError ListenError MoveRefusedError OutcomeUnknownError "
+            "PermissionDeniedError QueueError QueueModeError QueueMovedError StorageLimitError StoreCorruptError "
+            "StoreError StoreFullError StoreReadOnlyError StoreUnavailableError StoreUnsafeError StoreVersionError "
+            "TaskTooLargeError TooManyTagsError TooManyTasksError UnauthenticatedError UnknownQueueError "
+            "WorkerRetiredError"
+        ),
+        "queue_core.http_api.caller": "Retries",
+        "queue_core.pull_queue": "LocalQueue LocalQueues",
+        "queue_core.stats": "FinishedLease HeardWorker LiveLease QueueStats Samples TagStats WaitingTask",
+        "queue_core.task": "ANY Lease NewTask QueueSpec StoredTask TagFilter TaskState UNTAGGED",
+        "queue_core.verb_values": "Added Deletion Page Renewed Storage",
+        "queue_core.worker.app": "App",
+        "queue_core.worker.held": "Dead Retry Task",
+    }
+    """The public names, by the module that has them."""
+
+    def __getattr__(name):
+        for module, names in _HOMES.items():
+            if name in names.split():
+                from importlib import import_module
+
+                found = globals()[name] = getattr(import_module(module), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
+
+__all__ = [
+    "ANY",
+    "UNTAGGED",
+    "Added",
+    "App",
+    "AppError",
+    "AppImportError",
+    "BadFileError",
+    "CutShortError",
+    "Dead",
+    "Deletion",
+    "FinishedLease",
+    "HeardWorker",
+    "HttpQueue",
+    "HttpQueues",
+    "Instant",
+    "InvalidCountError",
+    "InvalidEtaError",
+    "InvalidLeaseTimeError",
+    "InvalidQueueNameError",
+    "InvalidRequestError",
+    "InvalidSettingError",
+    "InvalidTagError",
+    "InvalidTaskNameError",
+    "InvalidTokenError",
+    "Lease",
+    "LeaseLostError",
+    "ListenError",
+    "LiveLease",
+    "LocalQueue",
+    "LocalQueues",
+    "Look",
+    "MoveRefusedError",
+    "NewTask",
+    "Observation",
+    "OutcomeUnknownError",
+    "Page",
+    "PermissionDeniedError",
+    "Queue",
+    "QueueError",
+    "QueueModeError",
+    "QueueMovedError",
+    "QueueSpec",
+    "QueueStats",
+    "Queues",
+    "Renewed",
+    "Retries",
+    "Retry",
+    "Samples",
+    "Storage",
+    "StorageLimitError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFullError",
+    "StoreReadOnlyError",
+    "StoreUnavailableError",
+    "StoreUnsafeError",
+    "StoreVersionError",
+    "StoredTask",
+    "TagFilter",
+    "TagStats",
+    "Task",
+    "TaskState",
+    "TaskTooLargeError",
+    "TooManyTagsError",
+    "TooManyTasksError",
+    "UnauthenticatedError",
+    "UnknownQueueError",
+    "WaitingTask",
+    "WorkerRetiredError",
+    "connect_appengine",
+    "open_queue",
+    "open_queues",
+]

@@ -43,7 +43,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one observation is to be of: see `QueuesApi.observe`."""
+    """What one observation is to be of: see `Queues.observe`."""
 
     queue: str
     tags: TagFilter = ANY
@@ -52,7 +52,7 @@ class Look:
     ahead_seconds: float = 0.0
 
 
-class QueueApi(Protocol):
+class Queue(Protocol):
     """One queue. Verbs take one or many; a lease may be given as a `Lease` or as its token.
 
     Every verb may raise `StoreUnavailableError`, and `UnknownQueueError` when the queue is gone.
@@ -165,10 +165,10 @@ class QueueApi(Protocol):
         """Let go of connections; nothing is lost."""
 
 
-class QueuesApi(Protocol):
+class Queues(Protocol):
     """All queues of one store: what administrators and supervisors ask."""
 
-    def queue(self, name: str) -> QueueApi:
+    def queue(self, name: str) -> Queue:
         """One queue's verbs; whether it exists is told by the first verb."""
 
     def put_queue(self, spec: QueueSpec) -> bool:

@@ -1,7 +1,7 @@
 """App Engine's `google.appengine.api.taskqueue` on a Towline server, from any program and any thread.
 
 A web application inside `google.appengine.api.wrap_wsgi_app` needs environment variables only; everything else needs
-one call of `connect`. `doc/appengine-python.md` has the whole story.
+one call of `connect_appengine`. `doc/appengine-python.md` has the whole story.
 """
 
 import os
@@ -22,7 +22,7 @@ _last_address: tuple[str, str] | None = None
 """Host and port that were put into the environment here."""
 
 
-def connect(
+def connect_appengine(
     url: str | None = None, *, ticket: str | None = None, services: Literal["taskqueue", "all"] | None = None
 ) -> None:
     """Send calls of the App Engine SDK in this process to a Towline server.
@@ -73,7 +73,7 @@ def connect(
 
 def names_other_host(environment: Mapping[str, str], url: str) -> bool:
     """Whether the environment is one of App Engine, or names an API host that is neither this server nor one that
-    `connect` has named before."""
+    `connect_appengine` has named before."""
     if "GAE_ENV" in environment:
         return True
     named = environment.get("API_HOST"), environment.get("API_PORT")

@@ -1,4 +1,4 @@
-"""The object that App Engine's SDK sends its calls through. Imported by `appengine.connect` only: it needs the SDK.
+"""The object that App Engine's SDK sends its calls through. Imported by `connect_appengine` only: it needs the SDK.
 
 The SDK's own stub wants a flag set in every thread, and patches the start of threads to have it set, which newer
 releases of Python do not notice. This one asks for no flag; how it waits, and which exceptions it raises, is the SDK's.

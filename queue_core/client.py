@@ -29,7 +29,7 @@ RETRIES = Retries()
 
 
 class HttpQueue:
-    """One queue of a server: a `QueueApi`. Used from any number of threads."""
+    """One queue of a server: a `Queue`. Used from any number of threads."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HttpQueue:
         return self._name
 
     def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
-        """See `QueueApi.add`."""
+        """See `Queue.add`."""
         _refuse_connection(connection)
         batch = as_new_tasks(tasks)
         body: Json = {"tasks": [values.new_task_json(task) for task in batch]}
@@ -71,7 +71,7 @@ class HttpQueue:
         worker: str = "",
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
-        """See `QueueApi.lease`."""
+        """See `Queue.lease`."""
         body = _lease_json(count, seconds, tags, worker, wait_seconds)
         return values.leases_of(self._grant("lease", body, wait_seconds)["leases"])
 
@@ -85,14 +85,14 @@ class HttpQueue:
         worker: str = "",
         wait_seconds: float = 0.0,
     ) -> tuple[list[Lease], tuple[str, ...]]:
-        """See `QueueApi.exchange`."""
+        """See `Queue.exchange`."""
         body = _lease_json(count, seconds, tags, worker, wait_seconds)
         body["deletions"] = [values.deletion_json(deletion) for deletion in deletions]
         answer = self._grant("exchange", body, wait_seconds)
         return values.leases_of(answer["leases"]), tuple(cast("list[str]", answer["lost"]))
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
-        """See `QueueApi.renew`."""
+        """See `Queue.renew`."""
         answer = self._change("renew", {"tokens": as_tokens(leases), "seconds": seconds})
         return values.many_of(Renewed, answer["renewed"])
 
@@ -104,7 +104,7 @@ class HttpQueue:
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
     ) -> list[FinishedLease]:
-        """See `QueueApi.release`."""
+        """See `Queue.release`."""
         body: Json = {
             "tokens": as_tokens(leases),
             "delay_seconds": delay_seconds,
@@ -116,41 +116,41 @@ class HttpQueue:
     def delete(
         self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
     ) -> list[Added]:
-        """See `QueueApi.delete`."""
+        """See `Queue.delete`."""
         _refuse_connection(connection)
         deletions = [values.deletion_json(deletion) for deletion in as_deletions(leases, then)]
         return values.added_of(self._change("delete", {"deletions": deletions})["added"])
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """See `QueueApi.delete_by_name`."""
+        """See `Queue.delete_by_name`."""
         answer = self._change("delete-by-name", {"names": as_names(names)})
         return cast("list[Literal['deleted', 'unknown', 'tombstoned']]", answer["outcomes"])
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
-        """See `QueueApi.purge`."""
+        """See `Queue.purge`."""
         return cast("int", self._ask("purge", {**values.tags_json(tags), "dead": dead})["count"])
 
     def pause(self) -> None:
-        """See `QueueApi.pause`."""
+        """See `Queue.pause`."""
         self._ask("pause", {})
 
     def resume(self) -> None:
-        """See `QueueApi.resume`."""
+        """See `Queue.resume`."""
         self._ask("resume", {})
 
     def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
-        """See `QueueApi.redrive`."""
+        """See `Queue.redrive`."""
         listed = None if names is None else as_names(names)
         return cast("int", self._ask("redrive", {**values.tags_json(tags), "names": listed})["count"])
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
-        """See `QueueApi.stats`."""
+        """See `Queue.stats`."""
         asked = values.tags_json(tags)
         query = _query(kind=asked.get("kind"), tag=asked.get("tags"))
         return values.flat_of(QueueStats, self._caller.get(f"{self._path}/stats{query}"))
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
-        """See `QueueApi.tag_stats`."""
+        """See `Queue.tag_stats`."""
         if after is not None:
             check_tag(after)
         check_page(limit)
@@ -166,7 +166,7 @@ class HttpQueue:
         limit: int = 100,
         payload_bytes: int = 0,
     ) -> Page:
-        """See `QueueApi.peek`."""
+        """See `Queue.peek`."""
         body: Json = {
             **values.tags_json(tags),
             "states": [values.STATE_NAMES[state] for state in sorted(as_states(states))],
@@ -195,7 +195,7 @@ class HttpQueue:
 
 
 class HttpQueues:
-    """All queues of a server: a `QueuesApi`. Used from any number of threads."""
+    """All queues of a server: a `Queues`. Used from any number of threads."""
 
     def __init__(
         self,
@@ -212,29 +212,29 @@ class HttpQueues:
         self._caller = Caller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
 
     def queue(self, name: str) -> HttpQueue:
-        """See `QueuesApi.queue`."""
+        """See `Queues.queue`."""
         return HttpQueue(self._caller.url, name, caller=self._caller)
 
     def put_queue(self, spec: QueueSpec) -> bool:
-        """See `QueuesApi.put_queue`."""
+        """See `Queues.put_queue`."""
         path = f"/v1/queues/{quoted(spec.name)}"
         return cast("bool", self._caller.call("PUT", path, values.settings_json(spec), repeat="safe")["created"])
 
     def delete_queue(self, name: str) -> int:
-        """See `QueuesApi.delete_queue`."""
+        """See `Queues.delete_queue`."""
         called = self._caller.call("DELETE", f"/v1/queues/{quoted(name)}", None, repeat="once")
         return cast("int", called["count"])
 
     def queues(self) -> list[QueueSpec]:
-        """See `QueuesApi.queues`."""
+        """See `Queues.queues`."""
         return values.queues_of(self._caller.get("/v1/queues")["queues"])
 
     def storage(self) -> Storage:
-        """See `QueuesApi.storage`."""
+        """See `Queues.storage`."""
         return values.flat_of(Storage, self._caller.get("/v1/storage"))
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        """See `QueuesApi.set_storage_limit`."""
+        """See `Queues.set_storage_limit`."""
         self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe")
 
     def observe(
@@ -246,19 +246,19 @@ class HttpQueues:
         workers: Sequence[str] = (),
         ahead_seconds: float = 0.0,
     ) -> Observation:
-        """See `QueuesApi.observe`."""
+        """See `Queues.observe`."""
         body = values.look_json(Look(queue, tags, after, tuple(workers), ahead_seconds))
         del body["queue"]
         return values.observation_of(self._post(f"/v1/queues/{quoted(queue)}/observe", body))
 
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
-        """See `QueuesApi.observe_many`."""
+        """See `Queues.observe_many`."""
         body: Json = {"looks": [values.look_json(look) for look in looks]}
         found = self._post("/v1/observe", body)["observations"]
         return [None if one is None else values.observation_of(one) for one in cast("list[Json | None]", found)]
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
-        """See `QueuesApi.retire_worker`."""
+        """See `Queues.retire_worker`."""
         return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {"busy": busy})["retired"])
 
     def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
@@ -267,16 +267,16 @@ class HttpQueues:
         return values.many_of(HeardWorker, answer["workers"])
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
-        """See `QueuesApi.release_worker`."""
+        """See `Queues.release_worker`."""
         answer = self._post(f"/v1/workers/{quoted(worker)}/release", {})
         return values.many_of(FinishedLease, answer["released"])
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
-        """See `QueuesApi.lead`."""
+        """See `Queues.lead`."""
         return cast("bool", self._post("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
-        """See `QueuesApi.wait_ready`."""
+        """See `Queues.wait_ready`."""
         wanted = [{"queue": name, **values.tags_json(tags)} for name, tags in queues]
         body: Json = {"queues": wanted, "wait_seconds": wait_seconds}
         called = self._caller.post("/v1/wait", body, repeat="safe", wait_seconds=wait_seconds)

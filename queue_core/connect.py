@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.client import RETRIES, TIMEOUT_SECONDS, HttpQueues
 from queue_core.http_api.caller import Retries
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
@@ -20,7 +20,7 @@ def open_queues(
     durability: Literal["strict", "relaxed"] = "strict",
     retries: Retries = RETRIES,
     timeout_seconds: float = TIMEOUT_SECONDS,
-) -> QueuesApi:
+) -> Queues:
     """All queues of a store or of a server, by its URL.
 
     Args:
@@ -32,7 +32,7 @@ def open_queues(
     """
     if url.startswith(SERVER_SCHEMES):
         return HttpQueues(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
-    return PullQueues(QueueService(open_store(url, durability=durability)))
+    return LocalQueues(QueueService(open_store(url, durability=durability)))
 
 
 def open_queue(
@@ -41,7 +41,7 @@ def open_queue(
     *,
     token: str | None = None,
     durability: Literal["strict", "relaxed"] = "strict",
-) -> QueueApi:
+) -> Queue:
     """One queue by its name; a queue that does not exist yet is created with default settings."""
     queues = open_queues(url, token=token, durability=durability)
     if name not in {spec.name for spec in queues.queues()}:

@@ -1,4 +1,4 @@
-"""PullQueue and PullQueues: the verbs for a program that opens the store itself, without a server."""
+"""LocalQueue and LocalQueues: the verbs for a program that opens the store itself, without a server."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -33,8 +33,8 @@ ETA_SECONDS = 1.0
 RECHECK_SECONDS = 5.0  # a wake-up sent to a waiter that was killed with it is lost; nobody waits longer than this
 
 
-class PullQueue:
-    """One queue of an opened store: a `QueueApi`."""
+class LocalQueue:
+    """One queue of an opened store: a `Queue`."""
 
     def __init__(self, service: QueueService, name: str) -> None:
         check_text("queue", name, error=InvalidQueueNameError)
@@ -47,7 +47,7 @@ class PullQueue:
         return self._name
 
     def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
-        """See `QueueApi.add`."""
+        """See `Queue.add`."""
         batch = as_new_tasks(tasks)
         return self._run(lambda turn: turn.add(self._name, batch), connection)
 
@@ -60,7 +60,7 @@ class PullQueue:
         worker: str = "",
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
-        """See `QueueApi.lease`."""
+        """See `Queue.lease`."""
         leases, _ = self.exchange((), count=count, seconds=seconds, tags=tags, worker=worker, wait_seconds=wait_seconds)
         return leases
 
@@ -74,7 +74,7 @@ class PullQueue:
         worker: str = "",
         wait_seconds: float = 0.0,
     ) -> tuple[list[Lease], tuple[str, ...]]:
-        """See `QueueApi.exchange`."""
+        """See `Queue.exchange`."""
         check_wait_seconds(wait_seconds)
         check_worker(worker)
 
@@ -102,7 +102,7 @@ class PullQueue:
         return list(granted.leases), tuple(lost)
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
-        """See `QueueApi.renew`."""
+        """See `Queue.renew`."""
         tokens = as_tokens(leases)
         outcomes = self._service.run(lambda turn: turn.renew(self._name, tokens, seconds=seconds))
         return _current("renew", tokens, outcomes)
@@ -115,7 +115,7 @@ class PullQueue:
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
     ) -> list[FinishedLease]:
-        """See `QueueApi.release`."""
+        """See `Queue.release`."""
         tokens = as_tokens(leases)
         releases = [Release(token, delay_seconds, charge, dead_reason) for token in tokens]
         return _current("release", tokens, self._service.run(lambda turn: turn.release(self._name, releases)))
@@ -123,7 +123,7 @@ class PullQueue:
     def delete(
         self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
     ) -> list[Added]:
-        """See `QueueApi.delete`."""
+        """See `Queue.delete`."""
         deletions = as_deletions(leases, then)
         added, lost = self._run(lambda turn: turn.delete(self._name, deletions), connection)
         if lost:
@@ -131,35 +131,35 @@ class PullQueue:
         return added
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """See `QueueApi.delete_by_name`."""
+        """See `Queue.delete_by_name`."""
         listed = as_names(names)
         return self._service.run(lambda turn: turn.delete_by_name(self._name, listed))
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
-        """See `QueueApi.purge`."""
+        """See `Queue.purge`."""
         return self._in_chunks(lambda turn: turn.purge(self._name, tags, dead=dead))
 
     def pause(self) -> None:
-        """See `QueueApi.pause`."""
+        """See `Queue.pause`."""
         self._service.run(lambda turn: turn.set_paused(self._name, "paused"))
 
     def resume(self) -> None:
-        """See `QueueApi.resume`."""
+        """See `Queue.resume`."""
         self._service.run(lambda turn: turn.set_paused(self._name, "running"))
 
     def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
-        """See `QueueApi.redrive`."""
+        """See `Queue.redrive`."""
         if names is not None:
             listed = as_names(names)
             return self._service.run(lambda turn: turn.redrive(self._name, listed, tags))
         return self._in_chunks(lambda turn: turn.redrive(self._name, None, tags))
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
-        """See `QueueApi.stats`."""
+        """See `Queue.stats`."""
         return self._service.look(lambda turn: turn.stats(self._name, tags))
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
-        """See `QueueApi.tag_stats`."""
+        """See `Queue.tag_stats`."""
         return self._service.look(lambda turn: turn.tag_stats(self._name, after=after, limit=limit))
 
     def peek(
@@ -172,7 +172,7 @@ class PullQueue:
         limit: int = 100,
         payload_bytes: int = 0,
     ) -> Page:
-        """See `QueueApi.peek`."""
+        """See `Queue.peek`."""
         wanted = as_states(states)
         listed = None if names is None else as_names(names)
         return self._service.look(
@@ -243,7 +243,7 @@ class PullQueue:
         return max(0.0, (eta - self._service.clock.now()) / 1_000_000)
 
 
-class WaitingLine(PullQueue):
+class WaitingLine(LocalQueue):
     """A queue for one waiting thread: `close` ends its wait from another one, and leaves the store to the others."""
 
     def __init__(self, service: QueueService, name: str) -> None:
@@ -265,39 +265,39 @@ class WaitingLine(PullQueue):
         self._subscription = subscription
 
 
-class PullQueues:
-    """All queues of an opened store: a `QueuesApi`."""
+class LocalQueues:
+    """All queues of an opened store: a `Queues`."""
 
     def __init__(self, service: QueueService) -> None:
         self._service = service
 
-    def queue(self, name: str) -> PullQueue:
-        """See `QueuesApi.queue`."""
-        return PullQueue(self._service, name)
+    def queue(self, name: str) -> LocalQueue:
+        """See `Queues.queue`."""
+        return LocalQueue(self._service, name)
 
     def waiting_line(self, name: str) -> WaitingLine:
         """One queue's verbs for a thread whose waits are to be cut short."""
         return WaitingLine(self._service, name)
 
     def put_queue(self, spec: QueueSpec) -> bool:
-        """See `QueuesApi.put_queue`."""
+        """See `Queues.put_queue`."""
         return self._service.run(lambda turn: turn.put_queue(spec))
 
     def delete_queue(self, name: str) -> int:
-        """See `QueuesApi.delete_queue`."""
+        """See `Queues.delete_queue`."""
         check_text("queue", name, error=InvalidQueueNameError)
         return self._service.run(lambda turn: turn.transaction.delete_queue(name))
 
     def queues(self) -> list[QueueSpec]:
-        """See `QueuesApi.queues`."""
+        """See `Queues.queues`."""
         return self._service.look(lambda turn: turn.transaction.queues())
 
     def storage(self) -> Storage:
-        """See `QueuesApi.storage`."""
+        """See `Queues.storage`."""
         return self._service.look(lambda turn: turn.transaction.storage())
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        """See `QueuesApi.set_storage_limit`."""
+        """See `Queues.set_storage_limit`."""
         self._service.run(lambda turn: turn.set_storage_limit(limit_bytes))
 
     def observe(
@@ -309,30 +309,30 @@ class PullQueues:
         workers: Sequence[str] = (),
         ahead_seconds: float = 0.0,
     ) -> Observation:
-        """See `QueuesApi.observe`."""
+        """See `Queues.observe`."""
         check_text("queue", queue, error=InvalidQueueNameError)
         return self._service.look(
             lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
         )
 
     def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
-        """See `QueuesApi.observe_many`."""
+        """See `Queues.observe_many`."""
         return self._service.look(lambda turn: [turn.observe_if_there(look) for look in looks])
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
-        """See `QueuesApi.retire_worker`."""
+        """See `Queues.retire_worker`."""
         return self._service.run(lambda turn: turn.retire_worker(worker, busy=busy))
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
-        """See `QueuesApi.release_worker`."""
+        """See `Queues.release_worker`."""
         return self._service.run(lambda turn: turn.release_worker(worker))
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
-        """See `QueuesApi.lead`."""
+        """See `Queues.lead`."""
         return self._service.run(lambda turn: turn.lead(name, holder, seconds=seconds))
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
-        """See `QueuesApi.wait_ready`. Without a server this looks a few times a second."""
+        """See `Queues.wait_ready`. Without a server this looks a few times a second."""
         clock = self._service.clock
         deadline = clock.monotonic() + wait_seconds
         # Not a subscription: a wake-up that an observer takes is one that no worker gets.

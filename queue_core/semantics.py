@@ -12,7 +12,7 @@ from queue_core.backoff import release_delay_seconds
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease, LeaseOutcome
-from queue_core.task import NewTask, QueueSpec, Task, TaskState
+from queue_core.task import NewTask, QueueSpec, StoredTask, TaskState
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Ending:
     """A lease that ended: what was noted of it, and the task as it is now (None: deleted)."""
 
     finished: FinishedLease
-    task: Task | None
+    task: StoredTask | None
 
 
 def effective_eta(new: NewTask, *, now: Instant) -> Instant:
@@ -34,16 +34,16 @@ def effective_eta(new: NewTask, *, now: Instant) -> Instant:
     return now if new.delay_seconds is None else after(now, new.delay_seconds)
 
 
-def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> Task:
+def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
     """The task that an add makes. Ties in eta are leased by id, which is the order of insertion."""
     eta = effective_eta(new, now=now)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
-    return Task(
+    return StoredTask(
         task_id, queue, new.payload, eta, now, new.name, new.tag, state, ready_at=eta, max_leases=new.max_leases
     )
 
 
-def restore(moved: Task, *, task_id: int, queue: str, now: Instant) -> Task:
+def restore(moved: StoredTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
     """The task that another store had, as this one takes it up under an id of its own.
 
     A LEASED one stays so until its eta, for nobody: `leased_at` goes up by one, to an instant at which nothing was
@@ -61,12 +61,12 @@ def restore(moved: Task, *, task_id: int, queue: str, now: Instant) -> Task:
     )
 
 
-def is_due(task: Task, *, now: Instant) -> bool:
+def is_due(task: StoredTask, *, now: Instant) -> bool:
     """Whether time alone has made this DELAYED or LEASED task leasable."""
     return task.state in (TaskState.DELAYED, TaskState.LEASED) and task.eta <= now
 
 
-def settle(task: Task, spec: QueueSpec, *, now: Instant) -> Ending | Task:
+def settle(task: StoredTask, spec: QueueSpec, *, now: Instant) -> Ending | StoredTask:
     """Let time act on one task: a due DELAYED one is READY; an expired LEASED one is READY again, or dead.
 
     An `Ending` when a lease expired, else the task.
@@ -81,7 +81,7 @@ def settle(task: Task, spec: QueueSpec, *, now: Instant) -> Ending | Task:
     return _die(task, spec, outcome="expired", ended_at=task.eta, reason="max_leases")
 
 
-def is_exhausted(task: Task, spec: QueueSpec) -> bool:
+def is_exhausted(task: StoredTask, spec: QueueSpec) -> bool:
     """Whether no lease is left to a task: by its own bound if it has one, else by the queue's.
 
     Source: App Engine, where a task's `retry_parameters.retry_limit` goes before its queue's `task_retry_limit`.
@@ -90,13 +90,13 @@ def is_exhausted(task: Task, spec: QueueSpec) -> bool:
     return bound is not None and task.leases >= bound
 
 
-def is_delayed_until(task: Task, eta: Instant, *, now: Instant) -> bool:
+def is_delayed_until(task: StoredTask, eta: Instant, *, now: Instant) -> bool:
     """Whether this is a DELAYED task, not due yet, of exactly that eta: the fence of `postpone`
     and of `lease_delayed`."""
     return task.state is TaskState.DELAYED and task.eta == eta > now
 
 
-def postpone(task: Task, *, eta: Instant, now: Instant) -> Task:
+def postpone(task: StoredTask, *, eta: Instant, now: Instant) -> StoredTask:
     """Move the eta of a DELAYED task, to `now` at the earliest, where it is READY. Raises `InvalidEtaError`.
 
     The eta it had is spent: whoever knew the task by it holds no later lease.
@@ -129,7 +129,7 @@ def size_of(payload_bytes: int, tag: str | None, name: str | None) -> int:
     return payload_bytes + len((tag or "").encode()) + len((name or "").encode())
 
 
-def lease(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:
+def lease(task: StoredTask, *, worker: str, seconds: float, now: Instant) -> StoredTask:
     """Grant a lease on READY `task` that ends `seconds` after `now`; the lease is charged in the same step.
 
     `leased_at` rises with every grant, even when the clock was stepped back: the token can never repeat. The end
@@ -151,7 +151,7 @@ def lease(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:
     )
 
 
-def lease_delayed(task: Task, *, worker: str, seconds: float, now: Instant) -> Task:
+def lease_delayed(task: StoredTask, *, worker: str, seconds: float, now: Instant) -> StoredTask:
     """Grant a lease on DELAYED `task` before its eta: postponed to `now` and leased, with nothing in between."""
     return lease(postpone(task, eta=now, now=now), worker=worker, seconds=seconds, now=now)
 
@@ -166,25 +166,25 @@ def unspent_end(end: Instant, spent: tuple[Instant, ...], *, now: Instant) -> tu
     return end, ahead
 
 
-def is_current(task: Task, leased_at: Instant, *, now: Instant) -> bool:
+def is_current(task: StoredTask, leased_at: Instant, *, now: Instant) -> bool:
     """Whether the token made of `leased_at` still holds the task: the fence of renew, release and delete."""
     return task.state is TaskState.LEASED and task.leased_at == leased_at and task.eta > now
 
 
-def renew(task: Task, *, seconds: float, now: Instant) -> Task:
+def renew(task: StoredTask, *, seconds: float, now: Instant) -> StoredTask:
     """Move the end of a current lease to `seconds` after `now`; its token stays."""
     cut_short = (*task.spent, task.eta)
     expires_at, spent = unspent_end(after(now, seconds), cut_short, now=now)
     return replace(task, eta=expires_at, spent=spent)
 
 
-def delete(task: Task, *, now: Instant) -> Ending:
+def delete(task: StoredTask, *, now: Instant) -> Ending:
     """End a current lease by deleting its task: the work is done."""
     return Ending(finished_lease(task, "deleted", ended_at=now), None)
 
 
 def release(
-    task: Task,
+    task: StoredTask,
     spec: QueueSpec,
     *,
     delay_seconds: float | None,
@@ -211,7 +211,7 @@ def release(
 
 
 def release_as_asked(
-    task: Task,
+    task: StoredTask,
     spec: QueueSpec,
     *,
     asked_seconds: float | None,
@@ -227,12 +227,12 @@ def release_as_asked(
     return release(task, spec, delay_seconds=delay_seconds, now=now, charge=charge, dead_reason=dead_reason)
 
 
-def redrive(task: Task, *, now: Instant) -> Task:
+def redrive(task: StoredTask, *, now: Instant) -> StoredTask:
     """Make a dead task ready again, with all its leases before it; its tokens still never repeat."""
     return replace(task, state=TaskState.READY, eta=now, ready_at=now, leases=0, reason="")
 
 
-def finished_lease(task: Task, outcome: LeaseOutcome, *, ended_at: Instant) -> FinishedLease:
+def finished_lease(task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant) -> FinishedLease:
     """What is noted of a lease when it ends; seconds are never negative, whatever the clock did."""
     return FinishedLease(
         task.queue,
@@ -247,7 +247,7 @@ def finished_lease(task: Task, outcome: LeaseOutcome, *, ended_at: Instant) -> F
     )
 
 
-def _die(task: Task, spec: QueueSpec, *, outcome: LeaseOutcome, ended_at: Instant, reason: str) -> Ending:
+def _die(task: StoredTask, spec: QueueSpec, *, outcome: LeaseOutcome, ended_at: Instant, reason: str) -> Ending:
     finished = replace(finished_lease(task, outcome, ended_at=ended_at), died=True, reason=reason)
     if spec.on_exhausted == "delete":
         return Ending(finished, None)

@@ -12,7 +12,7 @@ from typing import Literal, NewType, Protocol, runtime_checkable
 
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verb_values import (
     Added,
     Busy,
@@ -134,7 +134,7 @@ class Transaction(Protocol):
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         """Make dead tasks ready again: those named, or up to `limit` of these tags."""
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -211,7 +211,7 @@ class Transaction(Protocol):
 
     # -- moving a queue to another store --------------------------------------------------------------------------
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         """Add tasks as another store had them: state, eta, leases charged, grant, reason, name; under new ids.
 
         `added_at` and `leased_at` are kept, so that no token is given twice; a LEASED task stays so until its eta, for

@@ -42,7 +42,7 @@ class NewTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StoredTask:
     """A task as the store has it.
 
     `eta` is the earliest instant of the next lease: a lease moves it to its own end. `leases` counts the leases
@@ -194,7 +194,7 @@ def chosen_name(task_id: int) -> str:
     return f"_{task_id}"
 
 
-def lease_of(task: Task) -> Lease:
+def lease_of(task: StoredTask) -> Lease:
     """The lease a LEASED task is under."""
     return Lease(
         task.queue,

@@ -10,7 +10,7 @@ from queue_core.clock import Instant
 from queue_core.errand import errand_of
 from queue_core.errors import OutcomeUnknownError
 from queue_core.stats import FinishedLease
-from queue_core.task import Lease, NewTask, TagFilter, Task
+from queue_core.task import Lease, NewTask, StoredTask, TagFilter
 
 _THEN = attrgetter("then")
 
@@ -187,7 +187,7 @@ class ClientCall:
 class Page:
     """Some tasks of a queue in id order, and where the next page begins (None: no more)."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[StoredTask, ...]
     next_after: int | None = None
 
 

@@ -9,11 +9,10 @@ import click
 
 from orchestrator.cli.arrivals import log_files, read_files
 from orchestrator.cli.candidates import Chosen, candidates_of, chosen_pools, parsed_slos, real_of, world_of
-from orchestrator.cli.project_file import state_of
 from orchestrator.cli.simulate import parsed_rules, studied, study_options
 from orchestrator.cli.study_output import show
 from orchestrator.clock import SystemClock
-from orchestrator.project import DEFAULT_FILE, Project
+from orchestrator.project import DEFAULT_FILE, Project, state_of
 from orchestrator.workloads.lifecycle_log import Recorded
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.appetite import Appetites
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.config import PoolSpec
-from orchestrator.policy import PolicyState
-from orchestrator.project import DEFAULT_FILE, Project
+from orchestrator.learning import PolicyState
+from orchestrator.project import DEFAULT_FILE, Project, state_of
 from orchestrator.simulation.results import quantile
 from orchestrator.simulation.study import Candidate
 from orchestrator.simulation.workload import World

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orchestrator.cli.fleet import Json, concerns_in, titled
-from orchestrator.cli.project_file import state_of
 from orchestrator.clock import SystemClock
-from orchestrator.project import Project
+from orchestrator.project import Project, state_of
+from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
-from queue_core.cli.target import DEFAULT_URL, answers, bearer_token
+from queue_core.cli.target import DEFAULT_URL, answers
 from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import Caller, Retries
 from queue_core.service import QueueService

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.decision import SPAWNS_PER_CORE
 from orchestrator.demo.arrivals import recorded_shape
 from orchestrator.demo.containers import LIBRARY, Containers, containers, library_folder
 from orchestrator.demo.crew import ContainerCrew
@@ -20,7 +21,6 @@ from orchestrator.demo.runner import Demo, View
 from orchestrator.demo.script import MAX_SECONDS, MAX_WORKERS_PER_POOL, MIN_SECONDS, SLO_SECONDS, script_of, slo_for
 from orchestrator.demo.trial import start_seconds
 from orchestrator.demo.view import LineView, LiveView, summary_of
-from orchestrator.guards import SPAWNS_PER_CORE
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command

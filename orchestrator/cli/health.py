@@ -8,10 +8,10 @@ from typing import Final, Literal, Unpack
 import click
 
 from orchestrator.cli.fleet import concerns_in, titled
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemClock
-from orchestrator.project import DEFAULT_FILE, Project
-from orchestrator.pulse import LIVE_SECONDS
+from orchestrator.fleet_view import LIVE_SECONDS
+from orchestrator.project import DEFAULT_FILE, Project, state_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command

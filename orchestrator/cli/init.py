@@ -49,14 +49,13 @@ pools:
 PROGRAM: Final = '''\
 """What is done with the tasks of towline.yaml. Try it: towline up, then: towline add thumbs cat.jpg --tag resize"""
 
-from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core import App, Task
 
 app = App()
 
 
 @app.task(queue="thumbs", tag="resize")
-def resize(task: HeldTask) -> None:
+def resize(task: Task) -> None:
     """Returning deletes the task; raising gives it back, to be tried again after a rest."""
     print(f"resizing {task.text}")
 '''

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from orchestrator.exits import Cause
 from queue_core.cli.output import shown_instant, shown_seconds
 from queue_core.clock import Instant
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 from queue_core.units import format_bytes
 
 Json: TypeAlias = Mapping[str, object]
@@ -36,7 +36,7 @@ class Now:
     """
 
     at: Instant
-    tasks: Mapping[tuple[str, str], Task] = field(default_factory=dict)
+    tasks: Mapping[tuple[str, str], StoredTask] = field(default_factory=dict)
     ended_by: Mapping[tuple[str, str], str] = field(default_factory=dict)
     trouble: str = ""
 
@@ -150,7 +150,7 @@ def _then(one: Json) -> str:
             return f"given back{times}"
 
 
-def _state(task: Task, now: Instant) -> str:
+def _state(task: StoredTask, now: Instant) -> str:
     if task.state is TaskState.LEASED:
         return f"leased now by {task.worker or 'nobody'} (lease {task.leases})"
     if task.state is TaskState.DEAD:

@@ -9,11 +9,12 @@ from typing import Final, Unpack
 
 import click
 
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import Typed
 from orchestrator.clock import SystemClock
 from orchestrator.model import MAX_WORKERS
 from orchestrator.orders import Expiry, FinishOrder, Moment, Orders, Paused, ScaleOrder, told
+from orchestrator.project import state_of
 from orchestrator.runtimes.procfs import boot
 from queue_core.cli import administer, exits
 from queue_core.cli.failure import CommandError

@@ -1,22 +1,24 @@
-"""`towline plan`: one turn without the acting: sample, decide, plan, print."""
+"""`towline plan`: one turn without the acting: sample, learn, decide, plan, print."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from orchestrator.circumstances import Circumstances
+from orchestrator.circumstances import ConditionsTracker
 from orchestrator.cli.fleet import Json
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import Clock, Monotonic, SystemClock
 from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet import Fleet, adopted, joined, unresponsive
+from orchestrator.learning import PolicyState, learn
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
-from orchestrator.plan import Plan
-from orchestrator.plan import plan as plan_actions
-from orchestrator.policy import PolicyState, decide
+from orchestrator.plan import Plan, plan_actions
+from orchestrator.policy import decide
+from orchestrator.project import state_of
+from orchestrator.scene import context_of
 from orchestrator.sharing import Sharer, helper, order_of, sharers
 from orchestrator.source import Asked
 from orchestrator.sources.pull_queue import PullQueueSource
@@ -40,9 +42,9 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """
     project = load_project(file)
     files, clock = state_of(project), SystemClock()
-    learned, circumstances = _learned(files), Circumstances(files, clock=clock)
-    circumstances.heed_orders()
-    for trouble in circumstances.troubles():
+    learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
+    tracker.overrides.changed()
+    for trouble in tracker.troubles():
         say(trouble)
     looked: dict[str, Sharer] = {}
     with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
@@ -70,7 +72,7 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
             looked[name] = Sharer(pool, observe(fleets[name], sample), sample, states[name])
-    decided = _decided(looked, clock, circumstances)
+    decided = _decided(looked, clock, tracker)
     found = [decided[name] for name in project.pools]
     if as_json:
         made = {pool.name: pool.queue for pool in project.pools.values() if pool.queue in missing}
@@ -84,16 +86,19 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     return exits.OK
 
 
-def _decided(looked: dict[str, Sharer], clock: Clock, circumstances: Circumstances) -> dict[str, tuple[Decision, Plan]]:
+def _decided(looked: dict[str, Sharer], clock: Clock, tracker: ConditionsTracker) -> dict[str, tuple[Decision, Plan]]:
     """One decision after the other, in the order of a turn: those that one pool would start count for the next."""
     shared = sharers(pool.spec for pool in looked.values())
     found = {}
     for name in sorted(looked, key=lambda name: order_of(looked[name].spec)):
         pool, now = looked[name], clock.monotonic()
-        spec, conditions = circumstances.of(pool.spec, pool.fleet)
+        spec, conditions = tracker.of(pool.spec, pool.fleet)
         others = [looked[other] for other in shared.get(name, ()) if looked[other].fleet.alive]
         conditions = replace(conditions, helpers=tuple([helper(pool, other, now=now) for other in others]))
-        decision, _ = decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=now, conditions=conditions)
+        learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
+        decision = decide(
+            context_of(pool.sample, fleet=pool.fleet, spec=spec, state=learned, now=now, conditions=conditions)
+        )
         todo = plan_actions(decision, fleet=pool.fleet, spec=spec, now=now)
         found[name] = decision, todo
         fleet = pool.fleet

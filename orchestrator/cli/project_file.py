@@ -4,47 +4,31 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from orchestrator.errors import ReloadRefusedError
-from orchestrator.project import DEFAULT_FILE, Project, effective, parse
+from orchestrator.project import DEFAULT_FILE, Project, effective, overrides_of, parse_at
 from orchestrator.reload import Loaded
-from orchestrator.state import StateDir
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import bad_file, read_text
-from queue_core.config import Override, environment_overrides
+from queue_core.config import Override
 from queue_core.errors import QueueError
 from queue_core.task import QueueSpec
 from queue_core.yaml_text import DocumentError
-
-FLEET_VARIABLES: Final = {
-    ("supervisor", "state_dir"): "TOWLINE_STATE_DIR",
-    ("supervisor", "orphan_grace"): "TOWLINE_ORPHAN_GRACE",
-    ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
-}
 
 
 def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Project:
     """The project of `file`, by default of ./towline.yaml. Raises `CommandError` with every mistake."""
     path = file or Path(DEFAULT_FILE)
     text = read_text(path)
-    folder = path.parent.absolute()
-    target = path.resolve().parent if path.is_symlink() else folder
     try:
-        return parse(
-            text,
-            name=str(path),
-            directory=folder,
-            target=target if target != folder.resolve() else None,
-            overrides=[*_overrides(), *flags],
-        )
+        return parse_at(text, path, overrides=[*overrides_of(os.environ), *flags])
     except DocumentError as error:
         raise bad_file(error, path) from None
 
 
 def pools_loader(
-    file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: QueuesApi
+    file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: Queues
 ) -> Callable[[], Loaded]:
     """Reads the pools anew, for a reload; the file was right before, so now every mistake is only told.
 
@@ -72,7 +56,7 @@ def pools_loader(
     return load
 
 
-def _made(queues: QueuesApi, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
+def _made(queues: Queues, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
     """Make queues that are not there yet, and return their names. Raises `ReloadRefusedError`."""
     made: list[str] = []
     known: set[str] | None = None
@@ -101,13 +85,3 @@ def _changed_beside(before: Project, after: Project) -> tuple[str, ...]:
         for project in (before, after)
     )
     return tuple(path for path in dict.fromkeys([*old, *new]) if old.get(path) != new.get(path))
-
-
-def state_of(project: Project) -> StateDir:
-    """The supervisor's folder."""
-    return StateDir(project.directory / project.supervisor.state_dir)
-
-
-def _overrides() -> list[Override]:
-    given = [Override(path, os.environ[name], name) for path, name in FLEET_VARIABLES.items() if os.environ.get(name)]
-    return [*environment_overrides(os.environ), *given]

@@ -11,9 +11,10 @@ from typing import Final
 
 import click
 
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemClock
 from orchestrator.private_files import make_folder
+from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.fleet import Shown, pool_row, shown_fleet, worker_row
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemClock
+from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
 from queue_core.cli.group import command

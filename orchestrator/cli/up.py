@@ -1,54 +1,36 @@
 """`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
 
-import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import click
 
-from orchestrator.cli.project_file import load_project, pools_loader, state_of
+from orchestrator.assembly import open_supervisor
+from orchestrator.cli.project_file import load_project, pools_loader
 from orchestrator.cli.renewal import RENEW, begin_as_daemon, renew
 from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
+from orchestrator.fleet_view import Pulse
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.project import DEFAULT_FILE, Project
-from orchestrator.pulse import Pulse
-from orchestrator.runtime import Runtime
-from orchestrator.runtimes.external import ExternalRuntime
-from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.runtimes.several import SeveralRuntimes
-from orchestrator.source import WorkSource
-from orchestrator.sources.heard import HeardByServers
-from orchestrator.sources.pull_queue import PullQueueSource
-from orchestrator.state import StateDir
-from orchestrator.supervisor import Supervisor
 from queue_core import logs
-from queue_core.api import QueuesApi
 from queue_core.cli import exits
+from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
-from queue_core.cli.target import bearer_token
-from queue_core.client import HttpQueues
 from queue_core.config import Override
-from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.errors import ListenError
-from queue_core.http_api.caller import Retries
 from queue_core.server.also import Also
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.stores.urls import masked
-
-RETRIES: Final = Retries(tries=2)
-TIMEOUT_SECONDS: Final = 5.0
-"""A supervisor looks at its workers between two calls, and at its lead, which ends by itself."""
 
 
 @command(
@@ -182,78 +164,21 @@ def _supervise(
     flags: tuple[Override, ...],
     pulse: Pulse,
 ) -> int:
-    files = state_of(project)
-    with ExitStack() as stack:
-        queues, waiting = _queues(url, token), _queues(url, token)
-        stack.callback(waiting.close)
-        stack.callback(queues.close)
-        heard = _heard(url, token, stack)
-        elsewhere = heard.all if heard.several else None
-        source = PullQueueSource(queues, waiting=waiting, heard=heard, elsewhere=elsewhere)
-        runtime = _runtime(project, files, source=source, url=url)
-        stack.callback(runtime.close)
-        supervisor = Supervisor(
-            project.supervisor,
-            project.pools,
-            source=source,
-            runtime=runtime,
-            files=files,
+    try:
+        with open_supervisor(
+            project,
             url=url,
-            shown_url=masked(url),
-            token=worker_token,
-            load=pools_loader(file, flags=flags, started_with=project, queues=queues),
+            token=token,
+            worker_token=worker_token,
+            loader=lambda queues: pools_loader(file, flags=flags, started_with=project, queues=queues),
             watched=file or Path(DEFAULT_FILE),
             pulse=pulse,
-        )
-        try:
+        ) as supervisor:
             code = supervisor.run()
             return RENEW if supervisor.is_renewed else code
-        except AlreadySupervisedError as error:
-            fix = "`towline pools` shows what the other one does"
-            raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
-
-
-def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> SeveralRuntimes:
-    """Processes, and whatever else the pools ask for now or after a reload."""
-    withheld = project.secret_variables(os.environ, url=url)
-    processes = ProcessRuntime(files.path, lock=files.lock_path, withheld=withheld)
-
-    def docker(engine: str | None, _pool: PoolSpec | None) -> Runtime:
-        from orchestrator.runtimes.docker.runtime import DockerRuntime
-
-        return DockerRuntime(files.path, lock=files.lock_path, engine=engine, on_exit=processes.wake)
-
-    def swarm(engine: str | None, pool: PoolSpec | None) -> Runtime:
-        from orchestrator.runtimes.docker.place import identity_of
-        from orchestrator.runtimes.swarm.runtime import SwarmRuntime
-
-        settings = pool.runtime.swarm if pool is not None else None
-        return SwarmRuntime(
-            identity_of(files.path),
-            engine=engine,
-            nodes=settings.nodes if settings is not None else None,
-            disown=source.release_held_by,
-            on_exit=processes.wake,
-        )
-
-    return SeveralRuntimes(
-        processes,
-        {"docker": docker, "swarm": swarm, "external": lambda _engine, _pool: ExternalRuntime()},
-        pools=project.pools.values(),
-    )
-
-
-def _heard(url: str, token: str | None, stack: ExitStack) -> HeardByServers:
-    """Who asks for leases; of a store that is opened directly nobody can tell."""
-    urls = url.split(",") if url.startswith(SERVER_SCHEMES) else []
-    servers = [HttpQueues(one.strip(), token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS) for one in urls]
-    for server in servers:
-        stack.callback(server.close)
-    return HeardByServers(servers)
-
-
-def _queues(url: str, token: str | None) -> QueuesApi:
-    return open_queues(url, token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
+    except AlreadySupervisedError as error:
+        fix = "`towline pools` shows what the other one does"
+        raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
 
 
 def _counted(pools: Mapping[str, PoolSpec]) -> str:

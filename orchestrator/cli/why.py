@@ -8,9 +8,10 @@ import click
 
 from orchestrator.cli.drain import drained_note, is_drained
 from orchestrator.cli.fleet import Json, shown_fleet
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import typed_instant
 from orchestrator.clock import SystemClock
+from orchestrator.project import state_of
 from orchestrator.replay import replayed
 from orchestrator.state import StateDir
 from queue_core.cli import exits

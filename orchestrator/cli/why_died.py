@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 import click
 
 from orchestrator.cli.obituary import Json, Now, headline, told
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemClock
+from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -24,7 +25,7 @@ from queue_core.http_api.caller import Caller, Retries
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.mistakes import did_you_mean
 from queue_core.server.schemas import task_out
-from queue_core.task import Task
+from queue_core.task import StoredTask
 
 MAX_READ: Final = 50_000
 MAX_SHOWN: Final = 20
@@ -115,7 +116,7 @@ def _looked_up(death: Json, *, file: Path | None) -> Now:
         wanted.setdefault(str(one.get("queue")), []).append(str(one.get("task")))
     if not wanted:
         return Now(at)
-    tasks: dict[tuple[str, str], Task] = {}
+    tasks: dict[tuple[str, str], StoredTask] = {}
     try:
         with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
             for queue, names in wanted.items():

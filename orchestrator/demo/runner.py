@@ -13,7 +13,7 @@ from orchestrator.demo.fleet_process import FleetFailedError, FleetProcess, Tail
 from orchestrator.demo.record import Outcome, Record, quantile, twice
 from orchestrator.demo.script import Script, settings_text
 from orchestrator.demo.tasks import INDEX, QUEUE, index_task, parse_task, task_name
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant, SystemClock
 from queue_core.config import ServerSettings
@@ -156,7 +156,7 @@ class Demo:
             else:
                 return queues
 
-    def _play(self, fleet: FleetProcess, queue: QueueApi) -> None:
+    def _play(self, fleet: FleetProcess, queue: Queue) -> None:
         run = self.run_state
         began_at = self._clock.monotonic()
         while run.elapsed_seconds < max(run.script.seconds, run.moved_at_seconds) + STALLED_SECONDS:
@@ -174,7 +174,7 @@ class Demo:
                     return
             self._pause.wait(TICK_SECONDS)
 
-    def _feed(self, queue: QueueApi) -> None:
+    def _feed(self, queue: Queue) -> None:
         run, script = self.run_state, self.run_state.script
         due = run.fed
         while due < len(script.due_seconds) and script.due_seconds[due] <= run.elapsed_seconds:
@@ -188,7 +188,7 @@ class Demo:
             self._add(queue, [index_task(platform.python_version())])
             run.is_indexed = True
 
-    def _add(self, queue: QueueApi, batch: list[NewTask]) -> None:
+    def _add(self, queue: Queue, batch: list[NewTask]) -> None:
         self.run_state.expected |= {added.name for added in queue.add(batch) if added.status == "added"}
 
     def _take_in(self, fleet: FleetProcess) -> None:

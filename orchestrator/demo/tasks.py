@@ -15,7 +15,7 @@ from orchestrator.demo.library import Module, read_module
 from orchestrator.demo.pages import STYLE, index_page, module_page, page_name
 from queue_core.task import NewTask
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 QUEUE: Final = "library"
 INDEX: Final = "index"
@@ -26,7 +26,7 @@ app = App()
 
 
 @app.task(queue=QUEUE, tag="parse")
-def parse(task: HeldTask) -> NewTask:
+def parse(task: Task) -> NewTask:
     """Read one module; its rendering is added in the step that deletes this task."""
     folder, work = _folder(), json.loads(task.payload)
     module = read_module(work["module"], Path(work["path"]))
@@ -37,7 +37,7 @@ def parse(task: HeldTask) -> NewTask:
 
 
 @app.task(queue=QUEUE, tag="render")
-def render(task: HeldTask) -> None:
+def render(task: Task) -> None:
     """Make one page, or the index when everything else is there."""
     folder, work = _folder(), json.loads(task.payload)
     known = frozenset(json.loads((folder / "modules.json").read_text()))
@@ -99,7 +99,7 @@ def _write(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _note_done(folder: Path, task: HeldTask) -> None:
+def _note_done(folder: Path, task: Task) -> None:
     """One line for what was done: this is how work that was done twice is found out."""
     with (folder / "done.txt").open("ab", buffering=0) as file:
         file.write(f"{task.name}\n".encode())

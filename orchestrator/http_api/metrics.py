@@ -10,9 +10,8 @@ from prometheus_client.registry import Collector
 from orchestrator.clock import Clock, Monotonic
 from orchestrator.decision import GuardName
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import WORKER_STATES, FleetView, PoolView
+from orchestrator.fleet_view import DURATION_BUCKETS, WORKER_STATES, FleetView, PoolView, Pulse, Rounds
 from orchestrator.metrics import Outcome, QueueSample
-from orchestrator.pulse import DURATION_BUCKETS, Pulse, Rounds
 from orchestrator.waits import BUCKETS as WAIT_BUCKETS
 
 GUARDS: Final[Sequence[GuardName]] = get_args(GuardName)

@@ -5,10 +5,10 @@ from typing import Final
 from prometheus_client.process_collector import ProcessCollector
 
 from orchestrator.clock import Clock
+from orchestrator.fleet_view import Pulse
 from orchestrator.http_api import stats
 from orchestrator.http_api.answers import Pools, PoolStats, SupervisorHealth
 from orchestrator.http_api.metrics import FleetMetrics
-from orchestrator.pulse import Pulse
 from queue_core.server.also import Also, LookUp
 
 PROBES: Final = {"/v1/supervisor/livez": ("/livez", "/healthz"), "/v1/supervisor/readyz": ("/readyz",)}

@@ -3,9 +3,8 @@
 from typing import Final
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet_view import FleetView, PoolView
+from orchestrator.fleet_view import LIVE_SECONDS, FleetView, PoolView, Pulse
 from orchestrator.http_api.answers import Pools, PoolStats, SupervisorHealth
-from orchestrator.pulse import LIVE_SECONDS, Pulse
 from queue_core.mistakes import did_you_mean
 from queue_core.server.problems import Problem, refusal
 

@@ -12,11 +12,13 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.fleet import Fleet, draining, exited, finishing, joined, killed
 from orchestrator.guards import turn_seconds_after
+from orchestrator.learning import PolicyState, learn
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.plan import Plan, plan_actions
+from orchestrator.policy import decide
 from orchestrator.room import MEASURED_SECONDS, MOST_AT_A_TIME, Appetite, Claim, Host, Room, shared
+from orchestrator.scene import context_of
 from orchestrator.simulation.hours import Hours
 from orchestrator.simulation.parts import News
 from orchestrator.simulation.pool import SimulatedPool
@@ -120,10 +122,12 @@ class PolicyScaler:
         if self._measured_seconds < MEASURED_SECONDS:
             conditions = replace(conditions, room=self._room(sample, least=spec.workers.min))
         self._conditions = conditions
-        self.decision, self._state = decide(
-            sample, fleet=self._fleet, spec=spec, state=self._state, now=now, conditions=conditions
+        learned = learn(self._state, sample, fleet=self._fleet, spec=spec, now=now)
+        decision = decide(
+            context_of(sample, fleet=self._fleet, spec=spec, state=learned, now=now, conditions=conditions)
         )
-        todo = plan(self.decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
+        self.decision, self._state = decision, learned.after(decision)
+        todo = plan_actions(decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
     def _room(self, sample: QueueSample, *, least: int) -> Room | None:

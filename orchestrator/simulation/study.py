@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import PoolSpec
-from orchestrator.policy import PolicyState
+from orchestrator.learning import PolicyState
 from orchestrator.simulation.hindsight import Hindsight, hindsight
 from orchestrator.simulation.results import Result
 from orchestrator.simulation.rules import RuleScaler, told_of

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.suspects import Fate, HeldTask, Suspect, name_for
-from queue_core.api import QueuesApi
+from orchestrator.suspects import Fate, Suspect, SuspectedTask, name_for
+from queue_core.api import Queues
 from queue_core.clock import after, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreError, UnknownQueueError
 from queue_core.limits import MAX_PEEK_TASKS, MAX_REASON_CHARACTERS
@@ -14,7 +14,7 @@ _NOBODY: Final = "recalled"
 _LEASED: Final = frozenset({TaskState.LEASED})
 
 
-def held_by(queues: QueuesApi, queue: str, worker: str, *, cursor: int) -> list[HeldTask]:
+def held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
     """What the worker holds in this queue, as far as one look shows it.
 
     `cursor` is where the last look at the queue ended: what it saw is not told again. A queue that is gone, or that we
@@ -28,25 +28,25 @@ def held_by(queues: QueuesApi, queue: str, worker: str, *, cursor: int) -> list[
         return []
 
 
-def _held_by(queues: QueuesApi, queue: str, worker: str, *, cursor: int) -> list[HeldTask]:
+def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
     look = queues.observe(queue, tags=ANY, after=cursor)
     names = [lease.name for lease in look.live if lease.worker == worker]
     if not names:
         return []
     bound = next((spec.max_leases for spec in queues.queues() if spec.name == queue), None)
-    held: list[HeldTask] = []
+    held: list[SuspectedTask] = []
     for first in range(0, len(names), MAX_PEEK_TASKS):
         some = names[first : first + MAX_PEEK_TASKS]
         for task in queues.queue(queue).peek(states=_LEASED, names=some, limit=MAX_PEEK_TASKS).tasks:
             if task.worker == worker:
                 held_seconds = max(0.0, seconds_between(task.leased_at, look.now))
                 most = bound if task.max_leases is None else task.max_leases
-                one = HeldTask(queue, task.shown_name, task.tag, held_seconds, task.leases, most, task.token)
+                one = SuspectedTask(queue, task.shown_name, task.tag, held_seconds, task.leases, most, task.token)
                 held.append(one)
     return held
 
 
-def settle(queues: QueuesApi, fates: Sequence[Fate]) -> list[str]:
+def settle(queues: Queues, fates: Sequence[Fate]) -> list[str]:
     """Hold back and make dead what is to be so. For each its mark: the task's id and eta if it is held back, else "".
 
     A task whose lease is not current any more has moved on, and is left alone.
@@ -54,7 +54,7 @@ def settle(queues: QueuesApi, fates: Sequence[Fate]) -> list[str]:
     return [_settle(queues, fate) for fate in fates]
 
 
-def give_back(queues: QueuesApi, tasks: Sequence[HeldTask]) -> list[HeldTask]:
+def give_back(queues: Queues, tasks: Sequence[SuspectedTask]) -> list[SuspectedTask]:
     """Release at once, in their old places, uncounted. Returns those whose lease was still current."""
     given = []
     for task in tasks:
@@ -66,7 +66,7 @@ def give_back(queues: QueuesApi, tasks: Sequence[HeldTask]) -> list[HeldTask]:
     return given
 
 
-def _settle(queues: QueuesApi, fate: Fate) -> str:
+def _settle(queues: Queues, fate: Fate) -> str:
     if fate.verdict == "given back":
         return ""
     held = fate.task
@@ -85,7 +85,7 @@ def _settle(queues: QueuesApi, fate: Fate) -> str:
     return f"{task_id}.{after(released[0].ended_at, fate.hold_seconds)}"
 
 
-def recall(queues: QueuesApi, suspects: Sequence[Suspect]) -> None:
+def recall(queues: Queues, suspects: Sequence[Suspect]) -> None:
     """Make tasks ready that are held back: taken as by the worker they wait for, and given back uncharged."""
     for suspect in suspects:
         queue = queues.queue(suspect.task.queue)

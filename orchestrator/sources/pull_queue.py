@@ -13,8 +13,8 @@ from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLea
 from orchestrator.rollcall import prefix_of
 from orchestrator.source import Asked, ReleasedTask
 from orchestrator.sources import custody
-from orchestrator.suspects import Fate, HeldTask, Suspect
-from queue_core.api import Look, Observation, QueuesApi
+from orchestrator.suspects import Fate, Suspect, SuspectedTask
+from queue_core.api import Look, Observation, Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
@@ -56,9 +56,9 @@ class PullQueueSource:
 
     def __init__(
         self,
-        queues: QueuesApi,
+        queues: Queues,
         *,
-        waiting: QueuesApi | None = None,
+        waiting: Queues | None = None,
         heard: Heard = lambda _queue, _prefix: (),
         elsewhere: Heard | None = None,
     ) -> None:
@@ -217,13 +217,13 @@ class PullQueueSource:
             for lease in released
         ]
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
         seen = self._seen.get(pool.name)
         with _told_as_unavailable(f"look what worker {worker} holds"):
             return custody.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
 
-    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
         """See `WorkSource.give_back`."""
         with _told_as_unavailable("give back tasks"):
             given = custody.give_back(self._queues, tasks)

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final, Unpack
 
 import click
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.group import command
@@ -78,7 +78,7 @@ def add(
     return exits.OK
 
 
-def _add_all(queue: QueueApi, tasks: Iterator[NewTask], *, as_json: bool) -> dict[str, int]:
+def _add_all(queue: Queue, tasks: Iterator[NewTask], *, as_json: bool) -> dict[str, int]:
     counts = {"added": 0, "exists": 0, "tombstoned": 0}
     try:
         for batch in _batches(tasks):

@@ -10,7 +10,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, payload_fields, print_json, print_table, say, shown_instant, shown_payload
 from queue_core.cli.target import Where, opened_queue
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 STATES = {"ready": TaskState.READY, "delayed": TaskState.DELAYED, "in-flight": TaskState.LEASED, "dead": TaskState.DEAD}
 _SHOWN = {state: name for name, state in STATES.items()}
@@ -166,7 +166,7 @@ def resume(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: F
     return exits.OK
 
 
-def task_record(task: Task) -> dict[str, object]:
+def task_record(task: StoredTask) -> dict[str, object]:
     """A task as JSON."""
     return {
         "id": task.id,

@@ -14,7 +14,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, SIZE, json_option
 from queue_core.cli.output import columns, print_json, print_table, say
 from queue_core.clock import SystemClock
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores import open_store
@@ -83,7 +83,7 @@ def bench(folder: Path, seconds: float, payload_bytes: int, durability: str, as_
 
 
 def _measure(folder: Path, durability: Literal["strict", "relaxed"], *, seconds: float, payload: bytes) -> list[Speed]:
-    queues = PullQueues(QueueService(open_store(f"sqlite:///{folder.absolute()}/bench.db", durability=durability)))
+    queues = LocalQueues(QueueService(open_store(f"sqlite:///{folder.absolute()}/bench.db", durability=durability)))
     try:
         queues.put_queue(QueueSpec("bench"))
         queue = queues.queue("bench")
@@ -100,14 +100,14 @@ def _measure(folder: Path, durability: Literal["strict", "relaxed"], *, seconds:
         queues.close()
 
 
-def _added(queue: PullQueue, tasks: list[NewTask]) -> int:
+def _added(queue: LocalQueue, tasks: list[NewTask]) -> int:
     return len(queue.add(tasks))
 
 
 class _Hand:
     """Deletes what it holds and leases the next in one call, as a worker does."""
 
-    def __init__(self, queue: PullQueue, batch: int) -> None:
+    def __init__(self, queue: LocalQueue, batch: int) -> None:
         self._queue = queue
         self._batch = batch
         self._held: list[Deletion] = []
@@ -120,7 +120,7 @@ class _Hand:
         return done if leases or done else -1
 
 
-def _lay_in(queue: PullQueue, payload: bytes) -> None:
+def _lay_in(queue: LocalQueue, payload: bytes) -> None:
     stats = queue.stats()
     for _ in range(max(0, MAX_STOCK - stats.ready) // 1000):
         queue.add([NewTask(payload)] * 1000)

@@ -6,7 +6,7 @@ from typing import Unpack
 
 import click
 
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -79,7 +79,7 @@ def _changed(plan: Plan) -> str:
     return f"{count} and the storage limit" if plan.changes else "the storage limit"
 
 
-def _make(change: Change, queues: QueuesApi) -> None:
+def _make(change: Change, queues: Queues) -> None:
     if change.spec is not None:
         queues.put_queue(change.spec)
     if change.pausing is None:

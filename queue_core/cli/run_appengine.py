@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from queue_core.appengine import connect
+from queue_core.appengine import connect_appengine
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -59,7 +59,7 @@ def run_appengine(
             where=target.shown,
             fix="start `towline serve`, or give --url",
         )
-    connect(target.url, ticket=target.token)
+    connect_appengine(target.url, ticket=target.token)
     return run_script(script, arguments)
 
 

@@ -11,9 +11,9 @@ from typing import Final
 import click
 
 from queue_core.cli import exits
+from queue_core.cli.credentials import secret_in
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
-from queue_core.cli.target import secret_in
 from queue_core.clock import SystemClock
 from queue_core.config import Override, QueueFile, ServerSettings
 from queue_core.errors import ListenError, StoreUnavailableError

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from queue_core.cli import exits
+from queue_core.cli.credentials import secret_in
 from queue_core.cli.failure import CommandError
-from queue_core.cli.target import secret_in
 from queue_core.config import (
     Override,
     QueueFile,

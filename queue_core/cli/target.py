@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.cli import exits
+from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.errors import QueueError
 from queue_core.limits import check_queue_name
@@ -56,7 +57,7 @@ class Where(TypedDict):
 
 
 @contextmanager
-def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tuple[QueuesApi, Target]]:
+def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tuple[Queues, Target]]:
     """All queues of what the options mean; closed at the end, and errors told with the place they come from.
 
     makes_queues: in a store that this process opens, the queues of the settings file are made.
@@ -78,7 +79,7 @@ def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tup
 
 
 @contextmanager
-def opened_queue(name: str, **where: Unpack[Where]) -> Iterator[QueueApi]:
+def opened_queue(name: str, **where: Unpack[Where]) -> Iterator[Queue]:
     """One queue of what the options mean. Raises `InvalidQueueNameError` before anything is opened."""
     check_queue_name(name)
     with opened(**where) as (queues, _):
@@ -131,7 +132,7 @@ def _answers(url: str) -> bool:
 
 
 def _from_file(path: Path, token: str | None) -> Target:
-    from queue_core.cli.settings_file import load_queue_file, store_url
+    from queue_core.cli.settings_file import load_queue_file, store_url  # pydantic is slow to import
 
     settings, directory = load_queue_file(path)
     server_url = settings.server.url(directory)
@@ -167,35 +168,7 @@ def _durability() -> Literal["strict", "relaxed"]:
             )
 
 
-def bearer_token(path: Path | None = None) -> str | None:
-    """What to present to a server: from `path`, else TOWLINE_TOKEN, else the file that TOWLINE_TOKEN_FILE names.
-
-    Raises `OSError` for a file that can't be read, and `CommandError` for one without a token.
-    """
-    if path is None and os.environ.get("TOWLINE_TOKEN"):
-        return os.environ["TOWLINE_TOKEN"]
-    named = path or os.environ.get("TOWLINE_TOKEN_FILE")
-    if not named:
-        return None
-    token = secret_in(Path(named)).strip()
-    if not token:
-        raise CommandError("holds no token", code=exits.BAD_CONFIG, where=str(named), fix="write the token there")
-    return token
-
-
-def secret_in(path: Path) -> str:
-    """Return the token or password that a file holds, without the line's end.
-
-    Raises `OSError` for a file that can't be read, and `CommandError` for one that holds no text.
-    """
-    try:
-        return path.read_text(encoding="utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError:
-        told = "is not a text in UTF-8, as a token or a password is"
-        raise CommandError(told, code=exits.BAD_CONFIG, where=str(path), fix="name the file that holds it") from None
-
-
-def _ensure(queues: QueuesApi, specs: tuple[QueueSpec, ...]) -> None:
+def _ensure(queues: Queues, specs: tuple[QueueSpec, ...]) -> None:
     """Queues that the file has and the store has not yet; those it has are left as `towline up` set them."""
     if specs:
         known = {spec.name for spec in queues.queues()}

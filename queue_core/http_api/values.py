@@ -18,7 +18,7 @@ from queue_core.clock import Instant
 from queue_core.limits import check_text
 from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 Json: TypeAlias = dict[str, object]
 
@@ -133,11 +133,11 @@ def leases_of(json: object) -> list[Lease]:
     return [new_lease(*_lease_fields(lease)) for lease in leases]
 
 
-def task_of(json: object) -> Task:
+def task_of(json: object) -> StoredTask:
     """The task a page shows."""
     shown = cast("Json", json)
     named, name, state, payload = (shown.pop(key) for key in ("named", "name", "state", "payload"))
-    return Task(
+    return StoredTask(
         **shown,  # type: ignore[arg-type]
         name=cast("str", name) if named else None,
         state=STATES[cast("StateName", state)],

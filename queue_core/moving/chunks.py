@@ -8,7 +8,7 @@ from queue_core.api import ALL_STATES
 from queue_core.clock import Instant
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import HeldName, Transaction
-from queue_core.task import ANY, Task
+from queue_core.task import ANY, StoredTask
 
 CHUNK_TASKS: Final = 500
 CHUNK_BYTES: Final = 4 << 20
@@ -30,7 +30,7 @@ class Look(Protocol):
 class Chunk:
     """Some tasks with their whole payloads, and the id after which the next chunk begins."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[StoredTask, ...]
     after: int
 
 
@@ -43,7 +43,7 @@ def task_chunks(look: Look, queue: str, *, after: int, now: Instant) -> Iterator
                 queue, ANY, ALL_STATES, after=start, limit=CHUNK_TASKS, payload_bytes=SHORT_BYTES, now=now
             )
         )
-        chunk: list[Task] = []
+        chunk: list[StoredTask] = []
         size = 0
         for task in page.tasks:
             whole = _whole(look, task, now=now) if len(task.payload) == SHORT_BYTES else task
@@ -62,7 +62,7 @@ def task_chunks(look: Look, queue: str, *, after: int, now: Instant) -> Iterator
         after = page.next_after
 
 
-def _whole(look: Look, task: Task, *, now: Instant) -> Task | None:
+def _whole(look: Look, task: StoredTask, *, now: Instant) -> StoredTask | None:
     """The task with all of its payload, as it was when it was first seen."""
     page = look(
         lambda transaction: transaction.peek(

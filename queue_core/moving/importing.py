@@ -22,7 +22,7 @@ from queue_core.moving.records import Header, NameLine
 from queue_core.moving.waking import note_ready, wake_ready
 from queue_core.service import QueueService
 from queue_core.store import Added, HeldName, Store, Transaction
-from queue_core.task import ANY, QueueSpec, Task
+from queue_core.task import ANY, QueueSpec, StoredTask
 from queue_core.verbs import Turn
 
 STDIN: Final = Path("-")
@@ -74,7 +74,7 @@ class _Lines:
     """Consecutive lines of one kind and queue, and the number of the last."""
 
     queue: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[StoredTask, ...]
     names: tuple[HeldName, ...]
     last: int
 
@@ -309,7 +309,7 @@ def _advanced(done: _Progress, lines: _Lines, added: int) -> _Progress:
 
 def chunks_of(reader: ExportReader, *, after_line: int) -> Iterator[_Lines]:
     """What comes after a line, in chunks of one queue and kind; the same chunks whenever it begins at the same line."""
-    tasks: list[Task] = []
+    tasks: list[StoredTask] = []
     names: list[HeldName] = []
     queue, size = "", 0
     last = after_line

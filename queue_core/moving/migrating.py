@@ -23,7 +23,7 @@ from queue_core.moving.new_place import CopyProgress, NewPlace, size_of
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.store import HeldName, Store, Transaction
-from queue_core.task import ANY, QueueSpec, Task, TaskState
+from queue_core.task import ANY, QueueSpec, StoredTask, TaskState
 
 SKEW_SECONDS: Final = 0.01
 """A difference of the two stores' clocks that is worth a thought: they are read to a few milliseconds."""
@@ -190,7 +190,7 @@ class QueueMove:
             raise MoveRefusedError(f"{told}: `--abort`, then move again")
         return self._new.journal.keep(_advanced(done, chunk, came))
 
-    def _shifted(self, tasks: Sequence[Task]) -> Sequence[Task]:
+    def _shifted(self, tasks: Sequence[StoredTask]) -> Sequence[StoredTask]:
         """Leases end no earlier by the new store's clock than by the old one's: until then somebody may be at work."""
         ahead = (self._target.clock.now() - self._source.clock.now()) / MICROSECONDS
         if ahead < SKEW_SECONDS:

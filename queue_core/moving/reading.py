@@ -14,7 +14,7 @@ from queue_core.clock import Instant
 from queue_core.errors import BadFileError, CutShortError
 from queue_core.moving.fields import BadFieldError
 from queue_core.moving.records import MAX_LINE_BYTES, Footer, Header, NameLine, Record, record_of
-from queue_core.task import Task
+from queue_core.task import StoredTask
 
 COMPLETED: Final = "`towline export --resume` completes it; or export anew"
 
@@ -45,7 +45,7 @@ class ExportReader:
         self.header = record
         self._last_ids = dict.fromkeys((spec.name for spec in record.queues), 0)
 
-    def records(self, *, after_line: int = 1) -> Iterator[Task | NameLine]:
+    def records(self, *, after_line: int = 1) -> Iterator[StoredTask | NameLine]:
         """What comes after that line, to the end; lines before it count for the checksum only.
 
         Raises `BadFileError` for a line that can't be right, for a checksum or a count that differs, and for anything
@@ -73,7 +73,7 @@ class ExportReader:
             record = record_of(line, now=self._now)
             if isinstance(record, Footer):
                 return record
-            if isinstance(record, Task | NameLine):
+            if isinstance(record, StoredTask | NameLine):
                 self._count(record)
         except BadFieldError as error:
             raise self._bad(error.field, error.problem) from None
@@ -81,7 +81,7 @@ class ExportReader:
         self.whole_bytes += len(line)
         return record
 
-    def _count(self, record: Task | NameLine) -> None:
+    def _count(self, record: StoredTask | NameLine) -> None:
         if record.queue not in self._last_ids:
             known = ", ".join(self._last_ids) or "none"
             raise BadFieldError("queue", f"must be one of the header's ({known}): {record.queue!r}")

@@ -17,7 +17,7 @@ from queue_core.admission import check_queue_spec
 from queue_core.clock import NEVER, Instant
 from queue_core.moving.fields import MAX_NUMBER, BadFieldError, Fields, checked
 from queue_core.store import HeldName
-from queue_core.task import QueueSpec, Task, TaskState
+from queue_core.task import QueueSpec, StoredTask, TaskState
 
 FORMAT: Final = "towline-export"
 VERSION: Final = 1
@@ -59,7 +59,7 @@ class Footer:
     sha256: str
 
 
-Record: TypeAlias = Header | NameLine | Task | Footer
+Record: TypeAlias = Header | NameLine | StoredTask | Footer
 
 
 def header_line(header: Header) -> bytes:
@@ -81,7 +81,7 @@ def name_line(queue: str, held: HeldName) -> bytes:
     return to_json({"kind": "name", "queue": queue, "name": held.name, "until": held.until}) + b"\n"
 
 
-def task_line(task: Task) -> bytes:
+def task_line(task: StoredTask) -> bytes:
     """The line of a task."""
     json: dict[str, object] = {
         "kind": "task",
@@ -211,7 +211,7 @@ def _name(found: Fields) -> NameLine:
     return NameLine(queue, HeldName(name, Instant(found.number("until"))))
 
 
-def _task(found: Fields, *, now: Instant) -> Task:
+def _task(found: Fields, *, now: Instant) -> StoredTask:
     queue = found.text("queue", most=limits.MAX_QUEUE_NAME_CHARACTERS)
     state_name = found.text("state", most=20)
     state = _STATES.get(state_name)
@@ -230,7 +230,7 @@ def _task(found: Fields, *, now: Instant) -> Task:
         raise BadFieldError("ready_at", f"must be the eta of a task that is not in flight: {ready_at}; leave it out")
     was_leased = state is TaskState.LEASED or found.has("leased_at") or found.has("leases") or found.has("spent")
     leases, leased_at, worker, spent = _leased(found, state) if was_leased else (0, NEVER, "", ())
-    return Task(
+    return StoredTask(
         found.number("id", least=1),
         queue,
         _payload(found),

@@ -15,16 +15,15 @@ from queue_core.server.erasures import Erasures
 from queue_core.server.event_ring import EventRing
 from queue_core.server.hands import Hands
 from queue_core.server.hot import HotVerbs
-from queue_core.server.lease_counts import LeaseCounts, LeaseNotes
-from queue_core.server.lease_rate import LeaseRate
+from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
+from queue_core.server.leases.waiters import Watcher
+from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.loop_turns import LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.readiness import Readiness
 from queue_core.server.remote_turns import RemoteTurns
 from queue_core.server.schemas import Health
 from queue_core.server.turns import Turns
-from queue_core.server.waiting import WaitingLeases
-from queue_core.server.watching import Watcher
 from queue_core.service import QueueService, Step
 from queue_core.store import Store
 from queue_core.stores import check_can_back_up
@@ -71,7 +70,7 @@ class ServerCore:
         )
         self._looks = Hands(LOOKS_AT_ONCE, name="towline-look")
         self._backups = Hands(1, name="towline-backup")
-        self._lease_notes = LeaseNotes(self.lease_counts, self.service, self._looks)
+        self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._looks)
 
     def health(self) -> Health:
         """What probes and clients are told of this run."""
@@ -144,18 +143,18 @@ class ServerCore:
 
     def _after_turn(self) -> None:
         self.waiting.after_turn()
-        self._lease_notes.after_turn()
+        self._lease_recorder.after_turn()
 
     def start(self) -> None:
         """Begin to take notes; called in the loop before the first request."""
-        self._lease_notes.start()
+        self._lease_recorder.start()
         self.erasures.start()
 
     def stop(self) -> None:
         """Answer all who wait, so that a graceful stop is a quick one."""
         self.waiting.stop()
         self.ring.stop()
-        self._lease_notes.stop()
+        self._lease_recorder.stop()
 
     def close(self) -> None:
         """End the threads."""

@@ -127,7 +127,7 @@ async def _in_chunks(core: ServerCore, step: Step[int]) -> schemas.Count:
     return {"count": total}
 
 
-async def list_queues(core: ServerCore, call: Call) -> schemas.Queues:  # noqa: ARG001 - a handler
+async def list_queues(core: ServerCore, call: Call) -> schemas.QueueListReply:  # noqa: ARG001 - a handler
     return {"queues": list(await core.look(lambda turn: turn.transaction.queues()))}
 
 
@@ -210,7 +210,7 @@ async def observe_many(core: ServerCore, call: Call) -> schemas.ObservationsOut:
 
 def _heard(core: ServerCore, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
     now = core.service.clock.monotonic()
-    return tuple(one.told(now=now) for one in core.waiting.roster.known(queue, workers))
+    return tuple(one.describe(now=now) for one in core.waiting.presence.find(queue, workers))
 
 
 async def recent_events(core: ServerCore, call: Call) -> schemas.EventsOut:
@@ -248,8 +248,8 @@ async def release_worker(core: ServerCore, call: Call) -> schemas.ReleasedLeases
 async def heard_workers(core: ServerCore, call: Call) -> schemas.HeardWorkers:
     limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
-    found = islice(core.waiting.roster.of(call.queue, prefix=prefix), limit)
-    return {"workers": [one.told(now=now) for one in found]}
+    found = islice(core.waiting.presence.with_prefix(call.queue, prefix), limit)
+    return {"workers": [one.describe(now=now) for one in found]}
 
 
 async def lead(core: ServerCore, call: Call) -> schemas.Held:

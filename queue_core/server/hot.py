@@ -18,11 +18,11 @@ from queue_core.server import events, schemas
 from queue_core.server.auth import Gate, Headers
 from queue_core.server.idempotency import HEADER, OnceStep, client_call
 from queue_core.server.json_keys import check_keys
-from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
 from queue_core.server.schemas import response
 from queue_core.server.turns import Turns
-from queue_core.server.waiting import WaitingLeases
 from queue_core.service import Step
 from queue_core.store import Added, ClientCall, Deletion, Renewed, Room, Unit
 from queue_core.task import NewTask
@@ -152,7 +152,7 @@ class HotVerbs:
 
     def hang_up(self, call: LeaseCall) -> None:
         """The caller is gone."""
-        self._waiting.cancel(call)
+        call.cancel()
 
     def _add(self, request: Request) -> None:
         queue = request.queue

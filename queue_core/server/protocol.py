@@ -18,7 +18,7 @@ from queue_core.server.core import ServerCore
 from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
 from queue_core.server.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.known_heads import KnownHead, known_head
-from queue_core.server.lease_call import LeaseCall
+from queue_core.server.leases.call import LeaseCall
 from queue_core.server.problems import body_too_large
 
 PREFIX = b"/v1/queues/"

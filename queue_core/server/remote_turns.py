@@ -66,8 +66,8 @@ class _Landed:
 
 
 class RemoteTurns:
-    """`Turns` beside the loop. Answers come in the order in which the store's did; see `WaitingLeases` for what that
-    asks of those who wait."""
+    """`Turns` beside the loop. Answers come in the order in which the store's did; see `ReadyChecks` for what
+    that means for those who wait."""
 
     is_beside = True
     is_syncing = False  # what a reader sees is durable: it reads on the store's side of the network

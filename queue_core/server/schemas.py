@@ -20,7 +20,7 @@ from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
 from queue_core.stats import FinishedLease, HeardWorker, TagStats
 from queue_core.store import Added, Deletion, Page, Renewed
-from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
 
@@ -429,7 +429,7 @@ class TaskOut(TypedDict):
     max_leases: Annotated[int | None, Field(description="The task's own bound; null: its queue's.")]
 
 
-def task_out(task: Task) -> TaskOut:
+def task_out(task: StoredTask) -> TaskOut:
     """A task as it is shown; its token and its fences stay here."""
     return {
         "id": task.id,
@@ -462,7 +462,7 @@ def page_out(page: Page) -> TaskPage:
     return {"tasks": [task_out(task) for task in page.tasks], "next_after": page.next_after}
 
 
-class Queues(TypedDict):
+class QueueListReply(TypedDict):
     """All queues by name."""
 
     queues: list[QueueSpec]

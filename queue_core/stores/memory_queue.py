@@ -9,7 +9,7 @@ from queue_core.limits import check_eta
 from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease, QueueStats, Samples
 from queue_core.store import Added, HeldName
-from queue_core.task import NewTask, QueueSpec, TagFilter, Task, TaskState, parse_token
+from queue_core.task import NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
 KEPT_SAMPLES = 10_000
 
@@ -19,14 +19,14 @@ class MemoryQueue:
     """A queue as dicts over the values; every method is a step of a verb, with `now` given."""
 
     spec: QueueSpec
-    tasks: dict[int, Task] = field(default_factory=dict)
+    tasks: dict[int, StoredTask] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     tombstones: dict[str, Instant] = field(default_factory=dict)
     totals: dict[str | None, dict[str, int]] = field(default_factory=dict)
     samples: list[FinishedLease] = field(default_factory=list)
     samples_dropped: int = 0
 
-    def put(self, task: Task) -> None:
+    def put(self, task: StoredTask) -> None:
         """Keep the task as it is now."""
         self.tasks[task.id] = task
 
@@ -42,13 +42,13 @@ class MemoryQueue:
         refused = self._refused(new.name, now=now)
         return refused or self._keep(semantics.add(new, task_id=task_id, queue=self.spec.name, now=now))
 
-    def _settle_used_up(self, task: Task, *, now: Instant) -> None:
+    def _settle_used_up(self, task: StoredTask, *, now: Instant) -> None:
         """Let time act on a task that is gone with the end of its last lease: its name is a deleted one's."""
         settled = semantics.settle(task, self.spec, now=now)
         if isinstance(settled, Ending) and settled.task is None:
             self.end(task, settled)
 
-    def restore(self, moved: Task, *, task_id: int, now: Instant) -> Added:
+    def restore(self, moved: StoredTask, *, task_id: int, now: Instant) -> Added:
         """Add a task as another store had it, unless its name is taken."""
         refused = self._refused(moved.name, now=now)
         return refused or self._keep(semantics.restore(moved, task_id=task_id, queue=self.spec.name, now=now))
@@ -60,7 +60,7 @@ class MemoryQueue:
             return Added(name, "exists")
         return Added(name, "tombstoned") if self.tombstones.get(name, now) > now else None
 
-    def _keep(self, task: Task) -> Added:
+    def _keep(self, task: StoredTask) -> Added:
         self.put(task)
         if task.name is not None:
             self.tombstones.pop(task.name, None)
@@ -73,14 +73,14 @@ class MemoryQueue:
         if held.name not in self.names and held.until > now:
             self.tombstones[held.name] = max(held.until, self.tombstones.get(held.name, now))
 
-    def drop(self, task: Task, *, at: Instant) -> None:
+    def drop(self, task: StoredTask, *, at: Instant) -> None:
         """Forget the task; a given name stays taken for its retention."""
         del self.tasks[task.id]
         if task.name is not None:
             del self.names[task.name]
             self.tombstones[task.name] = after(at, self.spec.name_retention_seconds)
 
-    def end(self, task: Task, ending: Ending) -> FinishedLease:
+    def end(self, task: StoredTask, ending: Ending) -> FinishedLease:
         """Carry out the end of a lease and note it."""
         if ending.task is None:
             self.drop(task, at=ending.finished.ended_at)
@@ -120,7 +120,7 @@ class MemoryQueue:
                 self.put(settled)
         return expired
 
-    def settled(self, *, now: Instant) -> Iterator[Task]:
+    def settled(self, *, now: Instant) -> Iterator[StoredTask]:
         """Every task as time has made it, without changing any."""
         for task in list(self.tasks.values()):
             settled = semantics.settle(task, self.spec, now=now)
@@ -128,13 +128,13 @@ class MemoryQueue:
             if shown is not None:
                 yield shown
 
-    def current(self, token: str, *, now: Instant) -> Task | None:
+    def current(self, token: str, *, now: Instant) -> StoredTask | None:
         """The task whose live lease the token names."""
         task_id, leased_at = parse_token(token)
         task = self.tasks.get(task_id)
         return task if task is not None and semantics.is_current(task, leased_at, now=now) else None
 
-    def named(self, name: str) -> Task | None:
+    def named(self, name: str) -> StoredTask | None:
         """The task of a given or a chosen name."""
         if name in self.names:
             return self.tasks[self.names[name]]
@@ -144,7 +144,7 @@ class MemoryQueue:
         task = self.tasks.get(int(digits))
         return task if task is not None and task.name is None else None
 
-    def ready(self, tags: TagFilter) -> list[Task]:
+    def ready(self, tags: TagFilter) -> list[StoredTask]:
         """READY tasks that the filter takes, in lease order; for `oldest`, those of one tag."""
         ready = [task for task in self.tasks.values() if task.state is TaskState.READY and tags.accepts(task.tag)]
         ready.sort(key=lambda task: (task.eta, task.id))
@@ -152,7 +152,7 @@ class MemoryQueue:
             return [task for task in ready if task.tag == ready[0].tag]
         return ready
 
-    def leased_by(self, worker: str) -> list[Task]:
+    def leased_by(self, worker: str) -> list[StoredTask]:
         """LEASED tasks of a worker, expired or not."""
         return [task for task in self.tasks.values() if task.state is TaskState.LEASED and task.worker == worker]
 

@@ -26,7 +26,7 @@ from queue_core.store import (
 from queue_core.stores import memory_looking
 from queue_core.stores.memory_queue import MemoryQueue
 from queue_core.stores.memory_queues import MemoryQueues
-from queue_core.task import Lease, NewTask, TagFilter, Task, TaskState, lease_of, parse_token
+from queue_core.task import Lease, NewTask, StoredTask, TagFilter, TaskState, lease_of, parse_token
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -193,11 +193,11 @@ class MemoryTransaction(MemoryQueues):
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         held = self._open(queue)
         held.settle(now=now)
         if names is None:
-            chosen: Iterable[Task | None] = [task for task in held.tasks.values() if tags.accepts(task.tag)]
+            chosen: Iterable[StoredTask | None] = [task for task in held.tasks.values() if tags.accepts(task.tag)]
         else:
             chosen = [held.named(name) for name in dict.fromkeys(names)]
         dead = [task for task in chosen if task is not None and task.state is TaskState.DEAD][:limit]
@@ -295,7 +295,7 @@ class MemoryTransaction(MemoryQueues):
 
     # -- moving a queue to another store --------------------------------------------------------------------------
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         held = self._of(queue)
         outcomes = []
         for task in tasks:

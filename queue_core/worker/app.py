@@ -53,7 +53,7 @@ class App:
         app = App()
 
         @app.task(queue="thumbs", tag="resize")
-        def resize(task: HeldTask) -> None: ...
+        def resize(task: Task) -> None: ...
 
     A handler without a tag takes the untagged tasks of its queue and those of every tag that has no handler of its own.
     """
@@ -69,7 +69,7 @@ class App:
         batch: int | None = None,
         on: Mapping[type[Exception], Retry | Dead] | None = None,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
-        """Register a function, plain or async, called with a `HeldTask`.
+        """Register a function, plain or async, called with a `Task`.
 
         When it returns None the task is deleted; a `NewTask`, or a list of them, is added in the same step as the
         delete. When it raises, the task is given back: after the queue's back-off, or as `Retry` and `Dead` say.

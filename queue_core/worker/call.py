@@ -19,7 +19,7 @@ from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
 from queue_core.worker import events
 from queue_core.worker.app import Handler
-from queue_core.worker.held import Dead, HeldTask, Retry
+from queue_core.worker.held import Dead, Retry, Task
 
 MAX_TRACEBACK_CHARACTERS: Final = 20_000
 SHORTEST_REDACTED_CHARACTERS: Final = 4
@@ -32,7 +32,7 @@ new_deletion = builder(Deletion)
 class Done:
     """A task whose handler returned: it is to be deleted, and what follows from it added."""
 
-    task: HeldTask
+    task: Task
     then: tuple[NewTask, ...] = ()
 
     @property
@@ -47,7 +47,7 @@ new_done = builder(Done)
 class Failed:
     """Tasks to be given back: after the queue's back-off (None) or a delay, or as dead."""
 
-    tasks: tuple[HeldTask, ...]
+    tasks: tuple[Task, ...]
     delay_seconds: float | None = None
     dead_reason: str = ""
     charge: Literal["counted", "uncounted"] = "counted"
@@ -61,8 +61,12 @@ class Call:
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
         self.handler = handler
-        self.tasks = tuple(map(HeldTask, leases))
+        self.tasks = tuple(map(Task, leases))
         self.started_at = started_at
+        self.value: object = None
+        """What its handler returned."""
+        self.error: BaseException | None = None
+        """What its handler raised, or why its value can't be used."""
         self.cancel: Callable[[], None] = _nothing
         """Interrupts the handler once all its tasks are lost; only an async one can be."""
         self.is_alive: Callable[[], bool] = _always
@@ -70,11 +74,11 @@ class Call:
         self.where: Callable[[], str] = _nowhere
         """The lines the handler is at, innermost first, for a person who wonders why it does not return."""
 
-    def argument(self) -> HeldTask | list[HeldTask]:
+    def argument(self) -> Task | list[Task]:
         """What the handler is called with."""
         return self.tasks[0] if self.handler.batch is None else list(self.tasks)
 
-    def held(self) -> tuple[HeldTask, ...]:
+    def held(self) -> tuple[Task, ...]:
         """The tasks that are not lost."""
         return tuple(task for task in self.tasks if not task.lost)
 
@@ -86,6 +90,7 @@ class Call:
 
     def returned(self, value: object) -> tuple[Done, ...]:
         """What a handler's return value asks for. Raises `TypeError` or an `InvalidRequestError` for nonsense."""
+        self.value = value
         if self.handler.batch is None:
             done = [new_done(self.tasks[0], self._then(value))]
         elif value is None:
@@ -101,6 +106,7 @@ class Call:
 
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> Failed:
         """What a handler's exception asks for; logged unless the handler meant it."""
+        self.error = error
         held = self.held()
         error = self.handler.meaning(error)
         if isinstance(error, Retry):
@@ -151,7 +157,7 @@ def _shown(value: object) -> str:
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
 
 
-def traceback_without(error: BaseException, tasks: Sequence[HeldTask]) -> str:
+def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:
     """The traceback as text, with payloads that the error's message quotes taken out."""
     text = "".join(traceback.format_exception(error, limit=-30))
     for task in tasks:

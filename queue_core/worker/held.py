@@ -33,7 +33,7 @@ class Dead(Exception):  # noqa: N818  as above: `raise Dead("not an image")`
         self.reason = reason
 
 
-class HeldTask:
+class Task:
     """One leased task in the hands of a handler. The runner renews its lease while the handler lives."""
 
     __slots__ = ("lease", "lost", "lost_reason")
@@ -96,4 +96,4 @@ class HeldTask:
             self.lost = True
 
     def __repr__(self) -> str:
-        return f"HeldTask(queue={self.queue!r}, name={self.name!r}, tag={self.tag!r}, lease_number={self.lease_number})"
+        return f"Task(queue={self.queue!r}, name={self.name!r}, tag={self.tag!r}, lease_number={self.lease_number})"

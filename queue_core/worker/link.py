@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.errors import (
     InvalidRequestError,
     LeaseLostError,
@@ -33,8 +33,8 @@ class Lines:
             one, can't be cut short, and are short instead.
     """
 
-    shared: QueueApi
-    waiting: Callable[[], QueueApi] | None = None
+    shared: Queue
+    waiting: Callable[[], Queue] | None = None
 
 
 class Link:

@@ -10,13 +10,13 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import SystemClock
 from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.http_api.caller import Retries
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.worker import events
@@ -82,7 +82,7 @@ def _work(
         on_last_lease: is called when the last task is leased that the bounds of its life allow.
     """
     log = structlog.get_logger().bind(worker=settings.worker)
-    queues: QueuesApi | None = None
+    queues: Queues | None = None
     try:
         app = load_app(settings.app, also=settings.app_folder)
         if not may_begin():
@@ -115,7 +115,7 @@ def _work(
     return code
 
 
-def _open(settings: WorkerSettings) -> tuple[QueuesApi, Callable[[str], QueueApi]]:
+def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
     """The queues, and how a thread that waits for work gets a line of its own.
 
     At a server that is a connection of its own; a store is opened once per process.
@@ -123,7 +123,7 @@ def _open(settings: WorkerSettings) -> tuple[QueuesApi, Callable[[str], QueueApi
     if settings.url.startswith(SERVER_SCHEMES):
         queues = _at_server(settings)
         return queues, lambda queue: _at_server(settings).queue(queue)
-    opened = PullQueues(QueueService(open_store(settings.url, durability=settings.durability)))
+    opened = LocalQueues(QueueService(open_store(settings.url, durability=settings.durability)))
     return opened, opened.waiting_line
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Final
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.call import Call
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from queue_core.worker.shift import EXIT_INTERNAL, Ending, Shift
 
 RENEWED_AFTER: Final = 1 / 3
@@ -34,7 +34,7 @@ GIVEN_BACK: Final = "the worker gave it back"
 class Kept:
     """A lease under renewal. Instants are monotonic seconds of this process, so a stepped clock loses no lease."""
 
-    task: HeldTask
+    task: Task
     call: Call
     lease_seconds: float
     ends_at: float
@@ -45,7 +45,7 @@ class Kept:
 class Renewals:
     """One thread for all slots of a worker. Handlers that block cannot hold it up."""
 
-    def __init__(self, queue: QueueApi, shift: Shift, *, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(self, queue: Queue, shift: Shift, *, jitter: Callable[[], float] = random.random) -> None:
         self._queue = queue
         self._shift = shift
         self._jitter = jitter

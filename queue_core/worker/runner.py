@@ -5,12 +5,13 @@ from typing import Final
 
 import structlog
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import AppError, QueueError
 from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
+from queue_core.worker.call import Call
 from queue_core.worker.handler_loop import BLOCKED_SECONDS, HandlerLoop
 from queue_core.worker.link import Lines, Link
 from queue_core.worker.loop_slots import LoopSlots
@@ -40,13 +41,14 @@ class Runner:
         app: App,
         settings: WorkerSettings,
         *,
-        open_queue: Callable[[str], QueueApi],
-        open_waiting: Callable[[str], QueueApi] | None = None,
+        open_queue: Callable[[str], Queue],
+        open_waiting: Callable[[str], Queue] | None = None,
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
         blocked_seconds: float = BLOCKED_SECONDS,
         recycled_code: int = EXIT_OK,
         on_last_lease: Callable[[], None] = lambda: None,
+        on_call_end: Callable[[Call], None] | None = None,
     ) -> None:
         """Args:
         open_queue: a line to the queue of that name, which all threads share.
@@ -56,6 +58,7 @@ class Runner:
         blocked_seconds: how long the loop of async handlers may stand still, at least.
         recycled_code: exit code of a worker that ends because it has served for long enough.
         on_last_lease: called, from any thread, when a worker with a bound of tasks has leased the last of them.
+        on_call_end: called, in the handler's thread or the loop's, when a handler has come to an end.
 
         Raises `AppError` when the app's handlers do not cover what the settings ask for.
         """
@@ -66,7 +69,7 @@ class Runner:
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
         self._lines = Lines(open_queue(queue), waiting)
         self._renewals = Renewals(self._lines.shared, self._shift)
-        self._bench = Workbench(app, offer, self._shift, self._renewals, self._lines)
+        self._bench = Workbench(app, offer, self._shift, self._renewals, self._lines, on_call_end=on_call_end)
         handlers = app.serving(queue, settings.tags)
         self._loop = (
             HandlerLoop(self._shift, blocked_seconds=blocked_seconds)

@@ -34,12 +34,22 @@ class Slots(Protocol):
 class Workbench:
     """What slots share: which handler takes which task, and the renewals that keep it theirs."""
 
-    def __init__(self, app: App, offer: Offer, shift: Shift, renewals: Renewals, lines: Lines) -> None:
+    def __init__(
+        self,
+        app: App,
+        offer: Offer,
+        shift: Shift,
+        renewals: Renewals,
+        lines: Lines,
+        *,
+        on_call_end: Callable[[Call], None] | None = None,
+    ) -> None:
         self.offer = offer
         self.shift = shift
         self.renewals = renewals
         self._app = app
         self._lines = lines
+        self._on_call_end = on_call_end
         self._tells_all = shift.log.is_enabled_for(DEBUG)
 
     def link(self) -> Link:
@@ -64,6 +74,8 @@ class Workbench:
     def end(self, call: Call) -> None:
         """Its handler has come to an end."""
         self.renewals.drop(call)
+        if self._on_call_end is not None:
+            self._on_call_end(call)
         self.shift.look_at_user()
         if self._tells_all:
             self.shift.log.debug(events.HANDLER_FINISHED, **call.told(now=self.shift.clock.monotonic()))

@@ -1,13 +1,13 @@
 """The same program for many tasks at a time: one async handler that only notes that it started."""
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from tests.bench.record import QUEUE, record
 
 app = App()
 
 
 @app.task(queue=QUEUE)
-async def note(task: HeldTask) -> None:
+async def note(task: Task) -> None:
     """As cheap as a handler can be."""
     record(task.payload)

@@ -3,14 +3,14 @@
 import time
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from tests.bench.sleeping import QUEUE
 
 app = App()
 
 
 @app.task(queue=QUEUE)
-def compute(task: HeldTask) -> None:
+def compute(task: Task) -> None:
     """Compute for as many seconds of one core as the payload says."""
     ends_at = time.thread_time() + float(task.payload)
     while time.thread_time() < ends_at:

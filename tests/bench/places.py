@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.connect import open_queue
 from tests.bench.record import QUEUE
 from tests.bench.site import Site
@@ -50,7 +50,7 @@ def new_place(site: Site, engine: Engine, *, durability: Durability = "strict") 
             yield Place(url, "relaxed", engine)
 
 
-def opened(place: Place) -> QueueApi:
+def opened(place: Place) -> Queue:
     """Its queue, which is made when it is not there; a store says nothing of it, as a table is being printed."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     return open_queue(place.url, QUEUE, durability=place.durability)

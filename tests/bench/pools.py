@@ -18,13 +18,14 @@ import structlog
 from orchestrator.clock import ManualClock
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions
+from orchestrator.fleet_view import Pulse
 from orchestrator.launch import Launch
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample, RunningLease, Waiting
-from orchestrator.policy import PolicyState, decide
-from orchestrator.pulse import Pulse
 from orchestrator.reconcile import Reconciler
-from orchestrator.showcase import Showcase
+from orchestrator.snapshot import Showcase
 from orchestrator.state import StateDir
+from tests.support.decisions import learn_and_decide
 from tests.support.fakes import FakeRuntime
 from tests.support.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
 
@@ -113,7 +114,7 @@ def decision_seconds(ready: int, workers: int) -> list[float]:
     for turn in range(200):
         sample = a_sample(at=NOW + 3 * turn, running=running, arrivals=30, **waiting)  # type: ignore[arg-type]
         began = time.process_time()
-        _, state = decide(
+        _, state = learn_and_decide(
             sample,
             fleet=fleet,
             spec=a_pool(most=1_000),

@@ -17,9 +17,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import CrashLoop, Fleet, Started, State, Worker, spawn_failed
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
-from orchestrator.plan import plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.plan import plan_actions
+from tests.support.decisions import learn_and_decide
 
 POSITIONS = 8
 MAX_SEEN = 2000
@@ -126,11 +127,11 @@ class Towline:
         now = Monotonic(o.t)
         fleet, sample = self._fleet(o, now), self._sample(o, now)
         self.seen = Seen()
-        decision, self.state = decide(
+        decision, self.state = learn_and_decide(
             sample, fleet=fleet, spec=self.spec, state=self.state, now=now, conditions=Conditions(cores=CORES)
         )
         self.decision = decision
-        todo = plan(decision, fleet=fleet, spec=self.spec, now=now)
+        todo = plan_actions(decision, fleet=fleet, spec=self.spec, now=now)
         why = f"{decision.current}->{decision.target}: {decision.rule}: {decision.why} {decision.limited_by}"
         size = o.alive + len(todo.spawn) - len(todo.retire) - len(todo.finish)
         if todo.finish:  # the simulator drains in an order of its own, the idle ones first

@@ -3,7 +3,7 @@
 import time
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 QUEUE = "sleeps"
 
@@ -11,6 +11,6 @@ app = App()
 
 
 @app.task(queue=QUEUE)
-def sleep(task: HeldTask) -> None:
+def sleep(task: Task) -> None:
     """Take as many seconds as the payload says."""
     time.sleep(float(task.payload))

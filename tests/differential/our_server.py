@@ -9,7 +9,7 @@ from queue_core.clock import ManualClock
 from queue_core.server.app import ServerApp
 from queue_core.server.connections import Connections
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_counts import lease_totals
+from queue_core.server.leases.rates import lease_totals
 from queue_core.server.options import ServeOptions
 from queue_core.store import Store
 from queue_core.task import QueueSpec
@@ -51,7 +51,7 @@ class OurServer:
     def note_leases(self) -> None:
         """What the server does every few seconds, for its figures of the last minute and hour."""
         noted = self._core.service.look(lease_totals)
-        self._core.lease_counts.note(noted.totals, now=noted.at)
+        self._core.lease_counts.record(noted.totals, now=noted.at)
 
     def call(self, method: Method, request: Any) -> Answer:
         """One call, as a client sends it."""

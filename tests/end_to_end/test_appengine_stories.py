@@ -118,7 +118,7 @@ def test_a_scripts_thread_runs_them_too(site: Site) -> None:
 
 def test_a_script_that_calls_connect_needs_no_command(site: Site) -> None:
     code = (
-        "import json; from queue_core.appengine import connect; connect();"
+        "import json; from queue_core import connect_appengine; connect_appengine();"
         f"from tests.end_to_end.appengine_programs.snippets import run; print(json.dumps(run({QUEUE!r})))"
     )
     environment = program_environment() | {"TOWLINE_URL": site.url}

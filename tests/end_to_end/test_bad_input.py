@@ -203,7 +203,7 @@ def test_a_read_only_file_is_told_as_such(folder: Path) -> None:
 def test_a_handler_that_never_returns_is_left_behind_when_the_fleet_stops(folder: Path) -> None:
     (folder / "stuck.py").write_text(
         "import threading\n"
-        "from queue_core.worker.app import App\n"
+        "from queue_core import App\n"
         "app = App()\n"
         "@app.task(queue='thumbs')\n"
         "def stuck(task): threading.Event().wait()\n"

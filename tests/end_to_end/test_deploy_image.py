@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 import docker
 import pytest
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.connect import open_queue
 from tests.support.deployed import Compose, build_towline, compose_program, local_base, local_postgres
 from tests.support.docker_engine import DockerEngine, EngineUnavailableError, docker_engine
@@ -119,7 +119,7 @@ def the_demo_is_done(engine: DockerEngine, compose: Compose) -> None:
 
 
 @contextmanager
-def published_queue(client: docker.APIClient) -> Iterator[QueueApi]:
+def published_queue(client: docker.APIClient) -> Iterator[Queue]:
     """The queue as the host reaches it, with a token that the stack made up."""
     url, token = published(client, "queue", port=7878), secret(client, "admin_token")
     queue = open_queue(url, "files", token=token)

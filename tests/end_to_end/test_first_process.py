@@ -171,7 +171,7 @@ def test_a_supervisor_leaves_no_zombie_reloads_and_stops(tmp_path: Path, command
 @pytest.mark.parametrize("command", [["serve", "--listen", "unix:queue.sock"], ["work", "tasks:app"]], ids=str)
 def test_a_server_and_a_worker_stop_in_order(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "tasks.py").write_text(
-        'from queue_core.worker.app import App\napp = App()\n@app.task(queue="default")\ndef work(task): pass\n'
+        'from queue_core import App\napp = App()\n@app.task(queue="default")\ndef work(task): pass\n'
     )
     arguments = ["-m", "orchestrator", *command, "--store", "sqlite:///queue.db"]
     with closing(open_queues(f"sqlite:///{tmp_path}/queue.db")) as queues:

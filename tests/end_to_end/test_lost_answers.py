@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.client import HttpQueues
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask
@@ -26,8 +26,8 @@ MOST_MESSAGES = 20
 class Ways:
     """A store reached directly, and over a wire that is cut: by the library, or through a server."""
 
-    direct: QueuesApi
-    wired: QueuesApi
+    direct: Queues
+    wired: Queues
     wire: CuttingWire
 
 
@@ -46,11 +46,11 @@ def ways(request: pytest.FixtureRequest, engine_name: EngineName, shared_engines
         pytest.skip(str(error))
     with ExitStack() as stack:
         wire = stack.enter_context(a_wire(engine.host, engine.port))
-        direct = stack.enter_context(closing(PullQueues(QueueService(open_store(url)))))
+        direct = stack.enter_context(closing(LocalQueues(QueueService(open_store(url)))))
         store = open_store(url.replace(f":{engine.port}/", f":{wire.port}/"))
-        wired: QueuesApi
+        wired: Queues
         if request.param == "library":
-            wired = stack.enter_context(closing(PullQueues(QueueService(store))))
+            wired = stack.enter_context(closing(LocalQueues(QueueService(store))))
         else:
             wired = stack.enter_context(closing(HttpQueues(stack.enter_context(a_server(store)).url)))
         yield Ways(direct, wired, wire)

@@ -13,7 +13,7 @@ import pytest
 
 from queue_core.connect import open_queues
 from queue_core.errors import QueueMovedError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
@@ -129,7 +129,7 @@ def test_memory_does_not_grow_with_the_tasks(tmp_path: Path) -> None:
         folder = tmp_path / str(tasks)
         folder.mkdir()
         store = open_store(f"sqlite:///{folder}/old.db", durability="relaxed")
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         queues.put_queue(QueueSpec(QUEUE))
         for _ in range(tasks // 1000):
             queues.queue(QUEUE).add([NewTask(b"x" * 1000, tag=f"t-{number % 7}") for number in range(1000)])
@@ -144,7 +144,7 @@ def test_memory_does_not_grow_with_the_tasks(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
             took[verb, tasks] = int(done.stdout)
         arrived = open_store(f"sqlite:///{folder}/moved.db")
-        assert PullQueues(QueueService(arrived)).queue(QUEUE).stats().ready == tasks
+        assert LocalQueues(QueueService(arrived)).queue(QUEUE).stats().ready == tasks
         arrived.close()
     growth = {verb: took[verb, 100_000] - took[verb, 10_000] for verb in ("export", "import", "migrate")}
     assert max(growth.values()) < MOST_GROWTH_BYTES, growth
@@ -167,7 +167,7 @@ class Spans:
 
 def test_workers_at_both_ends_run_no_task_twice_at_a_time_and_none_is_lost(tmp_path: Path, new: Store) -> None:
     old_url = f"sqlite:///{tmp_path}/queue.db"
-    queues = cast("PullQueues", open_queues(old_url, durability="relaxed"))
+    queues = cast("LocalQueues", open_queues(old_url, durability="relaxed"))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=3.0, max_lease_seconds=60.0))
     spans = Spans(tmp_path)
     queues.queue("thumbs").add([NewTask(f"hold {tmp_path}/notes-0".encode(), name="held")])
@@ -177,7 +177,7 @@ def test_workers_at_both_ends_run_no_task_twice_at_a_time_and_none_is_lost(tmp_p
         eventually(lambda: spans.of(0) and queues.queue("thumbs").stats().deleted_total > 5, seconds=20)
         told = run_program("migrate", "--from", old_url, "--to", new.url, "--json", folder=tmp_path)
         assert told.code == 0, told.err
-        away = Story(tmp_path, new.url, PullQueues(QueueService(new)))
+        away = Story(tmp_path, new.url, LocalQueues(QueueService(new)))
         with away.worker(worker="new-1"):
             # One of the old workers still runs the task it holds; the other ends and says why.
             eventually(lambda: (first.poll() is None) != (second.poll() is None), seconds=20)
@@ -196,7 +196,7 @@ def test_workers_at_both_ends_run_no_task_twice_at_a_time_and_none_is_lost(tmp_p
     queues.close()
 
 
-def told_deleted(queues: PullQueues) -> int:
+def told_deleted(queues: LocalQueues) -> int:
     """How many tasks were finished at the old store."""
     return queues.queue("thumbs").stats().deleted_total
 

@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.clock import SystemClock, seconds_between
 from queue_core.connect import open_queues
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.task import Lease, NewTask, QueueSpec
 from tests.support.engines import EngineUnavailableError
 from tests.support.eventually import eventually
@@ -24,11 +24,11 @@ HONEST_SECONDS = 5.0
 class Hosts:
     """Ours, one an hour ahead and one an hour behind."""
 
-    ours: PullQueues
+    ours: LocalQueues
     ahead: SkewedHost
     behind: SkewedHost
 
-    def new_queue(self, name: str) -> PullQueue:
+    def new_queue(self, name: str) -> LocalQueue:
         self.ours.put_queue(QueueSpec(name, retry_min_seconds=0.0, retry_max_seconds=0.0))
         return self.ours.queue(name)
 
@@ -44,7 +44,7 @@ def hosts(request: pytest.FixtureRequest, shared_engines: SharedEngines) -> Iter
         a_skewed_host(url, seconds=HOUR) as ahead,
         a_skewed_host(url, seconds=-HOUR) as behind,
     ):
-        assert isinstance(ours, PullQueues)
+        assert isinstance(ours, LocalQueues)
         yield Hosts(ours, ahead, behind)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec, TagFilter
@@ -31,7 +31,7 @@ def url(request: pytest.FixtureRequest, shared_engines: SharedEngines, tmp_path:
 
 @pytest.mark.parametrize("tags", [TagFilter("any"), TagFilter.of("a", "b")], ids=["any", "of two tags"])
 def test_a_task_whose_lease_just_ended_is_behind_all_that_wait(url: str, tags: TagFilter) -> None:
-    with closing(PullQueues(QueueService(open_store(url, durability="relaxed")))) as queues:
+    with closing(LocalQueues(QueueService(open_store(url, durability="relaxed")))) as queues:
         queues.put_queue(QueueSpec("q", max_leases=None))
         queue = queues.queue("q")
         for first in range(0, TASKS, 1000):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import SystemClock
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
@@ -41,13 +41,13 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 @contextmanager
-def opened(engine: Engine) -> Iterator[PullQueues]:
-    with closing(PullQueues(QueueService(open_store(engine.tcp_url)))) as queues:
+def opened(engine: Engine) -> Iterator[LocalQueues]:
+    with closing(LocalQueues(QueueService(open_store(engine.tcp_url)))) as queues:
         yield queues
 
 
 @contextmanager
-def reached(engine: Engine, how: str) -> Iterator[QueuesApi]:
+def reached(engine: Engine, how: str) -> Iterator[Queues]:
     if how == "library":
         with opened(engine) as queues:
             yield queues

@@ -15,7 +15,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.rollcall import WAITS_SECONDS
 from orchestrator.runtimes import procfs
 from orchestrator.state import StateDir
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
@@ -37,7 +37,7 @@ class Up:
     queues: HttpQueues
 
     @property
-    def queue(self) -> QueueApi:
+    def queue(self) -> Queue:
         return self.queues.queue("jobs")
 
     @property

@@ -3,9 +3,9 @@
 from queue_core.clock import Instant
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Store, Transaction
-from queue_core.task import ANY, Task, TaskState
+from queue_core.task import ANY, StoredTask, TaskState
 from tests.faults.history import digest_of, uid_of
-from tests.faults.lives import Contents, StoredTask
+from tests.faults.lives import Contents, TaskInStore
 
 PAGE_TASKS = 200
 ALL_STATES = frozenset(TaskState)
@@ -26,8 +26,8 @@ def read_contents(store: Store, *, clock_error: int = 0) -> Contents:
         )
 
 
-def _tasks(transaction: Transaction, queue: str, *, now: Instant) -> list[Task]:
-    tasks: list[Task] = []
+def _tasks(transaction: Transaction, queue: str, *, now: Instant) -> list[StoredTask]:
+    tasks: list[StoredTask] = []
     after: int | None = 0
     while after is not None:
         page = transaction.peek(
@@ -38,8 +38,8 @@ def _tasks(transaction: Transaction, queue: str, *, now: Instant) -> list[Task]:
     return tasks
 
 
-def _stored(task: Task) -> StoredTask:
-    return StoredTask(
+def _stored(task: StoredTask) -> TaskInStore:
+    return TaskInStore(
         uid_of(task.shown_name, task.payload),
         task.shown_name,
         task.queue,

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from queue_core.errors import QueueError, StoreFullError, StoreUnavailableError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
@@ -80,11 +80,11 @@ def full_for_a_while(tally: Tally, home: Path, seed: str, deadline: Deadline) ->
     tally.found(reopen_and_check(home / FILE_NAME, calls), where)
 
 
-def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, last: int) -> PullQueues:
+def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, last: int) -> LocalQueues:
     """The store, opened and with its queues; on a disk that is full meanwhile, tried again once there is space."""
     for attempt in ("full", "with space"):
         try:
-            queues = PullQueues(QueueService(SqliteStore(home / FILE_NAME, vfs=vfs.name, driver=quiet_driver())))
+            queues = LocalQueues(QueueService(SqliteStore(home / FILE_NAME, vfs=vfs.name, driver=quiet_driver())))
         except StoreFullError:
             if attempt == "with space":
                 raise
@@ -132,7 +132,7 @@ def unable_to_sync(tally: Tally, home: Path, seed: str, deadline: Deadline, *, h
         open_syncer = partial(PowerSyncer if heeding else HeedlessSyncer, disk)
         store = SqliteStore(live / FILE_NAME, vfs=vfs.name, driver=quiet_driver(), open_syncer=open_syncer)
         stack.callback(store.close)
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         create_queues(queues)
         callers = [
             Caller(queues, NumberedHistory(history, number), name=f"caller-{number}", random=Random(random.random()))

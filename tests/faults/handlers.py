@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from tests.faults.history import Answer, Answered, Asked, AskedEnd, FileHistory, Invoked, Moment, moment, seen_lease
 
 HISTORY_VARIABLE = "FAULTS_HISTORY"
 LONGEST_WORK_SECONDS = 0.02
 
 
-Notes = Callable[[HeldTask], AbstractContextManager[None]]
+Notes = Callable[[Task], AbstractContextManager[None]]
 
 
 def noted(history: FileHistory, worker: str) -> Notes:
@@ -26,7 +26,7 @@ def noted(history: FileHistory, worker: str) -> Notes:
     numbers = itertools.count(1)
 
     @contextmanager
-    def notes(task: HeldTask) -> Iterator[None]:
+    def notes(task: Task) -> Iterator[None]:
         number = next(numbers)
         now = moment()
         # The lease was asked for before it was granted: its own instant is as late as that can have been.
@@ -48,7 +48,7 @@ def make_app(history: FileHistory, worker: str) -> App:
     lengths = itertools.cycle(range(5))
 
     @app.task(queue="first")
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         with notes(task):
             time.sleep(LONGEST_WORK_SECONDS * next(lengths) / 4)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.connect import open_queues
 from queue_core.errors import StoreUnavailableError
 from queue_core.http_api.caller import Retries
@@ -26,7 +26,7 @@ PATIENCE = (
     Retries(tries=1),
 )
 
-Opener = Callable[..., QueuesApi]
+Opener = Callable[..., Queues]
 """Opens a server's queues as `open_queues` does; a mutant opens another client."""
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from queue_core.api import Ended, QueuesApi
+from queue_core.api import Ended, Queues
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.errors import OutcomeUnknownError, QueueError
 from queue_core.http_api.caller import Retries
@@ -60,7 +60,7 @@ class HopefulQueues(HttpQueues):
         return HopefulQueue(self._caller.url, name, caller=self._caller)
 
 
-def open_hopefully(url: str, *, retries: Retries, timeout_seconds: float) -> QueuesApi:
+def open_hopefully(url: str, *, retries: Retries, timeout_seconds: float) -> Queues:
     """As `open_queues`, with the fault; it asks once, so that every lost answer is seen."""
     return HopefulQueues(url, retries=Retries(tries=1), timeout_seconds=timeout_seconds)
 

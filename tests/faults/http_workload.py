@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable
 from random import Random
 
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.errors import LeaseLostError
 from queue_core.store import Deletion
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, TagFilter
@@ -38,7 +38,7 @@ class HttpCaller:
     """
 
     def __init__(
-        self, queues: QueuesApi, history: History, numbers: "itertools.count[int]", *, name: str, random: Random
+        self, queues: Queues, history: History, numbers: "itertools.count[int]", *, name: str, random: Random
     ) -> None:
         self._queues = [
             RecordedQueue(queues.queue(spec.name), history, numbers, outcome_of=exact_outcome_of) for spec in QUEUES

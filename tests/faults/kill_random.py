@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from random import Random
 
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
@@ -109,8 +109,8 @@ def _prepared(home: Path, *, held_open: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(home: Path) -> Iterator[PullQueues]:
-    queues = PullQueues(QueueService(SqliteStore(home / FILE_NAME)))
+def _opened(home: Path) -> Iterator[LocalQueues]:
+    queues = LocalQueues(QueueService(SqliteStore(home / FILE_NAME)))
     try:
         yield queues
     finally:

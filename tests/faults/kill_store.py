@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from queue_core.errors import StoreError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import Durability, open_store
@@ -133,7 +133,7 @@ class _Round:
         place = self.site.new_place(self.number)
         with ExitStack() as stack:
             cuts_before = self._cuts()
-            queues = stack.enter_context(closing(PullQueues(QueueService(self._open(place)))))
+            queues = stack.enter_context(closing(LocalQueues(QueueService(self._open(place)))))
             create_queues(queues)
             history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))
             for _ in range(SERVERS):
@@ -161,7 +161,7 @@ class _Round:
     def _open(self, place: Place) -> Store:
         return open_store(place.url, durability=self.durability)
 
-    def _disturb(self, until: Deadline, place: Place, queues: PullQueues, history: FileHistory) -> None:
+    def _disturb(self, until: Deadline, place: Place, queues: LocalQueues, history: FileHistory) -> None:
         """One fault after another, each kind at its own pace."""
         calls = itertools.count(1)
         kinds = [kind for kind in MEAN_SECONDS if self.site.engine is not None or kind in ("caller", "server", "sever")]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
@@ -72,7 +72,7 @@ def live(home: Path, seed: int, event: int) -> None:
     vfs = FaultVfs("counting", meter)
     with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / "caller.jsonl") as history:
         store = SqliteStore(home / FILE_NAME, vfs=vfs.name, open_syncer=partial(MeteredSyncer, meter))
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         create_queues(queues)
         caller = Caller(queues, history, name="caller", random=Random(seed))
         for _ in range(TURNS):

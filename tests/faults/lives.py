@@ -18,7 +18,7 @@ Effect = Literal["done", "refused", "open"]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTask:
+class TaskInStore:
     """A task as the store has it after everything, settled as of then."""
 
     uid: str
@@ -41,7 +41,7 @@ class Contents:
     `adds_repeat`: a client sends an add of named tasks again by itself, and is told that what it added itself exists.
     """
 
-    tasks: tuple[StoredTask, ...] = ()
+    tasks: tuple[TaskInStore, ...] = ()
     problems: tuple[str, ...] = ()
     stats: dict[str, QueueStats] = field(default_factory=dict)
     max_leases: dict[str, int | None] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Life:
     addings: list[Adding] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
     named_deletions: list[tuple[Call, Effect]] = field(default_factory=list)
-    stored: list[StoredTask] = field(default_factory=list)
+    stored: list[TaskInStore] = field(default_factory=list)
 
     @property
     def operations(self) -> Iterable[Operation]:
@@ -217,7 +217,7 @@ def _attach_operations(calls: Sequence[Call], lives: dict[str, Life]) -> None:
                 lives[name].named_deletions.append((call, effect))
 
 
-def _note_unseen_lease(life: Life, task: StoredTask) -> None:
+def _note_unseen_lease(life: Life, task: TaskInStore) -> None:
     """The store may know of a last lease whose caller was killed before the answer."""
     if task.leases and task.leased_at and all(grant.lease.token != task.token for grant in life.grants):
         end = task.eta if task.state == "LEASED" else task.leased_at

@@ -27,7 +27,7 @@ from queue_core.client import HttpQueues
 from queue_core.connect import open_queues
 from queue_core.errors import StoreError
 from queue_core.http_api.caller import Retries
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from tests.faults.checker import Violation
@@ -184,7 +184,7 @@ class _Round:
         """From an empty store to the verdict."""
         place = self.site.new_place(self.number)
         with ExitStack() as stack:
-            queues = PullQueues(QueueService(open_store(place.url)))
+            queues = LocalQueues(QueueService(open_store(place.url)))
             with closing(queues):
                 create_queues(queues)
             history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.durable import NoSyncer, OpenSyncer
 from queue_core.stores.sqlite.store import SqliteStore
@@ -102,7 +102,7 @@ def _run_until_cut(
         for store_number in range(stores):
             store = SqliteStore(live / FILE_NAME, vfs=vfs.name, open_syncer=open_syncer)
             stack.callback(store.close)
-            queues = PullQueues(QueueService(store))
+            queues = LocalQueues(QueueService(store))
             create_queues(queues)
             for thread in range(CALLERS_PER_STORE):
                 name = f"caller-{store_number}-{thread}"

@@ -1,10 +1,10 @@
-"""A QueueApi's verbs with every call written down before it is made and after it is answered."""
+"""A Queue's verbs with every call written down before it is made and after it is answered."""
 
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.errors import (
     LeaseLostError,
     OutcomeUnknownError,
@@ -61,7 +61,7 @@ class RecordedQueue:
 
     def __init__(
         self,
-        queue: QueueApi,
+        queue: Queue,
         history: History,
         numbers: "itertools.count[int]",
         *,
@@ -77,7 +77,7 @@ class RecordedQueue:
         self.name = queue.name
 
     def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        """See `QueueApi.add`."""
+        """See `Queue.add`."""
         asked = Asked("add", self.name, adds=asked_adds(tasks, self.name))
         return self._call(asked, lambda: self._queue.add(tasks), lambda added: Answer(added=_seen_adds(added)))
 
@@ -91,7 +91,7 @@ class RecordedQueue:
         deletions: Sequence[Deletion] = (),
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
-        """A lease, or an exchange when there are `deletions`; see `QueueApi.exchange`."""
+        """A lease, or an exchange when there are `deletions`; see `Queue.exchange`."""
         asked = Asked(
             "lease",
             self.name,
@@ -112,7 +112,7 @@ class RecordedQueue:
         return leases
 
     def renew(self, tokens: Sequence[str], *, seconds: float) -> list[Renewed]:
-        """See `QueueApi.renew`."""
+        """See `Queue.renew`."""
         asked = Asked("renew", self.name, ends=tuple(AskedEnd(token) for token in tokens), seconds=seconds)
         return self._call(
             asked,
@@ -128,7 +128,7 @@ class RecordedQueue:
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
     ) -> list[FinishedLease]:
-        """See `QueueApi.release`."""
+        """See `Queue.release`."""
         asked = Asked(
             "release",
             self.name,
@@ -143,12 +143,12 @@ class RecordedQueue:
         )
 
     def delete(self, deletions: Sequence[Deletion]) -> list[Added]:
-        """See `QueueApi.delete`."""
+        """See `Queue.delete`."""
         asked = Asked("delete", self.name, ends=_asked_ends(deletions, self.name))
         return self._call(asked, lambda: self._queue.delete(deletions), lambda added: Answer(added=_seen_adds(added)))
 
     def delete_by_name(self, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """See `QueueApi.delete_by_name`."""
+        """See `Queue.delete_by_name`."""
         asked = Asked("delete_by_name", self.name, names=tuple(names))
         return self._call(
             asked, lambda: self._queue.delete_by_name(names), lambda outcomes: Answer(names=tuple(outcomes))
@@ -166,9 +166,9 @@ class RecordedQueue:
 
 
 def release_worker(
-    queues: QueuesApi, worker: str, *, history: History, numbers: "itertools.count[int]"
+    queues: Queues, worker: str, *, history: History, numbers: "itertools.count[int]"
 ) -> list[FinishedLease]:
-    """Give back what a dead worker holds, written down. See `QueuesApi.release_worker`."""
+    """Give back what a dead worker holds, written down. See `Queues.release_worker`."""
     asked = Asked("release_worker", worker=worker)
     return recorded(history, next(numbers), asked, lambda: queues.release_worker(worker), lambda _: Answer())
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.errors import QueueError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion, Store
 from queue_core.stores.sqlite import store as sqlite_store
@@ -49,7 +49,7 @@ def open_and_check(
         return [Violation("I16", f"the store does not open: {type(error).__name__}: {error}")]
     try:
         history = MemoryHistory()
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         numbers = itertools.count(1)
         left: list[Violation] = []
         for spec in queues.queues():
@@ -66,7 +66,7 @@ def open_and_check(
         store.close()
 
 
-def _drain(recorded: RecordedQueue, queue: QueueApi) -> Iterator[Violation]:
+def _drain(recorded: RecordedQueue, queue: Queue) -> Iterator[Violation]:
     """Lease and delete until nothing is left that time will make leasable."""
     until = Deadline(time.monotonic() + DRAIN_SECONDS)
     while not until.is_over:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from tests.faults.handlers import noted
 from tests.faults.history import FileHistory
 from tests.faults.settings import FaultSettings
@@ -17,7 +17,7 @@ app = App()
 
 
 @app.task(queue=_TOLD.queue)
-def work(task: HeldTask) -> None:
+def work(task: Task) -> None:
     """Hold the lease for a while."""
     with _NOTES(task):
         time.sleep(_TOLD.work_seconds)

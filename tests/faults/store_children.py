@@ -9,11 +9,11 @@ from random import Random
 
 import structlog
 
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.client import HttpQueues
 from queue_core.errors import StoreUnavailableError
 from queue_core.http_api.caller import Retries
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.server.options import ServeOptions
 from queue_core.server.run import serve
 from queue_core.service import QueueService
@@ -54,8 +54,8 @@ def serve_until_killed(home: Path, name: str, url: str, port: int, skew_seconds:
         serve(_store(url, durability), ServeOptions(port=port, lifecycle="off"))
 
 
-def _opened(url: str, durability: Durability) -> QueuesApi:
-    return PullQueues(QueueService(_store(url, durability)))
+def _opened(url: str, durability: Durability) -> Queues:
+    return LocalQueues(QueueService(_store(url, durability)))
 
 
 def _store(url: str, durability: Durability) -> Store:

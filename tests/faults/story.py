@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from queue_core.stats import QueueStats
 from tests.faults.checker import check
 from tests.faults.history import NO_ANSWER, Answer, Asked, AskedAdd, AskedEnd, Call, Moment, Outcome, SeenAdd, SeenLease
-from tests.faults.lives import Contents, StoredTask
+from tests.faults.lives import Contents, TaskInStore
 
 SECOND = 1_000_000
 QUEUE = "q"
@@ -20,7 +20,7 @@ class Story:
     """A history being told, one call a second unless said otherwise."""
 
     calls: list[Call] = field(default_factory=list)
-    stored: list[StoredTask] = field(default_factory=list)
+    stored: list[TaskInStore] = field(default_factory=list)
     max_leases: int | None = None
     problems: tuple[str, ...] = ()
     stats: QueueStats | None = None
@@ -89,7 +89,7 @@ class Story:
     def by_name(self, uid: str, outcome: str = "deleted") -> "Story":
         return self.call(Asked("delete_by_name", QUEUE, names=(uid,)), Answer(names=(outcome,)))
 
-    def keeps(self, *tasks: StoredTask) -> "Story":
+    def keeps(self, *tasks: TaskInStore) -> "Story":
         self.stored.extend(tasks)
         return self
 
@@ -126,8 +126,8 @@ def a_lease(
     )
 
 
-def a_stored(uid: str = "a", *, lease: SeenLease | None = None, state: str = "READY", leases: int = 0) -> StoredTask:
-    return StoredTask(
+def a_stored(uid: str = "a", *, lease: SeenLease | None = None, state: str = "READY", leases: int = 0) -> TaskInStore:
+    return TaskInStore(
         uid,
         uid,
         QUEUE,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
@@ -85,7 +85,7 @@ def _run(tally: Tally, engine: Engine, on: tuple[Host, Host, Host, Host], folder
     histories.mkdir()
     direct = engine.store_url
     with ExitStack() as stack:
-        queues = stack.enter_context(closing(PullQueues(QueueService(open_store(direct)))))
+        queues = stack.enter_context(closing(LocalQueues(QueueService(open_store(direct)))))
         queues.put_queue(QueueSpec(QUEUE, lease_seconds=LEASE_SECONDS, retry_min_seconds=0.0, retry_max_seconds=0.0))
         token = secrets.token_urlsafe()
         servers = [ServerOnHost(host, folder, engine.tcp_url, token=token) for host in (first_host, second_host)]
@@ -153,7 +153,7 @@ def _urls(servers: list[ServerOnHost], index: int, number: int) -> str:
     return ",".join(server.url for server in known[: 1 + number % 2])
 
 
-def _is_done(queues: PullQueues) -> bool:
+def _is_done(queues: LocalQueues) -> bool:
     stats = queues.queue(QUEUE).stats()
     return not (stats.ready or stats.in_flight or stats.delayed)
 

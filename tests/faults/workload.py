@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from random import Random
 
-from queue_core.api import QueuesApi
+from queue_core.api import Queues
 from queue_core.errors import LeaseLostError, StoreUnavailableError
 from queue_core.store import Deletion
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
@@ -25,7 +25,7 @@ SHARED_NAMES = 400
 STALE_TOKENS_KEPT = 10
 
 
-def create_queues(queues: QueuesApi) -> None:
+def create_queues(queues: Queues) -> None:
     """Create what the callers use, or leave it as it is."""
     for spec in QUEUES:
         queues.put_queue(spec)
@@ -41,7 +41,7 @@ class Caller:
 
     def __init__(
         self,
-        queues: QueuesApi,
+        queues: Queues,
         history: History,
         *,
         name: str,

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.circumstances import Circumstances
+from orchestrator.circumstances import ConditionsTracker
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.host import HostMeter
@@ -45,7 +45,7 @@ class Stage(PlainStage):
         self.restart()
 
     def restart(self, *pools: PoolSpec) -> None:
-        self.reconciler = self.made(Circumstances(self.files, clock=self.clock, host=self.host))
+        self.reconciler = self.made(ConditionsTracker(self.files, clock=self.clock, host=self.host))
         self.runtime.left_running = list(self.runtime.live.values())
         self.set_pools(*pools)
         self.reconciler.adopt([])

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli.last_day import tail
 from orchestrator.clock import SystemClock
 from orchestrator.estimate import Startup
-from orchestrator.policy import PolicyState
+from orchestrator.learning import PolicyState
 from orchestrator.state import StateDir
 from tests.support.commands import Commands
 

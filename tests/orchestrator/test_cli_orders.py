@@ -8,12 +8,13 @@ from orchestrator.cli.orders import moment
 from orchestrator.cli.times import typed_instant
 from orchestrator.clock import SystemClock
 from orchestrator.decision import Conditions
+from orchestrator.learning import PolicyState
 from orchestrator.orders import Orders
-from orchestrator.policy import PolicyState, decide
 from orchestrator.replay import recorded
 from orchestrator.state import StateDir
 from tests.orchestrator.test_cli import SETTINGS, TASKS
 from tests.support.commands import Commands
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 SECOND = 1.0
@@ -106,7 +107,7 @@ def past(towline: Commands) -> Commands:
     state, spec = PolicyState(), a_pool(most=4)
     for ago, ready in ((3 * HOUR, 2), (HOUR, 900)):
         sample, fleet = a_sample(ages=[9.1], positions=[ready]), a_fleet_of(busy=2)
-        decision, state = decide(sample, fleet=fleet, spec=spec, state=state, now=NOW)
+        decision, state = learn_and_decide(sample, fleet=fleet, spec=spec, state=state, now=NOW)
         inputs = recorded(sample, fleet, spec=spec, state=state, now=NOW, conditions=Conditions())
         at = round(now - ago, 3)
         files.decisions.append({"at": at, **decision.record()})

@@ -11,7 +11,7 @@ from orchestrator.appetite import Appetites
 from orchestrator.cli.candidates import chosen_pools, world_of
 from orchestrator.clock import SystemClock
 from orchestrator.estimate import Estimates, Startup
-from orchestrator.policy import PolicyState
+from orchestrator.learning import PolicyState
 from orchestrator.room import Appetite
 from orchestrator.state import StateDir
 from queue_core.cli import exits

@@ -27,7 +27,7 @@ pools:
   resize: {queue: thumbs, app: "tasks:app", slo: 5s, grace: 2s}
 """
 TASKS = """\
-from queue_core.worker.app import App
+from queue_core import App
 app = App()
 @app.task(queue="thumbs")
 def resize(task): print("resized", task.text)

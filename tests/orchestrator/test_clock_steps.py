@@ -7,10 +7,9 @@ import pytest
 from orchestrator.clock import ManualClock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Fleet, Memory
+from orchestrator.fleet_view import Pulse
 from orchestrator.managed import ManagedPool
-from orchestrator.pulse import Pulse
-from orchestrator.showcase import Showcase
-from orchestrator.snapshot import wall_time_in
+from orchestrator.snapshot import Showcase, wall_time_in
 from orchestrator.state import StateDir
 from tests.support.fleet_builders import a_fleet, a_pool, a_worker
 

@@ -16,11 +16,13 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.contention import NOTHING, Contention, Step, Timed, Trial
 from orchestrator.decision import NOTHING_SPECIAL
-from orchestrator.guards import Facts, contention
+from orchestrator.guards import contention
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
-from orchestrator.plan import plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.plan import plan_actions
 from orchestrator.replay import recorded, replayed
+from orchestrator.scene import Facts
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 TURN_SECONDS = 2.0
@@ -252,7 +254,8 @@ def test_a_trial_that_does_not_come_to_an_end_is_given_up_and_left_for_an_hour()
 def test_the_guard_says_what_was_seen_and_what_follows(step: Step, told: str) -> None:
     fleet = a_fleet_of(busy=40)
     pool = a_pool(most=60, contention="guard")
-    seen = Facts(a_look(), fleet, fleet.alive, pool, NOTHING_SPECIAL, NOW, contention=Contention(trial=a_trial(step)))
+    known = PolicyState(contention=Contention(trial=a_trial(step)))
+    seen = Facts(a_look(), fleet, fleet.alive, pool, NOTHING_SPECIAL, NOW, known)
     answer = contention(60, seen)
     assert answer is not None
     assert (answer[0], answer[1].guard, answer[1].why) == (a_trial(step).limit, "contention", told)
@@ -263,8 +266,8 @@ def test_busy_workers_beyond_what_is_tried_are_let_finish_and_told_why() -> None
     fleet, pool = a_fleet_of(busy=40), a_pool(most=60, slo=10, contention="guard")
     trial = a_trial("fewer")
     state = PolicyState(contention=Contention(trial=trial), sampled_at=NOW)
-    decision, _ = decide(a_look(), fleet=fleet, spec=pool, state=state, now=NOW)
-    todo = plan(decision, fleet=fleet, spec=pool, now=NOW)
+    decision, _ = learn_and_decide(a_look(), fleet=fleet, spec=pool, state=state, now=NOW)
+    todo = plan_actions(decision, fleet=fleet, spec=pool, now=NOW)
     assert (len(todo.finish), todo.retire, todo.kill) == (30, (), ())
     assert {leave.why for leave in todo.finish} == {trial.told(NOW)}
 
@@ -272,7 +275,7 @@ def test_busy_workers_beyond_what_is_tried_are_let_finish_and_told_why() -> None
 def test_a_decision_in_a_trial_is_made_again_from_its_record() -> None:
     fleet, pool = a_fleet_of(busy=40), a_pool(most=60, slo=10, contention="guard")
     known = Contention({4: timed(0.2, 10, 9)}, a_trial("fewer"))
-    decision, state = decide(a_look(), fleet=fleet, spec=pool, state=PolicyState(contention=known), now=NOW)
+    decision, state = learn_and_decide(a_look(), fleet=fleet, spec=pool, state=PolicyState(contention=known), now=NOW)
     record = recorded(a_look(), fleet, spec=pool, state=state, now=NOW, conditions=NOTHING_SPECIAL)
     assert replayed(json.loads(json.dumps(record, allow_nan=False))) == decision
 
@@ -282,8 +285,8 @@ def test_a_decision_in_a_trial_is_made_again_from_its_record() -> None:
 def test_unless_it_is_to_guard_no_target_changes(setting: str, step: Step) -> None:
     fleet, pool = a_fleet_of(busy=5), a_pool(most=60, contention=setting)
     state = PolicyState(contention=Contention(trial=a_trial(step)))
-    free, _ = decide(a_look(), fleet=fleet, spec=pool, state=PolicyState(), now=NOW)
-    seen, _ = decide(a_look(), fleet=fleet, spec=pool, state=state, now=NOW)
+    free, _ = learn_and_decide(a_look(), fleet=fleet, spec=pool, state=PolicyState(), now=NOW)
+    seen, _ = learn_and_decide(a_look(), fleet=fleet, spec=pool, state=state, now=NOW)
     assert (seen.target, seen.limits) == (free.target, free.limits)
 
 
@@ -317,5 +320,7 @@ def test_like_work_is_work_of_one_tag() -> None:
 def test_what_is_suspected_is_told_with_a_decision() -> None:
     pool, fleet = a_pool(most=60, slo=10, contention="watch"), a_fleet_of(busy=40)
     known = seen_at({5: (0.3, None), 40: (0.6, None)})
-    decision, _ = decide(a_look(), fleet=fleet, spec=pool, state=PolicyState(contention=known, sampled_at=NOW), now=NOW)
+    decision, _ = learn_and_decide(
+        a_look(), fleet=fleet, spec=pool, state=PolicyState(contention=known, sampled_at=NOW), now=NOW
+    )
     assert "contention: 40 at a time did 1.62 tasks a second, 5 did 3.24" in decision.notes

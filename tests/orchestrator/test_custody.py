@@ -6,10 +6,10 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.sources.custody import held_by, recall, settle
-from orchestrator.suspects import Fate, HeldTask, Record, Suspect, Verdict, name_for
+from orchestrator.suspects import Fate, Record, Suspect, SuspectedTask, Verdict, name_for
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TaskState
@@ -21,32 +21,32 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def queues(clock: ManualClock) -> PullQueues:
-    queues = PullQueues(QueueService(MemoryStore(), clock=clock))
+def queues(clock: ManualClock) -> LocalQueues:
+    queues = LocalQueues(QueueService(MemoryStore(), clock=clock))
     queues.put_queue(QueueSpec("thumbs", max_leases=5))
     queues.put_queue(QueueSpec("other"))
     return queues
 
 
 @pytest.fixture
-def queue(queues: PullQueues) -> PullQueue:
+def queue(queues: LocalQueues) -> LocalQueue:
     return queues.queue("thumbs")
 
 
-def a_fate(task: HeldTask, verdict: Verdict, **more: object) -> Fate:
+def a_fate(task: SuspectedTask, verdict: Verdict, **more: object) -> Fate:
     return replace(Fate(task, verdict, Record(2, 0, 1.0)), **more)  # type: ignore[arg-type]
 
 
-def a_suspect(task: HeldTask, mark: str) -> Suspect:
+def a_suspect(task: SuspectedTask, mark: str) -> Suspect:
     return Suspect(task, mark, Monotonic(0.0), Monotonic(60.0))
 
 
-def states(queue: PullQueue) -> dict[str, TaskState]:
+def states(queue: LocalQueue) -> dict[str, TaskState]:
     return {task.shown_name: task.state for task in queue.peek().tasks}
 
 
 def test_only_what_this_worker_holds_in_this_queue_is_found(
-    queues: PullQueues, queue: PullQueue, clock: ManualClock
+    queues: LocalQueues, queue: LocalQueue, clock: ManualClock
 ) -> None:
     queue.add([NewTask(name="a", tag="x"), NewTask(name="b", max_leases=2), NewTask(name="c"), NewTask(name="d")])
     queues.queue("other").add([NewTask(name="elsewhere")])
@@ -62,7 +62,7 @@ def test_only_what_this_worker_holds_in_this_queue_is_found(
     assert held_by(queues, "thumbs", "w3", cursor=0) == []
 
 
-def test_each_is_treated_as_it_is_to_be(queues: PullQueues, queue: PullQueue) -> None:
+def test_each_is_treated_as_it_is_to_be(queues: LocalQueues, queue: LocalQueue) -> None:
     queue.add([NewTask(name="free"), NewTask(name="held"), NewTask(name="spared"), NewTask(name="dead")])
     queue.lease(4, worker="w1")
     free, held, spared, dead = held_by(queues, "thumbs", "w1", cursor=0)
@@ -92,7 +92,9 @@ def test_each_is_treated_as_it_is_to_be(queues: PullQueues, queue: PullQueue) ->
     assert (lease.name, lease.lease_number) == ("held", 2)
 
 
-def test_a_task_that_moved_on_by_itself_is_left_alone(queues: PullQueues, queue: PullQueue, clock: ManualClock) -> None:
+def test_a_task_that_moved_on_by_itself_is_left_alone(
+    queues: LocalQueues, queue: LocalQueue, clock: ManualClock
+) -> None:
     queue.add([NewTask(name="a"), NewTask(name="b"), NewTask(name="c")])
     leases = queue.lease(3, seconds=10, worker="w1")
     held = held_by(queues, "thumbs", "w1", cursor=0)
@@ -106,7 +108,7 @@ def test_a_task_that_moved_on_by_itself_is_left_alone(queues: PullQueues, queue:
     recall(queues, [a_suspect(held[0], "1.99")])
 
 
-def test_who_is_let_go_is_anybodys_and_uncharged(queues: PullQueues, queue: PullQueue, clock: ManualClock) -> None:
+def test_who_is_let_go_is_anybodys_and_uncharged(queues: LocalQueues, queue: LocalQueue, clock: ManualClock) -> None:
     queue.add([NewTask(name="a"), NewTask(name="b")])
     queue.lease(2, worker="w1")
     a, b = held_by(queues, "thumbs", "w1", cursor=0)

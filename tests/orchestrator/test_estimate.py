@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.estimate import Estimates, Service, Startup, activity, learn, peak_leases
+from orchestrator.estimate import Estimates, Service, Startup, activity, peak_leases
 from orchestrator.gaps import EDGES_SECONDS, Gaps
 from orchestrator.metrics import QueueSample
 from orchestrator.paper import PaperNeed, slots_needed
@@ -62,7 +62,7 @@ def learned(
 ) -> Estimates:
     spec = a_pool()
     seen = activity(sample, elapsed_seconds=elapsed, slo_seconds=spec.slo)
-    return learn(known, sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
+    return known.after(sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
 
 
 def test_what_leases_come_to_since_the_look_before() -> None:

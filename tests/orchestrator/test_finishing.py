@@ -11,7 +11,8 @@ from orchestrator.decision import Conditions, Decision, FinishBy
 from orchestrator.estimate import Estimates, Service, Startup
 from orchestrator.finishing import course
 from orchestrator.fleet import Fleet
-from orchestrator.policy import PolicyState, decide
+from orchestrator.learning import PolicyState
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
 
 NINE = 9 * 3600.0  # 09:00 UTC of the first day
@@ -27,7 +28,7 @@ def decided(
     )
     known_fleet = fleet or a_fleet_of()
     busy = [a_lease(w.worker, held=0.0) for w in known_fleet.alive if w.state == "busy"]
-    decision, _ = decide(
+    decision, _ = learn_and_decide(
         a_sample(ages=[age] if ready else [], positions=[ready] if ready else [], running=busy),
         fleet=known_fleet,
         spec=spec or a_pool(most=1_000, slo=86_400),

@@ -18,12 +18,11 @@ import orchestrator
 from orchestrator.clock import ManualClock, Monotonic
 from orchestrator.decision import GuardName
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import FleetView, Phase
+from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Phase, Pulse
 from orchestrator.http_api import stats
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.pulse import LIVE_SECONDS, Pulse
-from orchestrator.suspects import HeldTask, Suspect
+from orchestrator.suspects import Suspect, SuspectedTask
 from queue_core.errors import InvalidSettingError
 from queue_core.server.metrics import exposition
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -105,7 +104,7 @@ def test_a_pool_is_told_in_flat_numbers(serving: object) -> None:
 @BOTH
 def test_suspects_that_wait_for_a_worker_are_told_in_numbers_and_to_prometheus(serving: object) -> None:
     pool = a_managed_pool()
-    task = HeldTask("thumbs", "poison", None, 0.5, 2, 5)
+    task = SuspectedTask("thumbs", "poison", None, 0.5, 2, 5)
     pool.suspects = (Suspect(task, "7.99", NOW, Monotonic(NOW + 120)),)
     with serving(*a_pulse(a_view(pool))) as port:  # type: ignore[operator]
         told = json.loads(got(port, "/v1/pools/resize/stats")[1])

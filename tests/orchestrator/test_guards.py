@@ -8,8 +8,9 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit, Paused
 from orchestrator.fleet import CrashLoop, Fleet
-from orchestrator.guards import GUARDS, Facts, guarded, turn_seconds_after
+from orchestrator.guards import GUARDS, guarded, turn_seconds_after
 from orchestrator.room import Room, Scarce
+from orchestrator.scene import Facts
 from tests.support.fleet_builders import NOW, a_decision, a_fleet_of, a_pool, a_sample, a_worker
 
 DIGEST = a_pool().digest()

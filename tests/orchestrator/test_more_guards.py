@@ -11,10 +11,13 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, GuardName
 from orchestrator.fleet import Fleet
-from orchestrator.guards import GUARDS, Facts, Guard, budget, guarded, host_headroom, min_billing, stale_sample
-from orchestrator.plan import plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.guards import GUARDS, Guard, budget, guarded, host_headroom, min_billing, stale_sample
+from orchestrator.learning import PolicyState
+from orchestrator.paper import PaperNeed
+from orchestrator.plan import plan_actions
 from orchestrator.room import Room
+from orchestrator.scene import Facts
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet, a_fleet_of, a_pool, a_sample, a_worker
 
 SMALL = "96 of 1,024 MiB are free, and one worker takes 100 MiB"
@@ -34,7 +37,8 @@ def facts(
     known = fleet or a_fleet_of(idle=4)
     sample = a_sample(at=NOW - sample_age, ages=[1.0] * ready)
     conditions = Conditions(cores=100, room=room, budget=left, bounds_by=bounds_by)
-    return Facts(sample, known, known.alive, spec or a_pool(most=50), conditions, NOW, paper=paper)
+    state = PolicyState(paper=PaperNeed().after(paper, at=NOW, window_seconds=1.0))
+    return Facts(sample, known, known.alive, spec or a_pool(most=50), conditions, NOW, state)
 
 
 def billed(*ages: float, state: str = "idle") -> Fleet:
@@ -140,32 +144,32 @@ def test_only_a_worker_at_the_end_of_its_bill_goes_though_another_idles_longer()
         a_worker("shorter", since=NOW - 300, spawned_at=NOW - 415),
     )
     spec = a_pool(min_billing="60s", churn=0)
-    decision, _ = decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW)
+    decision, _ = learn_and_decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW)
     assert (decision.target, decision.limited_by) == (1, ("min_billing",))
-    todo = plan(decision, fleet=fleet, spec=spec, now=NOW)
+    todo = plan_actions(decision, fleet=fleet, spec=spec, now=NOW)
     assert [leave.worker for leave in todo.retire] == ["shorter"]
 
 
 def test_a_worker_that_goes_for_want_of_memory_is_told_so() -> None:
     pressed = Conditions(room=Room(0, "memory", SMALL, is_to_yield=True))
     fleet, spec = billed(4), a_pool(churn="1h")
-    decision, _ = decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW, conditions=pressed)
-    todo = plan(decision, fleet=fleet, spec=spec, now=NOW)
+    decision, _ = learn_and_decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW, conditions=pressed)
+    todo = plan_actions(decision, fleet=fleet, spec=spec, now=NOW)
     assert [leave.why for leave in todo.retire] == [f"an idle worker goes: {SMALL}"]
 
 
 def test_without_a_look_at_the_queue_a_pool_grows_to_its_fallback() -> None:
     spec = a_pool(fallback=3)
     old = a_sample(at=NOW - 20)
-    decision, _ = decide(old, fleet=a_fleet_of(idle=1), spec=spec, state=PolicyState(), now=NOW)
+    decision, _ = learn_and_decide(old, fleet=a_fleet_of(idle=1), spec=spec, state=PolicyState(), now=NOW)
     assert (decision.target, decision.rule, decision.limited_by) == (3, "fallback", ())
-    held, _ = decide(old, fleet=a_fleet_of(idle=1), spec=a_pool(), state=PolicyState(), now=NOW)
+    held, _ = learn_and_decide(old, fleet=a_fleet_of(idle=1), spec=a_pool(), state=PolicyState(), now=NOW)
     assert held.target == 1
 
 
 def test_the_fallback_takes_nothing_from_what_is_wanted() -> None:
     spec, late = a_pool(fallback=2), a_sample(at=NOW - 60, ages=[90.0] * 6)
-    decision, _ = decide(late, fleet=a_fleet_of(), spec=spec, state=PolicyState(), now=NOW)
+    decision, _ = learn_and_decide(late, fleet=a_fleet_of(), spec=spec, state=PolicyState(), now=NOW)
     assert (decision.target, decision.unguarded) == (2, 6)
     assert decision.limited_by == ("spawn_parallelism", "stale_sample")
 

@@ -11,14 +11,16 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import NOTHING_SPECIAL, Decision
-from orchestrator.estimate import Outcomes
+from orchestrator.estimate import Estimates, Outcomes
 from orchestrator.fleet import Fleet, draining, joined
-from orchestrator.guards import FAILING_SHARE, Facts, failing_work
+from orchestrator.guards import FAILING_SHARE, failing_work
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.overload import Overload
-from orchestrator.plan import plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.plan import plan_actions
+from orchestrator.scene import Facts
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 Fails = Callable[[int, float], float]
@@ -213,9 +215,9 @@ class World:
         )
         self.finished.clear()
         self.fleet = observe(self.fleet, sample)
-        decision, self.state = decide(sample, fleet=self.fleet, spec=self.spec, state=self.state, now=now)
+        decision, self.state = learn_and_decide(sample, fleet=self.fleet, spec=self.spec, state=self.state, now=now)
         self.decisions.append(decision)
-        todo = plan(decision, fleet=self.fleet, spec=self.spec, now=now)
+        todo = plan_actions(decision, fleet=self.fleet, spec=self.spec, now=now)
         for leave in (*todo.retire, *todo.finish):
             self.fleet = draining(self.fleet, leave.worker, grace_seconds=30, now=now)
             if leave.worker not in self.held:
@@ -249,7 +251,9 @@ def test_a_pool_whose_downstream_stands_all_is_not_held() -> None:
 def test_a_pool_whose_work_fails_does_not_grow_unless_told_to() -> None:
     failing, fleet = Outcomes(failed=19.0, done=0.5), a_fleet_of(busy=20)
     assert failing.failed_share > FAILING_SHARE
-    seen = Facts(a_sample(), fleet, fleet.alive, a_pool(most=100), NOTHING_SPECIAL, NOW, outcomes=failing)
+    seen = Facts(
+        a_sample(), fleet, fleet.alive, a_pool(most=100), NOTHING_SPECIAL, NOW, PolicyState(Estimates(outcomes=failing))
+    )
     answer = failing_work(30, seen)
     assert answer is not None
     assert answer[0] == 20

@@ -11,7 +11,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
 from orchestrator.fleet import CrashLoop, Fleet, Worker, draining, finishing, joined, killed
-from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Leave, Plan, plan
+from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Leave, Plan, plan_actions
 from orchestrator.room import Room
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_fleet_of, a_pool, a_worker
 
@@ -21,7 +21,7 @@ NEW = a_pool(cwd="/new")
 
 def planned(fleet: Fleet, target: int, *, spec: PoolSpec | None = None, now: float = NOW, limits: object = ()) -> Plan:
     decision = a_decision(current=len(fleet.alive), target=target, limits=limits)  # type: ignore[arg-type]
-    return plan(decision, fleet=fleet, spec=spec or a_pool(), now=Monotonic(now))
+    return plan_actions(decision, fleet=fleet, spec=spec or a_pool(), now=Monotonic(now))
 
 
 def names(leaves: Iterable[Leave]) -> list[str]:
@@ -217,7 +217,7 @@ class TestReplacing:
         decision = a_decision(current=4, target=4)
         for scarce, spawned in (("memory", 0), ("cpu", 1), ("", 1)):
             conditions = Conditions(room=Room(0, scarce))
-            plan_ = plan(decision, fleet=fleet, spec=spec, now=NOW, conditions=conditions)
+            plan_ = plan_actions(decision, fleet=fleet, spec=spec, now=NOW, conditions=conditions)
             assert (len(plan_.spawn), len(plan_.finish)) == (spawned, 1 - spawned)
 
     def test_without_room_an_old_one_goes_first(self) -> None:

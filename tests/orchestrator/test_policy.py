@@ -14,11 +14,12 @@ from orchestrator.deadline import Crew, Pace, workers_needed
 from orchestrator.decision import Conditions, Decision
 from orchestrator.estimate import Estimates, Service, Startup
 from orchestrator.fleet import Fleet
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample, Waiting
 from orchestrator.observing import observe
 from orchestrator.paper import PaperNeed
-from orchestrator.policy import PolicyState, decide
 from orchestrator.reserve import Reserve
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import (
     NOW,
     a_finished_lease,
@@ -53,7 +54,7 @@ def decided(
     state: PolicyState | None = None,
     now: float = NOW,
 ) -> Decision:
-    decision, _ = decide(
+    decision, _ = learn_and_decide(
         sample or a_sample(),
         fleet=fleet or a_fleet_of(),
         spec=spec or a_pool(most=1_000),
@@ -162,7 +163,7 @@ class TestAnSloShorterThanAStart:
         burst = a_sample(arrivals=40)
         for busy, warm in ((1.0, 6), (0.1, 1), (0.0, 0)):
             state = replace(self.known, reserve=Reserve(busy_slots=busy))
-            decision, _ = decide(burst, fleet=fleet, spec=self.spec, state=state, now=NOW)
+            decision, _ = learn_and_decide(burst, fleet=fleet, spec=self.spec, state=state, now=NOW)
             assert decision.target == pytest.approx(warm, abs=1)
             assert f"so {decision.target} are kept: for more set workers.min" in decision.notes[0]
 
@@ -205,7 +206,7 @@ class TestShrinking:
         for turn in range(30):
             fleet = observe(fleet, sample)
             now = Monotonic(NOW + turn)
-            decision, state = decide(sample, fleet=fleet, spec=spec, state=state, now=now)
+            decision, state = learn_and_decide(sample, fleet=fleet, spec=spec, state=state, now=now)
             gone = sorted(fleet.workers)[: decision.current - decision.target]
             fleet = a_fleet(*(w for name, w in fleet.workers.items() if name not in gone))
             if not fleet.workers:
@@ -217,8 +218,8 @@ class TestShrinking:
 def test_a_sample_teaches_once() -> None:
     sample = a_sample(arrivals=30, finished=[a_finished_lease(held=9)] * 30)
     fleet, spec = a_fleet_of(idle=1), a_pool()
-    _, once = decide(sample, fleet=fleet, spec=spec, state=PolicyState(), now=NOW)
-    _, twice = decide(sample, fleet=fleet, spec=spec, state=once, now=Monotonic(NOW + 1))
+    _, once = learn_and_decide(sample, fleet=fleet, spec=spec, state=PolicyState(), now=NOW)
+    _, twice = learn_and_decide(sample, fleet=fleet, spec=spec, state=once, now=Monotonic(NOW + 1))
     assert once.estimates.service.count > 0
     assert twice == once
 
@@ -226,7 +227,7 @@ def test_a_sample_teaches_once() -> None:
 def test_the_first_lease_call_of_a_worker_teaches_the_start_up_time() -> None:
     fleet = a_fleet(a_worker("w1", "starting", spawned_at=NOW - 4))
     sample = a_sample(first_seen_seconds_ago={"w1": 0.5})
-    _, state = decide(sample, fleet=observe(fleet, sample), spec=a_pool(), state=PolicyState(), now=NOW)
+    _, state = learn_and_decide(sample, fleet=observe(fleet, sample), spec=a_pool(), state=PolicyState(), now=NOW)
     assert state.estimates.startup.mean_seconds == pytest.approx(3.5)
 
 

@@ -10,12 +10,13 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import Fleet, Worker, draining
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.orders import Expiry, Moment, Orders, ScaleOrder
-from orchestrator.plan import plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.plan import plan_actions
 from orchestrator.schedule import bounds_at
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_pool
 
 STARTUP_SECONDS = 2.0
@@ -43,10 +44,10 @@ class World:
         sample = self._sample(arrivals, finished)
         self.fleet = observe(self.fleet, sample)
         now = Monotonic(self.now)
-        decision, self.state = decide(
+        decision, self.state = learn_and_decide(
             sample, fleet=self.fleet, spec=spec, state=self.state, now=now, conditions=conditions
         )
-        todo = plan(decision, fleet=self.fleet, spec=spec, now=now)
+        todo = plan_actions(decision, fleet=self.fleet, spec=spec, now=now)
         for leave in todo.retire:
             assert leave.worker not in self.running, "a victim holds a lease"
         for leave in (*todo.retire, *todo.finish):

@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from orchestrator.policy import PolicyState, decide
+from orchestrator.learning import PolicyState
 from orchestrator.replay import recorded, replayed
-from orchestrator.scene import restart_seconds
+from tests.support.decisions import learn_and_decide
 from tests.support.policy_stories import Moment, Story, stories, told
 
 PROOFS: Final = frozenset(
@@ -100,7 +100,7 @@ def _texts(moment: Moment) -> tuple[str, ...]:
 @whatever_happens
 def test_the_same_inputs_give_the_same_decision(story: Story) -> None:
     for moment in told(story):
-        again = decide(
+        again = learn_and_decide(
             moment.sample,
             fleet=moment.fleet,
             spec=moment.spec,
@@ -216,7 +216,7 @@ def _paper(moment: Moment) -> None:
     decision = moment.decision
     told = _numbers(moment, r"<paper> meet the slo on paper, for <restart> s now")
     assert told["paper"] <= decision.unguarded + moment.elsewhere < decision.current + moment.elsewhere
-    restart = restart_seconds(moment.after.estimates, moment.spec)
+    restart = moment.after.estimates.restart_seconds(moment.spec)
     assert told["restart"] == pytest.approx(restart, abs=0.51)
 
 

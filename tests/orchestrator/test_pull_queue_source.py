@@ -22,7 +22,7 @@ from orchestrator.sources.pull_queue import (
 from queue_core.api import Look, Observation
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.stores.memory import MemoryStore
@@ -36,8 +36,8 @@ from tests.support.servers import QUEUE, a_server
 @dataclass
 class Site:
     clock: ManualClock
-    queues: PullQueues
-    queue: PullQueue
+    queues: LocalQueues
+    queue: LocalQueue
     source: PullQueueSource
 
     def sample(self, **settings: object) -> QueueSample:
@@ -47,7 +47,7 @@ class Site:
 @pytest.fixture
 def site() -> Iterator[Site]:
     clock = ManualClock()
-    queues = PullQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
+    queues = LocalQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=60, retry_min_seconds=10))
     yield Site(clock, queues, queues.queue("thumbs"), PullQueueSource(queues))
     queues.close()
@@ -330,7 +330,7 @@ def test_a_worker_that_waits_at_another_server_of_the_store_asks(asked: Servers)
     assert "w1" not in asked.sample(elsewhere=both.all).heard, "while one of them is away nobody can tell"
 
 
-class Counted(PullQueues):
+class Counted(LocalQueues):
     """Counts the observations of one queue, and those of many."""
 
     def __init__(self, service: QueueService) -> None:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from orchestrator.clock import Monotonic
 from orchestrator.decision import Conditions
 from orchestrator.estimate import Estimates, Service, Startup
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import Waiting
-from orchestrator.policy import decide
 from orchestrator.recurrence import Recurrence
-from orchestrator.scene import PolicyState
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 
@@ -66,7 +66,7 @@ def test_workers_are_up_when_the_next_burst_is_due_and_not_long_before() -> None
     known = PolicyState(Estimates(Service().after([60.0] * 99), Startup(9, 10.0)), recurrence=recurrence)
     targets = {}
     for at in (1750.0, 1770.0, 1790.0):
-        decision, _ = decide(
+        decision, _ = learn_and_decide(
             a_sample(at=NOW + at),
             fleet=a_fleet_of(),
             spec=spec,

@@ -12,10 +12,11 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, FinishBy
 from orchestrator.estimate import Estimates, Service, Startup
 from orchestrator.fleet import Fleet, spawn_failed
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, QueueSample
-from orchestrator.policy import PolicyState, decide
 from orchestrator.replay import recorded, replayed
 from orchestrator.room import Room
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_finished_lease, a_fleet_of, a_lease, a_pool, a_sample
 
 samples = st.builds(
@@ -93,7 +94,7 @@ def test_a_decision_made_again_from_its_record_is_the_same(
     for turn, look in enumerate(looks):
         sample = replace(look, at=Monotonic(NOW + 3 * turn))
         now = Monotonic(sample.at + later)
-        decision, state = decide(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=given)
+        decision, state = learn_and_decide(sample, fleet=fleet, spec=spec, state=state, now=now, conditions=given)
         record = recorded(sample, fleet, spec=spec, state=state, now=now, conditions=given)
         again = replayed(json.loads(json.dumps(record, allow_nan=False)))
         assert again == decision
@@ -102,7 +103,7 @@ def test_a_decision_made_again_from_its_record_is_the_same(
 def test_bounds_that_no_file_could_give_are_recorded_too() -> None:
     spec = a_pool().bounded(0, 0)
     sample, fleet = a_sample(ages=[9.0]), a_fleet_of(idle=2)
-    decision, state = decide(sample, fleet=fleet, spec=spec, state=PolicyState(), now=NOW)
+    decision, state = learn_and_decide(sample, fleet=fleet, spec=spec, state=PolicyState(), now=NOW)
     record = recorded(sample, fleet, spec=spec, state=state, now=NOW, conditions=Conditions())
     assert replayed(json.loads(json.dumps(record))) == replayed(record)
     assert replayed(record).target == decision.target == 0
@@ -121,7 +122,7 @@ def test_bounds_that_no_file_could_give_are_recorded_too() -> None:
 )
 def test_what_is_no_record_is_refused(damage: object) -> None:
     sample, fleet = a_sample(finished=[a_finished_lease()]), a_fleet_of(idle=2)
-    _, state = decide(sample, fleet=fleet, spec=a_pool(), state=PolicyState(), now=NOW)
+    _, state = learn_and_decide(sample, fleet=fleet, spec=a_pool(), state=PolicyState(), now=NOW)
     record = recorded(sample, fleet, spec=a_pool(), state=state, now=NOW, conditions=Conditions())
     with pytest.raises(ValueError):
         replayed(damage(record))  # type: ignore[operator]

@@ -9,16 +9,17 @@ import pytest
 from orchestrator.config import PoolSpec
 from orchestrator.deadline import Helper
 from orchestrator.decision import Conditions
-from orchestrator.policy import PolicyState, decide
+from orchestrator.learning import PolicyState
 from orchestrator.replay import recorded, replayed
 from orchestrator.sharing import MAX_SHARERS, Sharer, helper, sharers
 from orchestrator.sources.pull_queue import PullQueueSource, tags_of
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.clock import ManualClock
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
 from tests.support.reconciling import Stage
 
@@ -31,7 +32,7 @@ class Work:
 
     stage: Stage
     clock: ManualClock
-    queue: QueueApi
+    queue: Queue
     pools: dict[str, PoolSpec]
     held: dict[str, tuple[float, Lease]] = field(default_factory=dict)
     waits: list[float] = field(default_factory=list)
@@ -83,7 +84,7 @@ class Work:
 @pytest.fixture
 def work(stage: Stage) -> Iterator[Work]:
     clock = ManualClock()
-    queues = PullQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
+    queues = LocalQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=600))
     stage.source = PullQueueSource(queues)  # type: ignore[assignment]
     stage.reconciler = stage.made()
@@ -218,7 +219,9 @@ def test_a_decision_says_whose_places_it_counts_and_is_made_again_from_its_recor
     pool, other = a_pool("a"), a_pool("b")
     conditions = Conditions(helpers=(a_helper(pool, other, ready=4, others_ready=4),))
     sample, fleet = a_sample(ages=[20.0] * 4), a_fleet_of()
-    decision, state = decide(sample, fleet=fleet, spec=pool, state=PolicyState(), now=NOW, conditions=conditions)
+    decision, state = learn_and_decide(
+        sample, fleet=fleet, spec=pool, state=PolicyState(), now=NOW, conditions=conditions
+    )
     assert (decision.target, decision.notes) == (0, ("counts 4 places of pool b, which takes its tasks",))
     record = recorded(sample, fleet, spec=pool, state=state, now=NOW, conditions=conditions)
     assert replayed(json.loads(json.dumps(record))) == decision

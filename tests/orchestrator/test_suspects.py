@@ -14,10 +14,10 @@ from orchestrator.suspects import (
     MAX_KNOWN,
     START_SECONDS,
     Fate,
-    HeldTask,
     Ledger,
     Record,
     Suspect,
+    SuspectedTask,
     explained_by,
     is_alone,
     judged,
@@ -33,8 +33,8 @@ AT = 1_000_000.0
 NOW = Monotonic(500.0)
 
 
-def a_task(name: str = "poison", *, lease: int = 1, most: int | None = 5) -> HeldTask:
-    return HeldTask("thumbs", name, None, 0.5, lease, most, f"token of {name}")
+def a_task(name: str = "poison", *, lease: int = 1, most: int | None = 5) -> SuspectedTask:
+    return SuspectedTask("thumbs", name, None, 0.5, lease, most, f"token of {name}")
 
 
 def a_ledger(*, deaths: int, alone: int = 0, at: float = AT - 60, name: str = "poison") -> Ledger:
@@ -42,7 +42,7 @@ def a_ledger(*, deaths: int, alone: int = 0, at: float = AT - 60, name: str = "p
 
 
 def judge(
-    *held: HeldTask, ledger: Ledger | None = None, isolates: bool = True, waiting: int = 0, at: float = AT
+    *held: SuspectedTask, ledger: Ledger | None = None, isolates: bool = True, waiting: int = 0, at: float = AT
 ) -> tuple[Ledger, tuple[Fate, ...]]:
     return judged(
         ledger or Ledger(),

@@ -8,22 +8,22 @@ from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.swarm.growth import Growth
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm.service import ServiceBody
-from orchestrator.runtimes.swarm.tasks import Service, Task
+from orchestrator.runtimes.swarm.tasks import Service, SwarmTask
 
 BODY = ServiceBody("d1", "towline-s-resize-d1", "resize", {}, {})
 
 
 def a_task(
     number: int, *, service: str = "towline-s-resize-d1", state: str = "running", desired: str = "running"
-) -> Task:
-    return Task(f"t{number}", service, number, "node", state, desired, float(number))
+) -> SwarmTask:
+    return SwarmTask(f"t{number}", service, number, "node", state, desired, float(number))
 
 
 @dataclass
 class FakeManager:
     """A swarm in which a change of replicas makes tasks at once, unless `is_stuck`; `conflicts` changes are refused."""
 
-    tasks_by_id: dict[str, Task] = field(default_factory=dict)
+    tasks_by_id: dict[str, SwarmTask] = field(default_factory=dict)
     known: dict[str, Service] = field(default_factory=dict)
     scaled: list[tuple[str, int]] = field(default_factory=list)
     conflicts: int = 0
@@ -35,7 +35,7 @@ class FakeManager:
             raise RuntimeUnavailableError("no leader")
         return list(self.known.values())
 
-    def tasks(self, *, service: str = "") -> list[Task]:
+    def tasks(self, *, service: str = "") -> list[SwarmTask]:
         return [task for task in self.tasks_by_id.values() if task.service == service]
 
     def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str:
@@ -70,12 +70,12 @@ class Grown:
     def __post_init__(self) -> None:
         self.growth = Growth(self.manager, knows=self.workers.__contains__, task_seconds=0.05)
 
-    def one_more(self) -> Task:
+    def one_more(self) -> SwarmTask:
         task = self.growth.one_more(BODY)
         self.workers.add(task.id)
         return task
 
-    def has(self, *tasks: Task, replicas: int) -> None:
+    def has(self, *tasks: SwarmTask, replicas: int) -> None:
         self.manager.known[BODY.stem] = Service(BODY.stem, BODY.stem, 1, replicas, "resize", "spec")
         self.manager.tasks_by_id |= {task.id: task for task in tasks}
 

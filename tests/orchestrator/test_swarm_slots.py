@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.runtimes.swarm.slots import expendable, is_settled, lowered, slots
-from orchestrator.runtimes.swarm.tasks import Task
+from orchestrator.runtimes.swarm.tasks import SwarmTask
 
 
-def tasks(told: str) -> list[Task]:
+def tasks(told: str) -> list[SwarmTask]:
     """From "A:running A:complete -:pending", one slot each; "B:running!remove" is being removed."""
     made = []
     for number, each in enumerate(told.split(), start=1):
         node, _, rest = each.partition(":")
         state, _, desired = rest.partition("!")
         default = "running" if state in {"running", "starting", "pending"} else "shutdown"
-        made.append(Task(f"t{number}", "svc", number, node.strip("-"), state, desired or default, 0.0))
+        made.append(SwarmTask(f"t{number}", "svc", number, node.strip("-"), state, desired or default, 0.0))
     return made
 
 
-def removed(given_tasks: list[Task], fewer: int, *, luck: random.Random) -> list[Task]:
+def removed(given_tasks: list[SwarmTask], fewer: int, *, luck: random.Random) -> list[SwarmTask]:
     """Whom Swarm takes away, with its ties broken by luck."""
     left = list(given_tasks)
     luck.shuffle(left)
@@ -91,7 +91,7 @@ def test_whoever_is_chosen_and_whoever_ends_meanwhile_nobody_goes_who_may_not(
     may_go = {f"t{number}" for number in going}
     fewer = expendable(given_tasks, going=may_go)
     later = [
-        Task(task.id, "svc", task.slot, task.node, "complete", "shutdown", 0.0)
+        SwarmTask(task.id, "svc", task.slot, task.node, "complete", "shutdown", 0.0)
         if task.slot in ends and task.node
         else task
         for task in given_tasks
@@ -102,7 +102,7 @@ def test_whoever_is_chosen_and_whoever_ends_meanwhile_nobody_goes_who_may_not(
 
 
 def test_slots_are_counted_once_however_many_tasks_they_had() -> None:
-    twice = [*tasks("A:running"), Task("t9", "svc", 1, "A", "failed", "shutdown", 0.0)]
+    twice = [*tasks("A:running"), SwarmTask("t9", "svc", 1, "A", "failed", "shutdown", 0.0)]
     assert slots(twice) == 1
 
 

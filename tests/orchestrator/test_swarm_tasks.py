@@ -6,7 +6,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
 from orchestrator.runtimes.swarm.tasks import (
     Service,
-    Task,
+    SwarmTask,
     down_nodes,
     exit_of,
     handle_of,
@@ -42,13 +42,15 @@ TOLD = {
 }
 
 
-def a_task(state: str, *, desired: str = "running", container: str = "5a78", code: int = 0, error: str = "") -> Task:
-    return Task("abc", "svc", 3, "node-1", state, desired, 0.0, container=container, code=code, error=error)
+def a_task(
+    state: str, *, desired: str = "running", container: str = "5a78", code: int = 0, error: str = ""
+) -> SwarmTask:
+    return SwarmTask("abc", "svc", 3, "node-1", state, desired, 0.0, container=container, code=code, error=error)
 
 
 def test_a_task_is_read_with_all_that_is_told_of_it() -> None:
     labels = {"towline.pool": "resize", "towline.spec": "0123456789ab"}
-    assert read_task(TOLD) == Task(
+    assert read_task(TOLD) == SwarmTask(
         "abc",
         "svc",
         3,
@@ -69,7 +71,7 @@ def test_a_task_is_read_with_all_that_is_told_of_it() -> None:
     "data", [{}, None, [], {"Status": None, "Spec": 3}, {"Slot": "3", "CreatedAt": "yesterday", "ID": 7}]
 )
 def test_what_is_missing_or_of_another_kind_is_empty(data: object) -> None:
-    assert read_task(data) == Task("", "", 0, "", "", "", 0.0, labels={})
+    assert read_task(data) == SwarmTask("", "", 0, "", "", "", 0.0, labels={})
 
 
 def test_a_service_is_read_with_its_version_and_pool() -> None:
@@ -175,7 +177,7 @@ def test_a_task_has_ended_when_its_container_has_or_will_never_be(state: str, de
     ],
 )
 def test_an_ended_task_tells_its_exit_code_or_signal(
-    task: Task, code: int | None, number: int | None, reason: str
+    task: SwarmTask, code: int | None, number: int | None, reason: str
 ) -> None:
     assert exit_of(HANDLE, task, at=AT) == Exit(
         "resize.3.abc",

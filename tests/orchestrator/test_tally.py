@@ -5,10 +5,9 @@ from dataclasses import replace
 from orchestrator.clock import Monotonic
 from orchestrator.decision import Decision
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import view_of
+from orchestrator.fleet_view import DURATION_BUCKETS, Pulse, Rounds, view_of
+from orchestrator.managed import Tally
 from orchestrator.metrics import FinishedLease
-from orchestrator.pulse import DURATION_BUCKETS, Pulse, Rounds
-from orchestrator.tally import Tally
 from orchestrator.waits import Recent, Waits
 from tests.support.fleet_builders import INPUTS, NOW, a_finished_lease, a_lease, a_pool, a_sample
 from tests.support.fleet_views import a_managed_pool

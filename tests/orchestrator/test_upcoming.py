@@ -8,10 +8,10 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.estimate import Estimates, Service, Startup
 from orchestrator.fleet import Fleet
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import Waiting
-from orchestrator.policy import decide
-from orchestrator.scene import PolicyState
 from orchestrator.upcoming import lead_seconds
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 
 FOUR_CORES = Conditions(cores=4)
@@ -38,7 +38,7 @@ def decided(
     sample = replace(
         a_sample(ages=[0.0] * ready), paused=paused, upcoming=tuple(Waiting(count, -due) for count, due in upcoming)
     )
-    decision, _ = decide(
+    decision, _ = learn_and_decide(
         sample, fleet=fleet or Fleet("resize"), spec=spec, state=state or known(), now=NOW, conditions=conditions
     )
     return decision

@@ -12,7 +12,7 @@ import pytest
 from queue_core.api import ALL_STATES
 from queue_core.clock import ManualClock
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_call import LeaseCall
+from queue_core.server.leases.call import LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
@@ -161,7 +161,7 @@ def test_a_caller_that_hung_up_before_its_turn_is_charged_nothing() -> None:
             await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask()]))
             call = LeaseCall(QUEUE, 1, 0.0, ANY, "", 0.0, "caller", (), lambda _answer: None, lambda: False)
             core.waiting.start(call)
-            core.waiting.cancel(call)
+            call.cancel()
             return (await core.turns.run(lambda turn: turn.stats(QUEUE, ANY))).leased_total
         finally:
             core.close()

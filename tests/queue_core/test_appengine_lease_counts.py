@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.server.lease_counts import HOUR, MAX_QUEUES, MINUTE, LeaseCounts, RecentCounts, thinned
+from queue_core.server.leases.rates import HOUR, MAX_QUEUES, MINUTE, LeaseCounts, RecentCounts, thinned
 from queue_core.stats import QueueStats
 
 START = Instant(1_700_000_000_000_000)
@@ -18,7 +18,7 @@ def _after(seconds: float) -> Instant:
 def _counts(notes: list[tuple[float, int]], *, total: int, at: float) -> RecentCounts:
     counts = LeaseCounts()
     for seconds, noted in notes:
-        counts.note({"work": noted}, now=_after(seconds))
+        counts.record({"work": noted}, now=_after(seconds))
     return counts.counts(QueueStats("work", leased_total=total), now=_after(at))
 
 
@@ -41,9 +41,9 @@ def test_leases_are_counted_from_the_notes(
 
 def test_a_queue_made_since_the_last_note_began_empty() -> None:
     counts = LeaseCounts()
-    counts.note({"old": 5}, now=START)
+    counts.record({"old": 5}, now=START)
     assert counts.counts(QueueStats("new", leased_total=9), now=_after(3)) == RecentCounts(9, 9)
-    counts.note({"old": 5, "new": 9}, now=_after(5))
+    counts.record({"old": 5, "new": 9}, now=_after(5))
     assert counts.counts(QueueStats("new", leased_total=9), now=_after(10)) == RecentCounts(9, 9)
 
 
@@ -59,5 +59,5 @@ def test_the_notes_of_a_busy_hour_are_few() -> None:
 
 def test_a_queue_beyond_those_that_are_noted_counts_nothing() -> None:
     counts = LeaseCounts()
-    counts.note({f"q{number:04}": 0 for number in range(MAX_QUEUES + 1)}, now=START)
+    counts.record({f"q{number:04}": 0 for number in range(MAX_QUEUES + 1)}, now=START)
     assert counts.counts(QueueStats("zzz", leased_total=9), now=_after(3)) == RecentCounts()

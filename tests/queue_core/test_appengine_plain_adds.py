@@ -16,7 +16,7 @@ from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import Message, Record
 from queue_core.service import QueueService, Step
 from queue_core.stores.memory import MemoryStore
-from queue_core.task import ANY, NewTask, QueueSpec, Task
+from queue_core.task import ANY, NewTask, QueueSpec, StoredTask
 from tests.support.appengine_sdk import service_pb2
 
 NOW = Instant(1_800_000_000 * MICROSECONDS)
@@ -91,7 +91,7 @@ def _one(name: str) -> Message:
     return Message("one field", (_FIELDS[name],))
 
 
-def _outcome(way: Callable[[bytes], Step[bytes]], payload: bytes) -> tuple[object, list[Task]]:
+def _outcome(way: Callable[[bytes], Step[bytes]], payload: bytes) -> tuple[object, list[StoredTask]]:
     """What a new store answers, and what it holds then."""
     service = QueueService(MemoryStore(), clock=ManualClock(NOW))
     service.run(lambda turn: turn.put_queue(QueueSpec("q")))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.queue_file_plan import plan_of
 from queue_core.queue_yaml import read_queue_yaml
 from queue_core.server.appengine import messages
@@ -37,7 +37,7 @@ CALLS = [
 ]
 
 
-def apply(queues: PullQueues, text: str) -> None:
+def apply(queues: LocalQueues, text: str) -> None:
     """What `towline queues apply` does."""
     plan = plan_of(read_queue_yaml(text), queues.queues())
     for change in plan.changes:
@@ -49,7 +49,7 @@ def apply(queues: PullQueues, text: str) -> None:
             queues.queue(change.queue).resume()
 
 
-def modes(queues: PullQueues) -> dict[str, tuple[str, bool]]:
+def modes(queues: LocalQueues) -> dict[str, tuple[str, bool]]:
     return {spec.name: (spec.mode, spec.paused) for spec in queues.queues()}
 
 
@@ -58,19 +58,19 @@ def modes(queues: PullQueues) -> dict[str, tuple[str, bool]]:
 def test_a_pull_call_on_a_push_queue_is_refused_for_its_mode(
     server: RunningServer, queue: bytes, call: Callable[[RunningServer, bytes], Record]
 ) -> None:
-    apply(PullQueues(QueueService(server.store)), FILE + f"- {{name: {QUEUE}, mode: pull}}\n")
+    apply(LocalQueues(QueueService(server.store)), FILE + f"- {{name: {QUEUE}, mode: pull}}\n")
     assert code_of(call(server, queue)) == Code.INVALID_QUEUE_MODE
     assert results(server, an_add()) == [Code.OK]
 
 
 def test_default_is_a_pull_queue_once_it_is_made_one(server: RunningServer) -> None:
-    apply(PullQueues(QueueService(server.store)), FILE + "- {name: default, mode: pull}\n")
+    apply(LocalQueues(QueueService(server.store)), FILE + "- {name: default, mode: pull}\n")
     assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default"))) == Code.OK
     assert results(server, an_add(queue_name=b"default")) == [Code.OK]
 
 
 def test_default_is_a_push_queue_when_the_file_says_so(server: RunningServer) -> None:
-    queues = PullQueues(QueueService(server.store))
+    queues = LocalQueues(QueueService(server.store))
     apply(queues, "queue:\n- {name: default, mode: pull}\n")
     apply(queues, "queue:\n- {name: default, rate: 1/s}\n")
     assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default"))) == Code.INVALID_QUEUE_MODE
@@ -78,7 +78,7 @@ def test_default_is_a_push_queue_when_the_file_says_so(server: RunningServer) ->
 
 def test_a_queue_that_changes_its_mode_is_refused_and_let_in_within_a_second() -> None:
     with a_timed_server() as (server, clock):
-        queues = PullQueues(QueueService(server.store))
+        queues = LocalQueues(QueueService(server.store))
         assert results(server, an_add()) == [Code.OK]
         apply(queues, f"queue:\n- {{name: {QUEUE}, rate: 1/s}}\n")
         clock.advance(1.0)
@@ -90,7 +90,7 @@ def test_a_queue_that_changes_its_mode_is_refused_and_let_in_within_a_second() -
 
 
 def test_statistics_and_lists_tell_of_a_push_queue(server: RunningServer) -> None:
-    apply(PullQueues(QueueService(server.store)), FILE)
+    apply(LocalQueues(QueueService(server.store)), FILE)
     stats = told(server, "FetchQueueStats", Record(queue_name=[b"mail"])).all_records("queuestats")
     assert [one.integer("num_tasks") for one in stats] == [0]
     listed = told(server, "FetchQueues", Record(app_id=b"", max_rows=10)).all_records("queue")
@@ -104,7 +104,7 @@ def test_statistics_and_lists_tell_of_a_push_queue(server: RunningServer) -> Non
 @pytest.mark.parametrize("kind", STORES)
 def test_every_store_remembers_the_mode_and_a_second_look_finds_nothing_to_do(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         apply(queues, FILE)
         assert modes(queues) == {"mail": ("push", True), "thumbs": ("pull", False)}
         assert plan_of(read_queue_yaml(FILE), queues.queues()).is_empty
@@ -114,7 +114,7 @@ def test_every_store_remembers_the_mode_and_a_second_look_finds_nothing_to_do(ki
 
 def test_the_mode_is_remembered_over_a_restart(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
-    first = PullQueues(QueueService(open_store(url)))
+    first = LocalQueues(QueueService(open_store(url)))
     apply(first, FILE)
     first.close()
     with a_server(open_store(url), spec=QueueSpec("other")) as server:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.connect import open_queues
 from queue_core.task import NewTask
 from tests.support.commands import Told, program_environment
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[QueueApi]:
+def opened(folder: Path) -> Iterator[Queue]:
     queues = open_queues(f"sqlite:///{folder}/queue.db")
     try:
         yield queues.queue("thumbs")

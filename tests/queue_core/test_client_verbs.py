@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from queue_core.api import Look, QueuesApi
+from queue_core.api import Look, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import InvalidRequestError, LeaseLostError, UnknownQueueError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.server.options import ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.service import QueueService
@@ -26,12 +26,12 @@ ODD_PAYLOADS = [b"", b"\x00\xff", "é".encode(), bytes(range(256)), b"x" * (1 <<
 class Pair:
     """The same empty queue twice: behind a server, and in process; one clock."""
 
-    remote: QueuesApi
-    local: QueuesApi
+    remote: Queues
+    local: Queues
     clock: ManualClock
 
     @property
-    def both(self) -> tuple[QueuesApi, QueuesApi]:
+    def both(self) -> tuple[Queues, Queues]:
         return self.remote, self.local
 
 
@@ -40,7 +40,7 @@ def pair() -> Iterator[Pair]:
     clock = ManualClock()
     thread = ServerThread(MemoryStore(), ServeOptions(port=0), clock=clock)
     remote = HttpQueues(thread.start(), retries=IMPATIENT)
-    local = PullQueues(QueueService(MemoryStore(), clock=clock, jitter=lambda: 0.0))
+    local = LocalQueues(QueueService(MemoryStore(), clock=clock, jitter=lambda: 0.0))
     assert [queues.put_queue(SPEC) for queues in (remote, local)] == [True, True]
     yield Pair(remote, local, clock)
     remote.close()
@@ -48,14 +48,14 @@ def pair() -> Iterator[Pair]:
     local.close()
 
 
-def _same(pair: Pair, story: Callable[[QueuesApi], object]) -> None:
+def _same(pair: Pair, story: Callable[[Queues], object]) -> None:
     """Run a story on both and compare all that it returns."""
     outcomes = [story(queues) for queues in pair.both]
     assert outcomes[0] == outcomes[1]
 
 
 def test_settings_come_back_as_they_were_put(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         emails = {"user_emails": ("a@b", "ü@b"), "writer_emails": ("w@b",)}
         changed = QueueSpec("work", on_exhausted="delete", max_leases=None, lease_calls_per_second=10, **emails)  # type: ignore[arg-type]
         return queues.put_queue(changed), queues.queues(), queues.put_queue(QueueSpec("other")), queues.queues()
@@ -64,7 +64,7 @@ def test_settings_come_back_as_they_were_put(pair: Pair) -> None:
 
 
 def test_payloads_names_and_tags_come_back_byte_for_byte(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         added = queue.add([NewTask(payload, tag="t/ä b?&") for payload in ODD_PAYLOADS])
         again = [queue.add(NewTask(b"n", name="named")), queue.add(NewTask(b"n", name="named"))]
@@ -79,7 +79,7 @@ def test_payloads_names_and_tags_come_back_byte_for_byte(pair: Pair) -> None:
     ids=["any", "untagged", "one", "several", "oldest", "oldest of some"],
 )
 def test_tags_in_every_form(pair: Pair, tags: TagFilter) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         queue.add([NewTask(b"1"), NewTask(b"2", tag="b & c"), NewTask(b"3", tag="a"), NewTask(b"4")])
         return queue.stats(tags=tags), queue.peek(tags=tags, payload_bytes=1), queue.lease(10, tags=tags)
@@ -90,7 +90,7 @@ def test_tags_in_every_form(pair: Pair, tags: TagFilter) -> None:
 def test_etas_and_delays(pair: Pair) -> None:
     later = after(pair.clock.now(), 60.0)
 
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         queue.add([NewTask(b"d", delay_seconds=0.5), NewTask(b"e", eta=later), NewTask(b"old", eta=Instant(1))])
         return queue.peek(states=frozenset({TaskState.DELAYED})), queue.lease(10), queue.stats()
@@ -99,7 +99,7 @@ def test_etas_and_delays(pair: Pair) -> None:
 
 
 def test_a_life_of_leases(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         queue.add([NewTask(b"%d" % number) for number in range(6)])
         one, two, three, four = queue.lease(4, worker="w")
@@ -121,7 +121,7 @@ def test_a_life_of_leases(pair: Pair) -> None:
 
 
 def test_a_task_has_its_own_bound_of_leases(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         queue.add([NewTask(b"once", max_leases=1), NewTask(b"thrice", max_leases=3)])
         queue.release(queue.lease(2), delay_seconds=0.0)
@@ -131,7 +131,7 @@ def test_a_task_has_its_own_bound_of_leases(pair: Pair) -> None:
 
 
 def test_pausing_purging_and_redriving(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         queue.add([NewTask(b"%d" % number, tag="odd" if number % 2 else None) for number in range(8)])
         queue.pause()
@@ -152,7 +152,7 @@ def test_pausing_purging_and_redriving(pair: Pair) -> None:
 
 
 def test_supervision(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         queue.add(b"x")
         queue.lease(worker="a/b")
@@ -170,7 +170,7 @@ def test_supervision(pair: Pair) -> None:
 
 
 def test_mistakes_raise_the_same(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         queue = queues.queue("work")
         told: list[object] = []
         for call in (
@@ -190,7 +190,7 @@ def test_mistakes_raise_the_same(pair: Pair) -> None:
 
 
 def test_many_queues_are_observed_as_one_by_one(pair: Pair) -> None:
-    def story(queues: QueuesApi) -> object:
+    def story(queues: Queues) -> object:
         for name in ("left", "right"):
             queues.put_queue(QueueSpec(name))
             queues.queue(name).add([NewTask(b"a", tag="a"), NewTask(b"b", tag="b")])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from queue_core.server.lease_rate import MAX_QUEUES, LeaseRate
+from queue_core.server.leases.rates import MAX_LIMITED_QUEUES, LeaseRate
 from tests.support.task_builders import MICROSECOND, at
 
 CALLS = [
@@ -34,7 +34,7 @@ def test_each_queue_has_a_second_of_its_own() -> None:
 
 def test_queues_that_fell_quiet_are_forgotten_and_busy_ones_are_not() -> None:
     rate = LeaseRate()
-    for number in range(MAX_QUEUES - 1):
+    for number in range(MAX_LIMITED_QUEUES - 1):
         assert rate.allows(f"quiet-{number}", 1, at(0))
     assert rate.allows("busy", 1, at(1.5))
     assert rate.allows("new", 1, at(2))

@@ -5,7 +5,7 @@ import pytest
 from queue_core.clock import START, Instant, ManualClock, after
 from queue_core.errand import Errand, errand_of, name_for
 from queue_core.errors import WorkerRetiredError
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TagFilter
@@ -43,13 +43,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def queue(clock: ManualClock) -> PullQueue:
-    queues = PullQueues(QueueService(MemoryStore(), clock=clock))
+def queue(clock: ManualClock) -> LocalQueue:
+    queues = LocalQueues(QueueService(MemoryStore(), clock=clock))
     queues.put_queue(QueueSpec("thumbs"))
     return queues.queue("thumbs")
 
 
-def held_back(queue: PullQueue, name: str = "poison") -> str:
+def held_back(queue: LocalQueue, name: str = "poison") -> str:
     """A worker that is there for a task of this name, which is held back for it."""
     queue.add([NewTask(b"x", name=name)])
     (lease,) = queue.lease(worker="w")
@@ -59,7 +59,7 @@ def held_back(queue: PullQueue, name: str = "poison") -> str:
     return name_for(Errand(task.id, task.eta), base="w-2")
 
 
-def test_it_gets_its_task_and_no_other(queue: PullQueue) -> None:
+def test_it_gets_its_task_and_no_other(queue: LocalQueue) -> None:
     worker = held_back(queue)
     queue.add([NewTask(b"other", name="innocent")])
     (lease,) = queue.lease(10, worker=worker, tags=TagFilter.of("whatever"))
@@ -68,7 +68,7 @@ def test_it_gets_its_task_and_no_other(queue: PullQueue) -> None:
         queue.lease(worker=worker, wait_seconds=30)
 
 
-def test_when_it_has_done_it_that_counts_and_it_is_told_to_go(queue: PullQueue) -> None:
+def test_when_it_has_done_it_that_counts_and_it_is_told_to_go(queue: LocalQueue) -> None:
     worker = held_back(queue)
     (lease,) = queue.lease(worker=worker)
     with pytest.raises(WorkerRetiredError):
@@ -76,7 +76,7 @@ def test_when_it_has_done_it_that_counts_and_it_is_told_to_go(queue: PullQueue) 
     assert queue.peek().tasks == ()
 
 
-def test_too_late_it_gets_nothing(queue: PullQueue, clock: ManualClock) -> None:
+def test_too_late_it_gets_nothing(queue: LocalQueue, clock: ManualClock) -> None:
     worker = held_back(queue)
     clock.advance(60)
     with pytest.raises(WorkerRetiredError):
@@ -84,7 +84,7 @@ def test_too_late_it_gets_nothing(queue: PullQueue, clock: ManualClock) -> None:
     assert len(queue.lease(worker="anybody")) == 1
 
 
-def test_while_the_queue_is_paused_it_gets_nothing_and_may_wait(queue: PullQueue, clock: ManualClock) -> None:
+def test_while_the_queue_is_paused_it_gets_nothing_and_may_wait(queue: LocalQueue, clock: ManualClock) -> None:
     worker = held_back(queue)
     queue.pause()
     assert queue.lease(worker=worker) == []
@@ -93,7 +93,7 @@ def test_while_the_queue_is_paused_it_gets_nothing_and_may_wait(queue: PullQueue
     assert len(queue.lease(worker=worker)) == 1
 
 
-def test_nobody_else_gets_what_is_held_back(queue: PullQueue) -> None:
+def test_nobody_else_gets_what_is_held_back(queue: LocalQueue) -> None:
     held_back(queue)
     assert queue.lease(worker="w") == []
     with pytest.raises(WorkerRetiredError):

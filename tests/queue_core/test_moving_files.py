@@ -13,7 +13,7 @@ from queue_core.errors import BadFileError, CutShortError
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.moving.records import Footer, NameLine, footer_line, name_line, record_of, task_line
 from queue_core.store import HeldName, Store
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 from tests.support.moving import ODD_PAYLOADS, QUEUE, checked, exported, fill, lines_of
 from tests.support.stores import opened
 
@@ -44,7 +44,7 @@ def rewritten(path: Path, change: Callable[[list[dict[str, object]]], object]) -
 
 @pytest.mark.parametrize("payload", [*ODD_PAYLOADS, b"\xff" * MAX_PAYLOAD_BYTES, b"\x01" * MAX_PAYLOAD_BYTES])
 def test_a_payload_comes_back_from_its_line_byte_for_byte(payload: bytes) -> None:
-    task = Task(1, QUEUE, payload, NOW, NOW, ready_at=NOW)
+    task = StoredTask(1, QUEUE, payload, NOW, NOW, ready_at=NOW)
     line = task_line(task)
     assert record_of(line, now=NOW) == task
     assert line.count(b"\n") == 1
@@ -53,28 +53,32 @@ def test_a_payload_comes_back_from_its_line_byte_for_byte(payload: bytes) -> Non
 @pytest.mark.parametrize(
     "task",
     [
-        pytest.param(Task(1, QUEUE, b"", NOW, NOW, ready_at=NOW), id="plain"),
-        pytest.param(Task(2, QUEUE, b"", Instant(0), Instant(0), ready_at=Instant(0)), id="at the epoch"),
-        pytest.param(Task(3, QUEUE, b"", NOW, NOW, "name", 'a "tag"\n', TaskState.DELAYED, ready_at=NOW), id="delayed"),
+        pytest.param(StoredTask(1, QUEUE, b"", NOW, NOW, ready_at=NOW), id="plain"),
+        pytest.param(StoredTask(2, QUEUE, b"", Instant(0), Instant(0), ready_at=Instant(0)), id="at the epoch"),
         pytest.param(
-            Task(4, QUEUE, b"", NOW, NOW, None, None, TaskState.LEASED, 2, NOW, Instant(5), "w", "", (NOW, NOW)),
+            StoredTask(3, QUEUE, b"", NOW, NOW, "name", 'a "tag"\n', TaskState.DELAYED, ready_at=NOW), id="delayed"
+        ),
+        pytest.param(
+            StoredTask(4, QUEUE, b"", NOW, NOW, None, None, TaskState.LEASED, 2, NOW, Instant(5), "w", "", (NOW, NOW)),
             id="leased",
         ),
         pytest.param(
-            Task(5, QUEUE, b"", NOW, NOW, None, None, TaskState.DEAD, 0, NOW, NOW, "w", "größe ✓"), id="dead, redriven"
+            StoredTask(5, QUEUE, b"", NOW, NOW, None, None, TaskState.DEAD, 0, NOW, NOW, "w", "größe ✓"),
+            id="dead, redriven",
         ),
-        pytest.param(Task(6, QUEUE, b"", NOW, NOW, ready_at=NOW, max_leases=3), id="with a bound of its own"),
+        pytest.param(StoredTask(6, QUEUE, b"", NOW, NOW, ready_at=NOW, max_leases=3), id="with a bound of its own"),
         pytest.param(
-            Task(7, QUEUE, b"", NOW, NOW, None, None, TaskState.DELAYED, ready_at=NOW, spent=(NOW,)), id="postponed"
+            StoredTask(7, QUEUE, b"", NOW, NOW, None, None, TaskState.DELAYED, ready_at=NOW, spent=(NOW,)),
+            id="postponed",
         ),
     ],
 )
-def test_a_task_comes_back_from_its_line_as_it_was(task: Task) -> None:
+def test_a_task_comes_back_from_its_line_as_it_was(task: StoredTask) -> None:
     assert record_of(task_line(task), now=NOW) == task
 
 
 def test_text_is_written_as_text_and_bytes_as_base64_each_under_its_own_field() -> None:
-    task = Task(1, QUEUE, "größe".encode(), NOW, NOW, ready_at=NOW)
+    task = StoredTask(1, QUEUE, "größe".encode(), NOW, NOW, ready_at=NOW)
     assert json.loads(task_line(task))["payload"] == "größe"
     assert json.loads(task_line(replace(task, payload=b"\xff")))["payload_base64"] == "/w=="
 

@@ -12,7 +12,7 @@ from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Store, Transaction
 from queue_core.stores import open_store
-from queue_core.stores.postgres import tidying
+from queue_core.stores.postgres import upkeep
 from queue_core.stores.postgres.step import Step
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.cutting_wire import CuttingWire, a_wire
@@ -238,11 +238,14 @@ def test_a_call_under_way_fails_once_its_mark_was_asked_for(place: Place) -> Non
 @pytest.mark.parametrize("calls", [[], [1, 2]], ids=["no call yet", "two calls"])
 def test_a_mark_that_was_asked_for_is_the_last_of_its_connection(place: Place, calls: list[int]) -> None:
     for number in calls:
-        place.operator.execute("SELECT towline.mark(7, %s, ARRAY[%s::int8])", (number, number))
-    asked = [place.operator.execute("SELECT xid IS NULL, ids FROM towline.close_marks(7, 2)").fetchone() for _ in "ab"]
+        place.operator.execute("SELECT towline.set_commit_marker(7, %s, ARRAY[%s::int8])", (number, number))
+    asked = [
+        place.operator.execute("SELECT xid IS NULL, ids FROM towline.close_commit_marker(7, 2)").fetchone()
+        for _ in "ab"
+    ]
     assert asked == ([(False, [2])] * 2 if calls else [(True, None)] * 2)
     with pytest.raises(psycopg.errors.UniqueViolation):
-        place.operator.execute("SELECT towline.mark(7, 3)")
+        place.operator.execute("SELECT towline.set_commit_marker(7, 3)")
 
 
 def test_an_answer_that_is_not_kept_any_more_is_not_made_up(place: Place) -> None:
@@ -255,22 +258,24 @@ def test_an_answer_that_is_not_kept_any_more_is_not_made_up(place: Place) -> Non
 
 
 def test_a_connection_that_was_forgotten_is_marked_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidying, "SAMPLES_BETWEEN", 1)
-    place.operator.execute("UPDATE towline.marks SET marked_at = now() - interval '25 hours'")
-    place.operator.execute("INSERT INTO towline.marks VALUES (1, 1, '1', now() - interval '23 hours')")
+    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 1)
+    place.operator.execute("UPDATE towline.commit_markers SET marked_at = now() - interval '25 hours'")
+    place.operator.execute("INSERT INTO towline.commit_markers VALUES (1, 1, '1', now() - interval '23 hours')")
     place.added(NewTask(b"a"), NewTask(b"b"))
     done = place.leased()
-    place.operator.execute("UPDATE towline.marks SET marked_at = now() - interval '25 hours' WHERE wire <> 1")
+    place.operator.execute(
+        "UPDATE towline.commit_markers SET marked_at = now() - interval '25 hours' WHERE connection <> 1"
+    )
     place.do(lambda turn: turn.delete(QUEUE, done, now=place.clock.now()))
-    assert place.number("SELECT count(*) FROM towline.marks WHERE wire = 1") == 1
-    place.operator.execute("DELETE FROM towline.marks")
+    assert place.number("SELECT count(*) FROM towline.commit_markers WHERE connection = 1") == 1
+    place.operator.execute("DELETE FROM towline.commit_markers")
     place.wire.cut_next("lose answer")
     assert len(place.leased()) == 1
 
 
 def test_what_can_not_be_cut_back_fails_no_verb(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidying, "SAMPLES_BETWEEN", 1)
-    place.operator.execute("ALTER FUNCTION towline.forget_marks() RENAME TO forgotten")
+    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 1)
+    place.operator.execute("ALTER FUNCTION towline.forget_commit_markers() RENAME TO forgotten")
     place.added(NewTask(b"a"))
     done = place.leased()
     deleted = place.do(lambda turn: turn.delete(QUEUE, done, now=place.clock.now()))
@@ -314,7 +319,7 @@ def test_behind_a_pooler_a_relaxed_store_begins_transactions(url: str) -> None:
             a_queue(store)
             with store.begin("verb") as turn:
                 turn.add(QUEUE, [NewTask(b"a")], now=store.clock.now())
-            assert beside.execute("SELECT count(*) FROM towline.marks").fetchone() == (0,)
+            assert beside.execute("SELECT count(*) FROM towline.commit_markers").fetchone() == (0,)
             assert beside.execute("SELECT count(*) FROM towline.tasks").fetchone() == (1,)
     finally:
         pooler.close()

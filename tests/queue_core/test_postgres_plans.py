@@ -10,7 +10,7 @@ from queue_core.clock import START
 from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres.store import PostgresStore
-from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter, Task, TaskState
+from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
 from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue, at
 
@@ -144,7 +144,7 @@ VERBS: dict[str, Verb] = {
     ),
     "samples": lambda to: to.samples(QUEUE, after=0, limit=10),
     "keep an answer": lambda to: to.keep_answer("session", 1, b"answer", now=at(9)),
-    "restore": lambda to: to.restore(QUEUE, [Task(1, QUEUE, b"x", at(1), at(1), tag="tag-3")] * 10, now=at(9)),
+    "restore": lambda to: to.restore(QUEUE, [StoredTask(1, QUEUE, b"x", at(1), at(1), tag="tag-3")] * 10, now=at(9)),
 }
 
 

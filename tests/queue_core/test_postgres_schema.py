@@ -1,8 +1,11 @@
 """The PostgreSQL schema: made once, recognised, brought up to date, and never laid over anybody else's."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,8 +20,9 @@ from queue_core.errors import (
     StoreVersionError,
 )
 from queue_core.stores import open_store
+from queue_core.stores.postgres import schema
 from queue_core.stores.postgres.calling import spelled
-from queue_core.stores.postgres.schema import migrations
+from queue_core.stores.postgres.schema import SUBJECTS, Migration, migrations, schema_text
 from queue_core.task import NewTask
 from tests.support.engines import EngineUnavailableError, postgresql
 from tests.support.stores import new_url
@@ -37,6 +41,19 @@ def run(url: str, statement: str) -> None:
 
 def test_migrations_are_numbered_without_a_gap() -> None:
     assert [migration.number for migration in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_every_file_of_the_schema_is_run() -> None:
+    folder = files("queue_core.stores.postgres").joinpath("schema")
+    assert sorted(entry.name for entry in folder.iterdir()) == sorted(f"{subject}.sql" for subject in SUBJECTS)
+
+
+def test_the_schema_creates_each_thing_once_and_says_what_it_is() -> None:
+    text = "\n".join(map(schema_text, SUBJECTS))
+    created = re.findall(r"^(.*)\nCREATE (?:UNLOGGED )?(\w+ \w+)", text, re.MULTILINE)
+    assert [name for _, name in created] == list(Counter(name for _, name in created))
+    assert [name for line, name in created if not line.startswith("-- ")] == []
+    assert len(created) == text.count("\nCREATE ")
 
 
 def test_a_store_is_found_again_as_it_was_left(url: str) -> None:
@@ -69,7 +86,34 @@ def test_two_stores_share_a_database_in_schemas_of_their_own(url: str) -> None:
 def test_a_schema_of_a_newer_version_is_left_alone(url: str) -> None:
     open_store(url).close()
     run(url, "INSERT INTO towline.migrations VALUES (999, '0999_later', 'x')")
-    with pytest.raises(StoreVersionError):
+    with pytest.raises(StoreVersionError, match="upgrade towline"):
+        open_store(url)
+
+
+def test_a_schema_of_an_older_version_is_brought_up_to_date(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = migrations()
+    with closing(open_store(url)) as store:
+        a_queue(store)
+        add(store, NewTask(b"kept"))
+    later = Migration(len(known) + 1, "later", "ALTER TABLE towline.queues ADD COLUMN later int4")
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(schema, "migrations", lambda: [*known, later])
+        for _ in range(2):
+            with closing(open_store(url)) as store:
+                assert store.check().problems == ()
+    run(url, "SELECT later FROM towline.queues")
+    with pytest.raises(StoreVersionError, match="upgrade towline"):
+        open_store(url)
+
+
+def test_a_schema_of_a_pre_release_is_refused_with_what_to_do(url: str) -> None:
+    run(
+        url,
+        "CREATE SCHEMA towline;"
+        " CREATE TABLE towline.migrations (number int4 PRIMARY KEY, name text NOT NULL, checksum text NOT NULL);"
+        " INSERT INTO towline.migrations SELECT n, 'step', 'x' FROM generate_series(1, 21) AS n",
+    )
+    with pytest.raises(StoreVersionError, match=r"export its queues .* DROP SCHEMA towline CASCADE"):
         open_store(url)
 
 

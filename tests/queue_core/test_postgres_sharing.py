@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from queue_core.errors import QueueMovedError
-from queue_core.pull_queue import PullQueue
+from queue_core.pull_queue import LocalQueue
 from queue_core.service import QueueService
 from queue_core.store import LeaseRequest, Store
 from queue_core.stores import open_store
@@ -56,7 +56,7 @@ def test_a_name_is_given_once_however_many_give_it_at_once(store: Store, other: 
     names = [f"name-{number}" for number in range(60)]
 
     def add_all(seed: int) -> list[str]:
-        queue = PullQueue(QueueService(store if seed % 2 else other), QUEUE)
+        queue = LocalQueue(QueueService(store if seed % 2 else other), QUEUE)
         shuffled = random.Random(seed).sample(names, len(names))
         outcomes = [
             outcome

@@ -136,7 +136,7 @@ def test_what_makes_nothing_leasable_tells_nobody(url: str, store: Store) -> Non
     with own_transaction(url, store) as (connection, transaction):
         transaction.add(QUEUE, [NewTask(delay_seconds=60.0)], now=now)
         transaction.delete(QUEUE, [Deletion(token)], now=now)
-        assert connection.execute("SELECT count(*) FROM towline.untold").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM towline.unsent_notifications").fetchone() == (0,)
     ear.close()
 
 
@@ -149,5 +149,5 @@ def test_whoever_waits_is_told_of_tasks_that_were_locked_and_did_not_fit_into_th
     ear = store.signals.subscribe(QUEUE, ANY)
     with own_transaction(url, store) as (connection, transaction):
         transaction.lease(QUEUE, LeaseRequest(3, 60.0, ANY, "", room), now=store.clock.now())
-        assert connection.execute("SELECT count(*) FROM towline.untold").fetchone() == (told,)
+        assert connection.execute("SELECT count(*) FROM towline.unsent_notifications").fetchone() == (told,)
     ear.close()

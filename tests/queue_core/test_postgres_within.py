@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidRequestError, LeaseLostError, QueueMovedError, StoreError, UnknownQueueError
-from queue_core.pull_queue import PullQueue
+from queue_core.pull_queue import LocalQueue
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
@@ -36,8 +36,8 @@ def store(url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def queue(store: Store) -> PullQueue:
-    return PullQueue(QueueService(store), QUEUE)
+def queue(store: Store) -> LocalQueue:
+    return LocalQueue(QueueService(store), QUEUE)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def results(connection: Connection) -> int:
     return int(str(row[0]))
 
 
-def test_tasks_are_there_once_the_caller_commits(queue: PullQueue, connection: Connection) -> None:
+def test_tasks_are_there_once_the_caller_commits(queue: LocalQueue, connection: Connection) -> None:
     with connection.transaction():
         connection.execute("INSERT INTO results VALUES ('order')")
         (added,) = queue.add(NewTask(b"ship it", name="order-1", tag="ship"), connection=connection)
@@ -65,7 +65,7 @@ def test_tasks_are_there_once_the_caller_commits(queue: PullQueue, connection: C
     assert [lease.payload for lease in queue.lease()] == [b"ship it"]
 
 
-def test_tasks_were_never_there_when_the_caller_rolls_back(queue: PullQueue, connection: Connection) -> None:
+def test_tasks_were_never_there_when_the_caller_rolls_back(queue: LocalQueue, connection: Connection) -> None:
     with connection.transaction(force_rollback=True):
         queue.add([NewTask(name="order-1"), NewTask(tag="a")], connection=connection)
     assert queue.stats().added_total == 0
@@ -73,7 +73,7 @@ def test_tasks_were_never_there_when_the_caller_rolls_back(queue: PullQueue, con
     assert added.status == "added"
 
 
-def test_what_a_task_did_and_that_it_is_done_are_one_commit(queue: PullQueue, connection: Connection) -> None:
+def test_what_a_task_did_and_that_it_is_done_are_one_commit(queue: LocalQueue, connection: Connection) -> None:
     queue.add(b"work")
     (lease,) = queue.lease()
     with connection.transaction():
@@ -85,7 +85,7 @@ def test_what_a_task_did_and_that_it_is_done_are_one_commit(queue: PullQueue, co
     assert (stats.in_flight, stats.deleted_total, stats.ready) == (0, 1, 1)
 
 
-def test_a_lost_lease_takes_what_the_task_did_with_it(queue: PullQueue, connection: Connection) -> None:
+def test_a_lost_lease_takes_what_the_task_did_with_it(queue: LocalQueue, connection: Connection) -> None:
     queue.add(b"work")
     (lease,) = queue.lease()
     queue.release(lease)
@@ -103,14 +103,14 @@ def test_a_refused_call_leaves_the_callers_transaction_usable(store: Store, conn
     with connection.transaction():
         connection.execute("INSERT INTO results VALUES ('kept')")
         with pytest.raises(UnknownQueueError):
-            PullQueue(queues, "unknown").add(b"x", connection=connection)
+            LocalQueue(queues, "unknown").add(b"x", connection=connection)
         with pytest.raises(QueueMovedError):
-            PullQueue(queues, "moved").add(b"x", connection=connection)
+            LocalQueue(queues, "moved").add(b"x", connection=connection)
     assert results(connection) == 1
 
 
 def test_a_transaction_opened_by_the_call_itself_is_the_callers_to_commit(
-    queue: PullQueue, connection: Connection
+    queue: LocalQueue, connection: Connection
 ) -> None:
     queue.add(b"one", connection=connection)
     connection.rollback()
@@ -119,7 +119,7 @@ def test_a_transaction_opened_by_the_call_itself_is_the_callers_to_commit(
     assert [lease.payload for lease in queue.lease(10)] == [b"two"]
 
 
-def test_others_add_and_lease_while_the_callers_transaction_is_open(queue: PullQueue, connection: Connection) -> None:
+def test_others_add_and_lease_while_the_callers_transaction_is_open(queue: LocalQueue, connection: Connection) -> None:
     queue.add(b"first")
     with connection.transaction():
         queue.add([NewTask(b"second", tag="a"), NewTask(b"third")], connection=connection)
@@ -129,18 +129,18 @@ def test_others_add_and_lease_while_the_callers_transaction_is_open(queue: PullQ
     assert queue.stats().in_flight == 4
 
 
-def test_a_connection_without_a_transaction_is_refused(queue: PullQueue, url: str) -> None:
+def test_a_connection_without_a_transaction_is_refused(queue: LocalQueue, url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection, pytest.raises(InvalidRequestError):
         queue.add(b"x", connection=connection)
 
 
-def test_a_stricter_isolation_is_refused(queue: PullQueue, connection: Connection) -> None:
+def test_a_stricter_isolation_is_refused(queue: LocalQueue, connection: Connection) -> None:
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     with pytest.raises(InvalidRequestError), connection.transaction():
         queue.add(b"x", connection=connection)
 
 
-def test_a_failed_or_closed_connection_is_refused(queue: PullQueue, connection: Connection, url: str) -> None:
+def test_a_failed_or_closed_connection_is_refused(queue: LocalQueue, connection: Connection, url: str) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         connection.execute("SELECT 1 / 0")
     with pytest.raises(InvalidRequestError):
@@ -151,12 +151,12 @@ def test_a_failed_or_closed_connection_is_refused(queue: PullQueue, connection: 
         queue.add(b"x", connection=closed)
 
 
-def test_what_is_no_connection_is_refused(queue: PullQueue) -> None:
+def test_what_is_no_connection_is_refused(queue: LocalQueue) -> None:
     with pytest.raises(InvalidRequestError):
         queue.add(b"x", connection="postgresql://")
 
 
-def test_a_connection_to_another_database_is_refused_or_fails(queue: PullQueue) -> None:
+def test_a_connection_to_another_database_is_refused_or_fails(queue: LocalQueue) -> None:
     with psycopg.connect(new_url("postgresql")) as elsewhere, pytest.raises(StoreError):
         queue.add(b"x", connection=elsewhere)
     assert queue.stats().added_total == 0

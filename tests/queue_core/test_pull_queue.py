@@ -16,7 +16,7 @@ from queue_core.errors import (
     WorkerRetiredError,
 )
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores.memory import MemoryStore
@@ -45,9 +45,9 @@ class Bench:
         self.clock = ManualClock()
         self.log = KeptLog(lifecycle)
         self.service = QueueService(MemoryStore(), clock=self.clock, log=self.log, jitter=lambda: 0.0)
-        self.queues = PullQueues(self.service)
+        self.queues = LocalQueues(self.service)
         self.queues.put_queue(QueueSpec("thumbs", lease_seconds=30, max_lease_seconds=600, max_leases=2))
-        self.queue: PullQueue = self.queues.queue("thumbs")
+        self.queue: LocalQueue = self.queues.queue("thumbs")
         self.log.events.clear()
 
 
@@ -252,7 +252,7 @@ def test_contradicting_settings_are_refused(bench: Bench) -> None:
 
 def test_a_waiting_lease_returns_when_work_is_added() -> None:
     service = QueueService(MemoryStore())
-    queues = PullQueues(service)
+    queues = LocalQueues(service)
     queues.put_queue(QueueSpec("q"))
     queue = queues.queue("q")
     got: list[bytes] = []
@@ -268,7 +268,7 @@ def test_a_waiting_lease_returns_when_work_is_added() -> None:
 
 
 def test_a_waiting_lease_returns_when_a_delayed_task_is_due() -> None:
-    queues = PullQueues(QueueService(MemoryStore()))
+    queues = LocalQueues(QueueService(MemoryStore()))
     queues.put_queue(QueueSpec("q"))
     queue = queues.queue("q")
     queue.add(NewTask(b"soon", delay_seconds=0.05))
@@ -276,7 +276,7 @@ def test_a_waiting_lease_returns_when_a_delayed_task_is_due() -> None:
 
 
 def test_a_wait_that_is_over_returns_nothing() -> None:
-    queues = PullQueues(QueueService(MemoryStore()))
+    queues = LocalQueues(QueueService(MemoryStore()))
     queues.put_queue(QueueSpec("q"))
     assert queues.queue("q").lease(wait_seconds=0.01) == []
 

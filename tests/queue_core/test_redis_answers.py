@@ -10,7 +10,7 @@ import redis
 from structlog.testing import capture_logs
 
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreFullError, StoreUnavailableError, StoreUnsafeError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.stores.redis import events, link
@@ -181,7 +181,7 @@ def test_a_user_with_the_documented_rights_can_do_everything(tmp_path: Path) -> 
     with a_redis(tmp_path, durable=True) as engine:
         operator(engine).execute_command(*line.replace("PASSWORD", "secret").split())
         store = open_store(f"redis://towline:secret@{engine.host}:{engine.port}/1")
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         for number, verb in enumerate(VERBS.values()):
             verb(prepare(queues, f"q{number}", act_on=queues))
         assert store.check().problems == ()

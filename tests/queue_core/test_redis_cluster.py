@@ -15,7 +15,7 @@ from queue_core.errors import (
     StoreUnsafeError,
     WorkerRetiredError,
 )
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion, Store
 from queue_core.stores import open_store
@@ -57,8 +57,8 @@ def slot_of(queue: str) -> int:
     return key_slot(key_of(queue).encode())
 
 
-def queues_of(store: Store) -> PullQueues:
-    return PullQueues(QueueService(store, jitter=lambda: 0.0))
+def queues_of(store: Store) -> LocalQueues:
+    return LocalQueues(QueueService(store, jitter=lambda: 0.0))
 
 
 def a_queue_on(node: int, *, nodes: int = 3) -> str:

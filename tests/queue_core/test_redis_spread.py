@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from queue_core.clock import START
 from queue_core.errors import InvalidSettingError, UnknownQueueError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import ClientCall, Deletion, LeaseRequest, Release, Renewal, Room, Store
 from queue_core.stores import open_store
@@ -204,7 +204,7 @@ def test_a_queue_that_is_there_is_not_spread_afterwards(url: str) -> None:
 
 def test_a_waiter_is_woken_by_a_task_on_any_shard(store: Store, url: str) -> None:
     other = open_store(url)
-    queues, waiting = PullQueues(QueueService(store)), PullQueues(QueueService(other))
+    queues, waiting = LocalQueues(QueueService(store)), LocalQueues(QueueService(other))
     with ThreadPoolExecutor(1) as threads, operator_of(store) as client:
         for number in range(SHARDS):
             taken = threads.submit(waiting.queue(QUEUE).lease, wait_seconds=LONG)

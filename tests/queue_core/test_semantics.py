@@ -9,17 +9,17 @@ from queue_core.clock import Instant, after
 from queue_core.errors import InvalidEtaError
 from queue_core.limits import MAX_ETA_SECONDS
 from queue_core.semantics import Ending
-from queue_core.task import NewTask, QueueSpec, Task, TaskState
+from queue_core.task import NewTask, QueueSpec, StoredTask, TaskState
 
 NOW = Instant(1_700_000_000_000_000)
 SPEC = QueueSpec("thumbs", max_leases=3)
 
 
-def a_task(**changes: object) -> Task:
+def a_task(**changes: object) -> StoredTask:
     return replace(semantics.add(NewTask(b"x", tag="resize"), task_id=7, queue="thumbs", now=NOW), **changes)
 
 
-def a_leased_task(*, seconds: float = 30.0, now: Instant = NOW, **changes: object) -> Task:
+def a_leased_task(*, seconds: float = 30.0, now: Instant = NOW, **changes: object) -> StoredTask:
     return semantics.lease(a_task(**changes), worker="w-1", seconds=seconds, now=now)
 
 
@@ -64,7 +64,7 @@ def test_a_lease_is_live_until_the_microsecond_of_its_end(*, offset: int, live: 
 def test_a_delayed_task_is_due_at_its_eta(*, offset: int, due: bool) -> None:
     delayed = semantics.add(NewTask(delay_seconds=5), task_id=1, queue="thumbs", now=NOW)
     settled = semantics.settle(delayed, SPEC, now=Instant(delayed.eta + offset))
-    assert isinstance(settled, Task)
+    assert isinstance(settled, StoredTask)
     assert (settled.state is TaskState.READY) is due
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from queue_core.clock import START, Instant, after
-from queue_core.server.lease_counts import LeaseCounts, RecentCounts
+from queue_core.server.leases.rates import LeaseCounts, RecentCounts
 from queue_core.stats import QueueStats
 
 QUEUE = "work"
@@ -17,7 +17,7 @@ def counts(noted: list[tuple[float, int]], *, total: int, now: float) -> RecentC
     """What is told at `now` of a queue whose totals were noted like this."""
     kept = LeaseCounts()
     for seconds, leased in noted:
-        kept.note({QUEUE: leased}, now=at(seconds))
+        kept.record({QUEUE: leased}, now=at(seconds))
     return kept.counts(QueueStats(QUEUE, leased_total=total), now=at(now))
 
 

@@ -7,7 +7,7 @@ import pytest
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurns
 from queue_core.server.options import ServeOptions
 from queue_core.server.turns import MAX_STEPS_PER_TURN
@@ -204,7 +204,7 @@ def test_a_caller_that_went_away_before_its_turn_is_granted_nothing() -> None:
         first, _ = await core.turns.run(_add), await core.turns.run(_add)
         call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False)
         core.waiting.start(call)
-        core.waiting.cancel(call)
+        call.cancel()
         await core.turns.run(lambda _turn: None)
         assert core.service.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
         granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
@@ -225,7 +225,7 @@ def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_pla
 
         def lease_and_hang_up(turn: Turn) -> Granted:
             granted = turn.lease(QUEUE, count=1, seconds=60.0)
-            core.waiting.cancel(call)
+            call.cancel()
             return granted
 
         call = LeaseCall(

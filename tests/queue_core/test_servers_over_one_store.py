@@ -8,7 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.server import due_times, listening, remote_turns, waiting
+from queue_core.server import remote_turns
+from queue_core.server.leases import call as lease_call
+from queue_core.server.leases import notifications, timers
 from queue_core.server.options import ServeOptions
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec
@@ -67,8 +69,8 @@ def test_an_eta_made_at_one_ends_the_waiting_at_the_other(servers: Servers, call
 def test_no_wake_up_slips_through_between_a_look_and_the_waiting(
     servers: Servers, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(due_times, "RECHECK_SECONDS", 2 * LONG_SECONDS)
-    monkeypatch.setattr(due_times, "RELOOK_SECONDS", 2 * LONG_SECONDS)
+    monkeypatch.setattr(timers, "RECHECK_SECONDS", 2 * LONG_SECONDS)
+    monkeypatch.setattr(timers, "READY_SECONDS", 2 * LONG_SECONDS)
 
     def work(number: int) -> list[float]:
         queue, waited = (servers.at_a, servers.at_b)[number % 2], []
@@ -92,8 +94,8 @@ def test_no_wake_up_slips_through_between_a_look_and_the_waiting(
 def test_a_lost_signal_costs_no_more_than_the_next_look(
     servers: Servers, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(due_times, "RECHECK_SECONDS", 0.05)
-    monkeypatch.setattr(due_times, "RELOOK_SECONDS", 0.1)
+    monkeypatch.setattr(timers, "RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr(timers, "READY_SECONDS", 0.1)
     call = callers.submit(servers.at_b.lease, wait_seconds=LONG_SECONDS)
     _waits(servers.b)
     with servers.stores[0].memory.begin() as transaction:  # told to nobody
@@ -104,9 +106,9 @@ def test_a_lost_signal_costs_no_more_than_the_next_look(
 def test_more_queues_than_ears_are_served_all_the_same(
     servers: Servers, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(due_times, "RECHECK_SECONDS", 0.05)
-    monkeypatch.setattr(due_times, "RELOOK_SECONDS", 0.1)
-    monkeypatch.setattr(listening, "MAX_REMOTE_EARS", 2)
+    monkeypatch.setattr(timers, "RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr(timers, "READY_SECONDS", 0.1)
+    monkeypatch.setattr(notifications, "MAX_REMOTE_QUEUES", 2)
     queues, others = servers.b.queues(), servers.a.queues()
     with ExitStack() as stack:
         stack.callback(queues.close)
@@ -124,7 +126,7 @@ def test_more_queues_than_ears_are_served_all_the_same(
 def test_who_waits_in_vain_is_answered_in_time_though_the_store_has_stalled(
     servers: Servers, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "OVERTIME_SECONDS", 0.05)
+    monkeypatch.setattr(lease_call, "OVERTIME_SECONDS", 0.05)
     call = callers.submit(servers.at_b.lease, wait_seconds=0.5)
     _waits(servers.b)
     servers.stores[1].stall()

@@ -1,13 +1,11 @@
 """Waking waiters: the same promises for one process and for many."""
 
-import os
 import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -155,63 +153,6 @@ def test_wake_ends_a_wait_of_another_thread(signals: Signals) -> None:
     assert woken(signals, other) == [False]
     other.close()
     other.close()
-
-
-def test_publishing_to_nobody_looks_at_the_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "queue.db").touch()
-    signals = SocketSignals(tmp_path / "queue.db")
-
-    def never(_path: object) -> None:
-        raise AssertionError("the folder was read again though nobody has begun to wait")
-
-    for _ in range(2):
-        signals.publish("q", None, 1)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "scandir", never)
-            signals.publish("q", None, 1)
-        ear = signals.subscribe("q", ANY)
-        signals.publish("q", None, 1)
-        assert woken(signals, ear) == [True]
-        ear.close()
-    signals.close()
-
-
-def test_one_who_begins_to_wait_while_somebody_looks_is_seen_at_the_next_publish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "queue.db").touch()
-    signals = SocketSignals(tmp_path / "queue.db")
-    signals.subscribe("q", ANY).close()
-    ears: list[Subscription] = []
-    read = os.scandir
-
-    def read_too_early(path: Path) -> object:
-        with read(path) as entries:
-            seen = list(entries)
-        ears.append(signals.subscribe("q", ANY))
-        return nullcontext(seen)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", read_too_early)
-        signals.publish("q", None, 1)
-    (ear,) = ears
-    signals.publish("q", None, 1)
-    assert ear.wait(timeout_seconds=0)
-    ear.close()
-    signals.close()
-
-
-def test_where_the_mark_cant_be_told_every_publish_looks(tmp_path: Path) -> None:
-    (tmp_path / "queue.db").touch()
-    (tmp_path / "queue.db-lock").mkdir()
-    publisher, listener = SocketSignals(tmp_path / "queue.db"), SocketSignals(tmp_path / "queue.db")
-    publisher.publish("q", None, 1)
-    ear = listener.subscribe("q", ANY)
-    publisher.publish("q", None, 1)
-    assert ear.wait(timeout_seconds=0)
-    ear.close()
-    publisher.close()
-    listener.close()
 
 
 def test_a_wake_up_is_passed_on_though_the_store_was_closed(tmp_path: Path) -> None:

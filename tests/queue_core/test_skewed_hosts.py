@@ -10,14 +10,14 @@ import pytest
 
 from orchestrator.clock import SystemClock as FleetClock
 from orchestrator.sources.pull_queue import PullQueueSource
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.clock import Instant, SystemClock, after, seconds_between
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import Lease, NewTask, QueueSpec
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from tests.support.commands import Commands
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
@@ -47,9 +47,9 @@ def store(request: pytest.FixtureRequest) -> RemoteMemory:
 
 
 @contextmanager
-def _queues(store: RemoteMemory, way: str) -> Iterator[QueuesApi]:
+def _queues(store: RemoteMemory, way: str) -> Iterator[Queues]:
     if way == "library":
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         queues.put_queue(QueueSpec(QUEUE))
         yield queues
         return
@@ -89,11 +89,11 @@ def test_a_worker_renews_its_leases(store: RemoteMemory) -> None:
                 return queue.renew(leases, **settings)  # type: ignore[arg-type]
 
         @app.task(queue="q")
-        def work(task: HeldTask) -> None:
+        def work(task: Task) -> None:
             eventually(lambda: task.check() or len(renewals) > 4)
 
         queue.add(b"x")
-        with running_worker(app, lambda _name: cast("QueueApi", Counting())):
+        with running_worker(app, lambda _name: cast("Queue", Counting())):
             eventually(lambda: queue.stats().deleted_total == 1)
         assert set(renewals) == {0.4}
         assert (queue.stats().leased_total, queue.stats().expired_total) == (1, 0)
@@ -150,7 +150,7 @@ def test_a_command_tells_true_ages(
 
 
 def test_a_lease_of_unknown_length_is_renewed_at_once() -> None:
-    queues = PullQueues(QueueService(MemoryStore()))
+    queues = LocalQueues(QueueService(MemoryStore()))
     queues.put_queue(QueueSpec("q", lease_seconds=0.5, max_lease_seconds=HOUR_SECONDS))
     queue = queues.queue("q")
     asked: list[float] = []
@@ -172,11 +172,11 @@ def test_a_lease_of_unknown_length_is_renewed_at_once() -> None:
     app = App()
 
     @app.task(queue="q")
-    def work(task: HeldTask) -> None:
+    def work(task: Task) -> None:
         eventually(lambda: task.check() or asked)
 
     queue.add(b"x")
-    with running_worker(app, lambda _name: cast("QueueApi", SteppedBack())):
+    with running_worker(app, lambda _name: cast("Queue", SteppedBack())):
         eventually(lambda: queue.stats().deleted_total == 1)
     assert asked[0] >= 1.0
     assert queue.stats().expired_total == 0

@@ -10,7 +10,7 @@ import pytest
 from queue_core.clock import START
 from queue_core.errors import StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Store
-from queue_core.stores.sqlite.arriving import FEW, MAX_ARRIVALS
+from queue_core.stores.sqlite.adding import FEW, MAX_ARRIVALS
 from queue_core.stores.sqlite.driver import apsw_driver, stdlib_driver
 from queue_core.stores.sqlite.durable import FileSyncer
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
@@ -265,12 +265,6 @@ def test_a_reader_of_a_closed_store_is_told_so(store: SqliteStore) -> None:
     store.close()
     with pytest.raises(StoreUnavailableError, match="was closed"):
         stats(store)
-
-
-def test_a_program_of_before_that_has_the_file_open_fails_at_once(store: Store, tmp_path: Path) -> None:
-    add(store, NewTask())
-    with closing(apsw.Connection(str(tmp_path / FILE))) as of_before, pytest.raises(apsw.SQLError, match="catalog"):
-        of_before.execute("SELECT version, (SELECT added FROM counts WHERE id = 0) FROM catalog").fetchall()
 
 
 def test_the_other_driver_goes_on_where_the_first_let_tasks_wait(tmp_path: Path) -> None:

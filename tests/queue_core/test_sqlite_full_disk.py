@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.connect import open_queues
 from queue_core.errors import StoreFullError
 from queue_core.store import Deletion
@@ -33,13 +33,13 @@ def url_of(disk: Path) -> str:
     return f"sqlite:///{disk}/queue.db"
 
 
-def add_until_refused(queue: QueueApi) -> None:
+def add_until_refused(queue: Queue) -> None:
     with pytest.raises(StoreFullError):
         for _ in range(MAX_ADDS):
             queue.add([NewTask(PAYLOAD) for _ in range(100)])
 
 
-def is_added(queue: QueueApi) -> bool:
+def is_added(queue: Queue) -> bool:
     try:
         queue.add(b"room again")
     except StoreFullError:
@@ -47,7 +47,7 @@ def is_added(queue: QueueApi) -> bool:
     return True
 
 
-def work_off(queue: QueueApi) -> int:
+def work_off(queue: Queue) -> int:
     """Lease and delete tasks one by one; how many there were."""
     deleted = 0
     while held := queue.lease(500):

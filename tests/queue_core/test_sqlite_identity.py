@@ -10,9 +10,9 @@ import pytest
 
 from queue_core.clock import ManualClock, SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.sqlite.identity import SETTLED_MICROSECONDS, Identity
+from queue_core.stores.sqlite.file import SETTLED_MICROSECONDS, Identity
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
 from tests.support.task_builders import a_queue, add, lease, stats
@@ -47,7 +47,7 @@ def test_a_change_is_not_acknowledged_once_a_file_is_not_where_it_was(
 ) -> None:
     path = tmp_path / "home" / "queue.db"
     store = a_synced_store(path)
-    queue = PullQueues(QueueService(store)).queue("thumbs")
+    queue = LocalQueues(QueueService(store)).queue("thumbs")
     harm(path.with_name(path.name + kind))
     with pytest.raises(OutcomeUnknownError, match=r"queue\.db"):
         queue.add(b"second")

@@ -9,7 +9,7 @@ from queue_core.clock import START
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Deletion, HeldName, Release, Renewal, Store
 from queue_core.stores.memory import MemoryStore
-from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter, Task, TaskState
+from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
 from tests.support.moved_tasks import a_leased_task, a_task, held_names, hold, peek, restore
 from tests.support.task_builders import MICROSECOND, QUEUE, a_queue, add, at, delete, grant, lease, names, stats
 
@@ -45,7 +45,7 @@ BEFORE, AFTER = -MICROSECOND, MICROSECOND
         ),
     ],
 )
-def test_a_restored_task_is_as_it_was_but_for_its_id(store: Store, moved: Task) -> None:
+def test_a_restored_task_is_as_it_was_but_for_its_id(store: Store, moved: StoredTask) -> None:
     add(store, NewTask(b"one that was here"))
     (added,) = restore(store, moved)
     assert added.status == "added"
@@ -175,7 +175,9 @@ def test_a_token_of_the_other_store_names_no_lease_here_though_the_ids_be_the_sa
 
 
 @pytest.mark.parametrize("moved", [a_task(leases=1, leased_at=at(100)), a_leased_task(leased_at=at(100), eta=at(0))])
-def test_a_grant_after_a_restore_is_later_than_any_before_it_whatever_the_clock_says(store: Store, moved: Task) -> None:
+def test_a_grant_after_a_restore_is_later_than_any_before_it_whatever_the_clock_says(
+    store: Store, moved: StoredTask
+) -> None:
     restore(store, moved)
     (held,) = lease(store, now=at(1))
     assert held.leased_at > at(100)

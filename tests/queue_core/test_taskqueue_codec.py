@@ -14,7 +14,7 @@ from queue_core.server.taskqueue import task_json
 from queue_core.server.taskqueue.answer import ApiError, error_answer, is_ours
 from queue_core.server.taskqueue.task_json import TaskBody, parse_task
 from queue_core.stats import QueueStats
-from queue_core.task import Lease, QueueSpec, Task, TaskState
+from queue_core.task import Lease, QueueSpec, StoredTask, TaskState
 
 SECOND = 1_000_000
 
@@ -125,7 +125,7 @@ def test_a_new_task_needs_a_payload() -> None:
 
 # -- tasks that are shown ---------------------------------------------------------------------------------------------
 
-TASK = Task(7, "work", b"\xff\xfe", START, added_at=Instant(START - SECOND), tag="t")
+TASK = StoredTask(7, "work", b"\xff\xfe", START, added_at=Instant(START - SECOND), tag="t")
 
 
 def test_a_task_is_shown_with_the_short_name_of_its_queue() -> None:
@@ -142,7 +142,7 @@ def test_a_task_is_shown_with_the_short_name_of_its_queue() -> None:
 
 
 def test_a_list_tells_no_payloads_and_an_untagged_task_has_no_tag() -> None:
-    shown = task_json.listed_json(Task(7, "work", b"x", START, START), now=START)
+    shown = task_json.listed_json(StoredTask(7, "work", b"x", START, START), now=START)
     assert not {"payloadBase64", "tag"} & set(shown)
 
 
@@ -166,7 +166,7 @@ def test_a_lease_is_shown_with_the_long_name_of_its_queue() -> None:
     ],
 )
 def test_the_lease_timestamp_tells_of_the_lease(state: TaskState, eta: int, leased_at: int, shown: int) -> None:
-    task = Task(1, "work", b"", Instant(eta), START, state=state, leased_at=Instant(leased_at))
+    task = StoredTask(1, "work", b"", Instant(eta), START, state=state, leased_at=Instant(leased_at))
     assert task_json.lease_timestamp(task, now=START) == shown
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.errors import InvalidRequestError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
@@ -20,7 +20,7 @@ from tests.support.stores import STORES, opened
 
 QUEUE = "work"
 SURROGATE = os.fsdecode(b"caf\xe9")  # as Python gives an argument in Latin-1
-Call = Callable[[QueuesApi, QueueApi, str], object]
+Call = Callable[[Queues, Queue, str], object]
 CALLS: dict[str, Call] = {
     "add, tag": lambda _, queue, text: queue.add(NewTask(tag=text)),
     "add, name": lambda _, queue, text: queue.add(NewTask(name=text)),
@@ -53,20 +53,20 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.fixture(params=(*STORES, "http"), scope="module")
-def queues(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueuesApi]:
+def queues(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queues]:
     if request.param == "http":
         with a_server() as running, closing(HttpQueues(running.url)) as queues:
             yield queues
     else:
         with opened(request.param, tmp_path_factory.mktemp("store")) as store:
-            queues = PullQueues(QueueService(store))
+            queues = LocalQueues(QueueService(store))
             queues.put_queue(QueueSpec(QUEUE))
             yield queues
 
 
 @pytest.mark.parametrize("text", [SURROGATE, "a\x00b"], ids=["surrogate", "nul"])
 @pytest.mark.parametrize("call", CALLS)
-def test_it_is_refused_and_the_error_shows_it(queues: QueuesApi, call: str, text: str) -> None:
+def test_it_is_refused_and_the_error_shows_it(queues: Queues, call: str, text: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
         CALLS[call](queues, queues.queue(QUEUE), text)
     assert repr(text)[1:-1] in str(refused.value).replace("\\\\", "\\")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.client import HttpQueue
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.server.options import ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.service import QueueService
@@ -49,7 +49,7 @@ def callers() -> Iterator[ThreadPoolExecutor]:
 class Crowd:
     """Workers that wait one after the other, so that it is known who began first."""
 
-    def __init__(self, server: RunningServer, queue: QueueApi, callers: ThreadPoolExecutor) -> None:
+    def __init__(self, server: RunningServer, queue: Queue, callers: ThreadPoolExecutor) -> None:
         self._server = server
         self._queue = queue
         self._callers = callers
@@ -253,7 +253,7 @@ def test_a_supervisor_hears_of_work_without_taking_it(server: RunningServer, cal
 def test_work_added_by_another_opener_of_the_file_ends_the_waiting(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'queue.db'}"
     with a_server(open_store(url)) as server, ThreadPoolExecutor(1) as pool:
-        beside = PullQueues(QueueService(open_store(url)))
+        beside = LocalQueues(QueueService(open_store(url)))
         queue = server.queue()
         call = pool.submit(queue.lease, wait_seconds=LONG_SECONDS)
         eventually(lambda: server.waiting() == 1)
@@ -266,7 +266,7 @@ def test_work_added_by_another_opener_of_the_file_ends_the_waiting(tmp_path: Pat
 def test_workers_behind_a_server_leave_the_rest_to_other_openers(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'queue.db'}"
     with a_server(open_store(url)) as server, ThreadPoolExecutor(2) as pool:
-        beside = PullQueues(QueueService(open_store(url)))
+        beside = LocalQueues(QueueService(open_store(url)))
         queue = server.queue()
         red = pool.submit(queue.lease, tags=TagFilter.of("red"), wait_seconds=LONG_SECONDS)
         eventually(lambda: server.waiting() == 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.clock import SystemClock
-from queue_core.pull_queue import PullQueues
+from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
@@ -25,14 +25,14 @@ STOP_SECONDS = 5.0
 
 
 @pytest.fixture(params=STORES)
-def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PullQueues]:
+def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalQueues]:
     with opened(request.param, tmp_path) as store:
-        queues = PullQueues(QueueService(store))
+        queues = LocalQueues(QueueService(store))
         queues.put_queue(QueueSpec("q"))
         yield queues
 
 
-def test_closing_a_line_ends_its_wait_and_no_other(queues: PullQueues) -> None:
+def test_closing_a_line_ends_its_wait_and_no_other(queues: LocalQueues) -> None:
     first, other = queues.waiting_line("q"), queues.waiting_line("q")
     with ThreadPoolExecutor(2) as pool:
         closed = pool.submit(first.lease, wait_seconds=LONG_SECONDS)
@@ -44,7 +44,7 @@ def test_closing_a_line_ends_its_wait_and_no_other(queues: PullQueues) -> None:
         assert [lease.payload for lease in kept.result(SOON_SECONDS)] == [b"x"]
 
 
-def test_a_closed_line_does_not_wait_but_leases_what_is_there(queues: PullQueues) -> None:
+def test_a_closed_line_does_not_wait_but_leases_what_is_there(queues: LocalQueues) -> None:
     line = queues.waiting_line("q")
     line.close()
     assert line.lease(wait_seconds=LONG_SECONDS) == []
@@ -60,7 +60,7 @@ def test_a_worker_that_waits_at_a_store_ends_at_once_when_asked_to(name: str, tm
         else new_url("redis" if name == "redis" else "postgresql")
     )
     store = open_store(url)
-    queues = PullQueues(QueueService(store))
+    queues = LocalQueues(QueueService(store))
     queues.put_queue(QueueSpec("thumbs"))
     told = {"TOWLINE_APP": "tests.support.working:app", "TOWLINE_WORKER": "w-1", "TOWLINE_QUEUE": "thumbs"}
     command = [sys.executable, "-m", "orchestrator", "work", "--url", url]

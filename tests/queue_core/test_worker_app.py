@@ -121,7 +121,7 @@ def modules(tmp_path: Path) -> Path:
 
 
 def test_an_app_is_loaded_from_where_the_worker_was_started(modules: Path) -> None:
-    (modules / "app_to_load.py").write_text("from queue_core.worker.app import App\nclass Holder:\n    app = App()\n")
+    (modules / "app_to_load.py").write_text("from queue_core import App\nclass Holder:\n    app = App()\n")
     assert isinstance(load_app("app_to_load:Holder.app", directory=modules), App)
 
 
@@ -129,8 +129,8 @@ def test_an_app_is_looked_for_beside_a_link_to_the_settings_then_beside_the_file
     link, target = modules / "etc", modules / "srv"
     for folder, text in ((link, "one"), (target, "other")):
         folder.mkdir()
-        (folder / "app_there.py").write_text(f"from queue_core.worker.app import App\n{text} = App()\n")
-    (target / "app_here.py").write_text("from queue_core.worker.app import App\napp = App()\n")
+        (folder / "app_there.py").write_text(f"from queue_core import App\n{text} = App()\n")
+    (target / "app_here.py").write_text("from queue_core import App\napp = App()\n")
     assert isinstance(load_app("app_here:app", directory=link, also=target), App)
     assert isinstance(load_app("app_there:one", directory=link, also=target), App)
     with pytest.raises(AppImportError, match=f"looked for in {link}, then in {target} and on PYTHONPATH"):
@@ -152,7 +152,7 @@ def test_an_app_is_looked_for_beside_a_link_to_the_settings_then_beside_the_file
         pytest.param("app_x:app", "y = 1", r"it has no 'app'; write `app = App", id="no such attribute"),
         pytest.param(
             "app_x:app",
-            "from queue_core.worker.app import App\nwork = App()",
+            "from queue_core import App\nwork = App()",
             "name one of: app_x:work",
             id="another name",
         ),

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from queue_core.worker.recycle import Recycle
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import FaultyQueue, both_kinds, memory_queues, plain_or_async, running_worker, unavailable
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[PullQueues, PullQueue]]:
+def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
     queues, queue = memory_queues()
     yield queues, queue
     queues.close()
@@ -31,15 +31,15 @@ class Handling:
 
     def __init__(self, kind: str) -> None:
         self.app, self.started, self.finish = App(), threading.Event(), threading.Event()
-        self.tasks: list[HeldTask] = []
+        self.tasks: list[Task] = []
         self.app.task(queue="q")(self.handle if kind == "plain" else self.handle_async)
 
-    def handle(self, task: HeldTask) -> None:
+    def handle(self, task: Task) -> None:
         self.tasks.append(task)
         self.started.set()
         self.finish.wait(20)
 
-    async def handle_async(self, task: HeldTask) -> None:
+    async def handle_async(self, task: Task) -> None:
         self.tasks.append(task)
         self.started.set()
         await eventually_async(self.finish.is_set, seconds=20)
@@ -47,7 +47,7 @@ class Handling:
 
 @both_kinds
 def test_a_drained_worker_finishes_what_it_holds_and_leases_no_more(
-    store: tuple[PullQueues, PullQueue], kind: str
+    store: tuple[LocalQueues, LocalQueue], kind: str
 ) -> None:
     queues, queue = store
     work = Handling(kind)
@@ -66,7 +66,7 @@ def test_a_drained_worker_finishes_what_it_holds_and_leases_no_more(
 
 @both_kinds
 def test_what_does_not_finish_within_the_grace_is_given_back_in_its_place_uncounted(
-    store: tuple[PullQueues, PullQueue], kind: str
+    store: tuple[LocalQueues, LocalQueue], kind: str
 ) -> None:
     queues, queue = store
     work = Handling(kind)
@@ -85,7 +85,7 @@ def test_what_does_not_finish_within_the_grace_is_given_back_in_its_place_uncoun
 
 
 @both_kinds
-def test_a_second_request_gives_back_at_once(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_second_request_gives_back_at_once(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     work = Handling(kind)
     queue.add(b"x")
@@ -99,7 +99,7 @@ def test_a_second_request_gives_back_at_once(store: tuple[PullQueues, PullQueue]
 
 
 def test_a_lease_granted_while_draining_is_given_back_in_its_place_uncounted(
-    store: tuple[PullQueues, PullQueue],
+    store: tuple[LocalQueues, LocalQueue],
 ) -> None:
     _, queue = store
     asked, drained = threading.Event(), threading.Event()
@@ -127,7 +127,7 @@ def test_a_lease_granted_while_draining_is_given_back_in_its_place_uncounted(
     assert (task.payload, task.lease_number) == (b"x", 1)
 
 
-def test_a_drain_cuts_a_wait_short_where_the_queue_can(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_drain_cuts_a_wait_short_where_the_queue_can(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     interrupted, waits = threading.Event(), []
 
@@ -155,7 +155,7 @@ def test_a_drain_cuts_a_wait_short_where_the_queue_can(store: tuple[PullQueues, 
 
 
 @both_kinds
-def test_a_retired_worker_ends_by_itself(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_retired_worker_ends_by_itself(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     work = Handling(kind)
     with capture_logs() as logs, running_worker(work.app, queues.queue) as worker:
@@ -193,7 +193,7 @@ def test_a_worker_that_is_recycled_gives_no_task_back() -> None:
     watched, app, finish = FaultyQueue(queue), App(), threading.Event()
 
     @app.task(queue="q")
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         if task.payload == b"long":
             finish.wait(20)
 
@@ -211,7 +211,7 @@ def test_a_worker_that_is_recycled_gives_no_task_back() -> None:
 
 @pytest.mark.parametrize("why", ["it is asked to end", "its supervisor is lost"])
 def test_a_worker_that_takes_its_time_to_finish_is_held_to_its_grace(
-    store: tuple[PullQueues, PullQueue], tmp_path: Path, why: str
+    store: tuple[LocalQueues, LocalQueue], tmp_path: Path, why: str
 ) -> None:
     queues, queue = store
     work, lock = Handling("plain"), tmp_path / "lock"
@@ -236,7 +236,7 @@ def test_a_worker_that_takes_its_time_to_finish_is_held_to_its_grace(
     supervisor.close()
 
 
-def test_a_worker_is_recycled_after_its_number_of_tasks(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_worker_is_recycled_after_its_number_of_tasks(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app = App()
     app.task(queue="q")(lambda task: None)
@@ -259,7 +259,7 @@ def test_a_worker_is_recycled_after_its_number_of_tasks(store: tuple[PullQueues,
     ],
 )
 def test_a_worker_leases_no_more_than_its_number_of_tasks(
-    store: tuple[PullQueues, PullQueue], kind: str, concurrency: int, batches: dict[str | None, int]
+    store: tuple[LocalQueues, LocalQueue], kind: str, concurrency: int, batches: dict[str | None, int]
 ) -> None:
     queues, queue = store
     app = App()
@@ -275,7 +275,7 @@ def test_a_worker_leases_no_more_than_its_number_of_tasks(
 
 @pytest.mark.parametrize("recycle", [Recycle(age_seconds=0.01), Recycle(memory_bytes=1)])
 def test_an_idle_worker_is_recycled_by_its_age_and_memory(
-    store: tuple[PullQueues, PullQueue], recycle: Recycle
+    store: tuple[LocalQueues, LocalQueue], recycle: Recycle
 ) -> None:
     queues, _ = store
     app = App()
@@ -286,7 +286,7 @@ def test_an_idle_worker_is_recycled_by_its_age_and_memory(
 
 
 def test_a_worker_without_its_supervisor_drains_after_the_grace(
-    store: tuple[PullQueues, PullQueue], tmp_path: Path
+    store: tuple[LocalQueues, LocalQueue], tmp_path: Path
 ) -> None:
     queues, queue = store
     app, lock = App(), tmp_path / "lock"
@@ -305,7 +305,7 @@ def test_a_worker_without_its_supervisor_drains_after_the_grace(
     assert events.WORKER_ORPHANED in [entry["event"] for entry in logs]
 
 
-def test_a_queue_that_does_not_answer_is_asked_again_until_it_does(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_queue_that_does_not_answer_is_asked_again_until_it_does(store: tuple[LocalQueues, LocalQueue]) -> None:
     _, queue = store
     faulty = FaultyQueue(queue)
     faulty.faults["exchange"] = unavailable
@@ -320,7 +320,7 @@ def test_a_queue_that_does_not_answer_is_asked_again_until_it_does(store: tuple[
     assert reach == [events.QUEUE_UNREACHED, events.QUEUE_REACHED]
 
 
-def test_a_deletion_that_was_not_answered_is_repeated_without_alarm(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_deletion_that_was_not_answered_is_repeated_without_alarm(store: tuple[LocalQueues, LocalQueue]) -> None:
     _, queue = store
     answers = []
 
@@ -345,7 +345,7 @@ def test_a_deletion_that_was_not_answered_is_repeated_without_alarm(store: tuple
     assert events.LEASE_LOST not in [entry["event"] for entry in logs]
 
 
-def test_a_worker_gives_up_a_queue_that_stays_away(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_worker_gives_up_a_queue_that_stays_away(store: tuple[LocalQueues, LocalQueue]) -> None:
     _, queue = store
     faulty = FaultyQueue(queue)
     faulty.faults["exchange"] = unavailable
@@ -355,7 +355,7 @@ def test_a_worker_gives_up_a_queue_that_stays_away(store: tuple[PullQueues, Pull
         assert worker.wait() == 75
 
 
-def test_a_worker_of_a_queue_that_is_not_there_is_misconfigured(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_worker_of_a_queue_that_is_not_there_is_misconfigured(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, _ = store
     app = App()
     app.task(queue="q")(lambda task: None)
@@ -366,7 +366,7 @@ def test_a_worker_of_a_queue_that_is_not_there_is_misconfigured(store: tuple[Pul
     assert refusal["error"] == "UnknownQueueError"
 
 
-def test_an_error_of_our_own_ends_the_worker_and_shows_no_payload(store: tuple[PullQueues, PullQueue]) -> None:
+def test_an_error_of_our_own_ends_the_worker_and_shows_no_payload(store: tuple[LocalQueues, LocalQueue]) -> None:
     _, queue = store
 
     class Broken(FaultyQueue):
@@ -387,7 +387,7 @@ def test_an_error_of_our_own_ends_the_worker_and_shows_no_payload(store: tuple[P
 
 
 def test_finished_work_reaches_the_queue_even_when_it_comes_back_during_the_drain(
-    store: tuple[PullQueues, PullQueue],
+    store: tuple[LocalQueues, LocalQueue],
 ) -> None:
     _, queue = store
     work, faulty = Handling("plain"), FaultyQueue(queue)

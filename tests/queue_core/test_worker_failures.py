@@ -7,17 +7,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.errors import LeaseLostError
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec, TaskState
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import Dead, HeldTask, Retry
+from queue_core.worker.held import Dead, Retry, Task
 from tests.support.eventually import eventually
 from tests.support.workers import both_kinds, memory_queues, plain_or_async, running_worker
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[PullQueues, PullQueue]]:
+def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
     queues, queue = memory_queues()
     yield queues, queue
     queues.close()
@@ -25,12 +25,12 @@ def store() -> Iterator[tuple[PullQueues, PullQueue]]:
 
 @both_kinds
 def test_a_task_whose_handler_raises_is_leased_again_after_the_back_off(
-    store: tuple[PullQueues, PullQueue], kind: str
+    store: tuple[LocalQueues, LocalQueue], kind: str
 ) -> None:
     queues, queue = store
     app, numbers = App(), []
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         numbers.append(task.lease_number)
         if task.lease_number < 3:
             raise ValueError("not yet")
@@ -49,12 +49,12 @@ def test_a_task_whose_handler_raises_is_leased_again_after_the_back_off(
     assert "not yet" in failures[0]["traceback"]
 
 
-def test_a_failure_is_logged_without_its_payload(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_failure_is_logged_without_its_payload(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app = App()
 
     @app.task(queue="q")
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         try:
             int(task.text)
         except ValueError as error:
@@ -67,12 +67,12 @@ def test_a_failure_is_logged_without_its_payload(store: tuple[PullQueues, PullQu
     assert "4711" not in str(logs)
 
 
-def test_a_handler_may_say_when_to_retry(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_handler_may_say_when_to_retry(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app = App()
 
     @app.task(queue="q")
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         raise Retry(3600)
 
     queue.add(b"x")
@@ -89,12 +89,12 @@ class TooManyRequestsError(Exception):
 
 @both_kinds
 @pytest.mark.parametrize("said", ["raised", "registered"])
-def test_a_retry_spends_no_attempt(store: tuple[PullQueues, PullQueue], kind: str, said: str) -> None:
+def test_a_retry_spends_no_attempt(store: tuple[LocalQueues, LocalQueue], kind: str, said: str) -> None:
     queues, queue = store
     queues.put_queue(QueueSpec("q", max_leases=2))
     app, numbers = App(), list[int]()
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         numbers.append(task.lease_number)
         if len(numbers) < 6:
             raise Retry(0) if said == "raised" else TooManyRequestsError
@@ -107,13 +107,13 @@ def test_a_retry_spends_no_attempt(store: tuple[PullQueues, PullQueue], kind: st
     assert events.HANDLER_FAILED not in {entry["event"] for entry in logs}
 
 
-def test_a_retry_may_spend_one(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_retry_may_spend_one(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     queues.put_queue(QueueSpec("q", max_leases=2))
     app = App()
 
     @app.task(queue="q")
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         raise Retry(0, charge="counted")
 
     queue.add(b"x")
@@ -121,12 +121,12 @@ def test_a_retry_may_spend_one(store: tuple[PullQueues, PullQueue]) -> None:
         eventually(lambda: queue.stats().dead == 1)
 
 
-def test_a_handler_may_give_a_task_up_for_dead(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_handler_may_give_a_task_up_for_dead(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app = App()
 
     @app.task(queue="q")
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         raise Dead("not an image")
 
     queue.add(b"x")
@@ -139,12 +139,12 @@ def test_a_handler_may_give_a_task_up_for_dead(store: tuple[PullQueues, PullQueu
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, LeaseLostError])
 @both_kinds
 def test_a_slot_outlives_whatever_a_handler_raises(
-    store: tuple[PullQueues, PullQueue], kind: str, error: type[BaseException]
+    store: tuple[LocalQueues, LocalQueue], kind: str, error: type[BaseException]
 ) -> None:
     queues, queue = store
     app = App()
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         if task.lease_number == 1:
             raise error("by the handler")
 
@@ -168,7 +168,7 @@ def test_a_slot_outlives_whatever_a_handler_raises(
 )
 @both_kinds
 def test_what_cannot_be_added_is_a_failure_of_the_handler(
-    store: tuple[PullQueues, PullQueue], kind: str, returned: object, error: str
+    store: tuple[LocalQueues, LocalQueue], kind: str, returned: object, error: str
 ) -> None:
     queues, queue = store
     app = App()
@@ -180,14 +180,14 @@ def test_what_cannot_be_added_is_a_failure_of_the_handler(
     assert (queue.stats().added_total, queue.stats().released_total) == (1, 1)
 
 
-def test_a_plain_handler_that_returns_a_coroutine_is_told_so(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_plain_handler_that_returns_a_coroutine_is_told_so(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app = App()
 
     async def work() -> None: ...
 
     @app.task(queue="q")
-    def handle(task: HeldTask) -> object:
+    def handle(task: Task) -> object:
         return work() if task.lease_number == 1 else None
 
     queue.add(b"x")

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.task import NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import memory_queues, running_worker
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[PullQueues, PullQueue]]:
+def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
     queues, queue = memory_queues(lease_seconds=0.6, max_lease_seconds=3600.0)
     yield queues, queue
     queues.close()
@@ -51,7 +51,7 @@ async def raises(error: type[BaseException]) -> None:
 @pytest.mark.parametrize("how", [in_a_bare_task, in_a_task_group, in_a_callback])
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_a_worker_whose_loop_a_child_task_ended_gives_its_leases_back_and_ends(
-    store: tuple[PullQueues, PullQueue],
+    store: tuple[LocalQueues, LocalQueue],
     how: Callable[[type[BaseException]], "asyncio.Future[None]"],
     error: type[BaseException],
 ) -> None:
@@ -59,12 +59,12 @@ def test_a_worker_whose_loop_a_child_task_ended_gives_its_leases_back_and_ends(
     app, started = App(), threading.Semaphore(0)
 
     @app.task(queue="q")
-    async def handle(task: HeldTask) -> None:
+    async def handle(task: Task) -> None:
         started.release()
         await asyncio.sleep(3600)
 
     @app.task(queue="q", tag="bad")
-    async def end_the_loop(task: HeldTask) -> None:
+    async def end_the_loop(task: Task) -> None:
         await how(error)
 
     good = [added.name for added in queue.add([NewTask(b"x") for _ in range(3)])]
@@ -83,12 +83,12 @@ def test_a_worker_whose_loop_a_child_task_ended_gives_its_leases_back_and_ends(
     assert "secret" not in str(logs)
 
 
-def test_the_other_handlers_of_a_loop_that_was_ended_clean_up(store: tuple[PullQueues, PullQueue]) -> None:
+def test_the_other_handlers_of_a_loop_that_was_ended_clean_up(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app, ends, started = App(), [], threading.Event()
 
     @app.task(queue="q")
-    async def handle(task: HeldTask) -> None:
+    async def handle(task: Task) -> None:
         started.set()
         try:
             await asyncio.sleep(3600)
@@ -97,7 +97,7 @@ def test_the_other_handlers_of_a_loop_that_was_ended_clean_up(store: tuple[PullQ
             ends.append("cleaned up")
 
     @app.task(queue="q", tag="bad")
-    async def end_the_loop(task: HeldTask) -> None:
+    async def end_the_loop(task: Task) -> None:
         await in_a_bare_task(SystemExit)
 
     queue.add(b"x")
@@ -108,12 +108,12 @@ def test_the_other_handlers_of_a_loop_that_was_ended_clean_up(store: tuple[PullQ
     assert ends == ["cleaned up"]
 
 
-def test_a_loop_that_a_handler_stops_goes_on(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_loop_that_a_handler_stops_goes_on(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app = App()
 
     @app.task(queue="q")
-    async def handle(task: HeldTask) -> None:
+    async def handle(task: Task) -> None:
         asyncio.get_running_loop().stop()
         await asyncio.sleep(0.01)
 
@@ -124,17 +124,17 @@ def test_a_loop_that_a_handler_stops_goes_on(store: tuple[PullQueues, PullQueue]
 
 
 def test_a_worker_whose_loop_is_blocked_says_where_gives_its_leases_back_and_ends(
-    store: tuple[PullQueues, PullQueue],
+    store: tuple[LocalQueues, LocalQueue],
 ) -> None:
     queues, queue = store
     app, blocked, finish = App(), threading.Event(), threading.Event()
 
     @app.task(queue="q")
-    async def waits(task: HeldTask) -> None:
+    async def waits(task: Task) -> None:
         await asyncio.sleep(3600)
 
     @app.task(queue="q", tag="blocks")
-    async def blocks(task: HeldTask) -> None:
+    async def blocks(task: Task) -> None:
         blocked.set()
         finish.wait(20)
 
@@ -153,12 +153,12 @@ def test_a_worker_whose_loop_is_blocked_says_where_gives_its_leases_back_and_end
     assert told[1]["tasks"] == ["bad"]
 
 
-def test_a_loop_that_stands_for_less_than_its_lease_is_left_alone(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_loop_that_stands_for_less_than_its_lease_is_left_alone(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app = App()
 
     @app.task(queue="q")
-    async def blocks(task: HeldTask) -> None:
+    async def blocks(task: Task) -> None:
         eventually(lambda: events.LOOP_BLOCKED in [entry["event"] for entry in logs])  # blocks the loop meanwhile
 
     queue.add(b"x")
@@ -168,16 +168,16 @@ def test_a_loop_that_stands_for_less_than_its_lease_is_left_alone(store: tuple[P
     assert queue.stats().leased_total == 1
 
 
-def test_a_plain_handler_that_takes_its_time_is_no_blocked_loop(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_plain_handler_that_takes_its_time_is_no_blocked_loop(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app, turns = App(), []
 
     @app.task(queue="q", tag="plain")
-    def plain(task: HeldTask) -> None:
+    def plain(task: Task) -> None:
         eventually(lambda: len(turns) > 100 or sum(range(10_000)) < 0)
 
     @app.task(queue="q")
-    async def turning(task: HeldTask) -> None:
+    async def turning(task: Task) -> None:
         while len(turns) <= 100:
             turns.append(None)
             await asyncio.sleep(0.01)
@@ -189,13 +189,13 @@ def test_a_plain_handler_that_takes_its_time_is_no_blocked_loop(store: tuple[Pul
 
 
 def test_an_async_handler_is_cancelled_once_at_the_end_of_the_grace_and_may_clean_up(
-    store: tuple[PullQueues, PullQueue],
+    store: tuple[LocalQueues, LocalQueue],
 ) -> None:
     queues, queue = store
     app, ends, started = App(), [], threading.Event()
 
     @app.task(queue="q")
-    async def handle(task: HeldTask) -> None:
+    async def handle(task: Task) -> None:
         started.set()
         try:
             await asyncio.sleep(3600)
@@ -213,12 +213,12 @@ def test_an_async_handler_is_cancelled_once_at_the_end_of_the_grace_and_may_clea
     assert not worker.runner.is_abandoned
 
 
-def test_a_clean_up_that_takes_too_long_is_cut_and_logged(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_clean_up_that_takes_too_long_is_cut_and_logged(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app, started, finish = App(), threading.Event(), threading.Event()
 
     @app.task(queue="q")
-    async def handle(task: HeldTask) -> None:
+    async def handle(task: Task) -> None:
         started.set()
         try:
             await asyncio.sleep(3600)

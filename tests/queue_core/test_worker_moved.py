@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from queue_core.worker.shift import EXIT_MISCONFIGURED
 from tests.support.eventually import eventually
 from tests.support.workers import memory_queues, running_worker
@@ -20,22 +20,22 @@ ELSEWHERE = "postgresql://db.example/work"
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[PullQueues, PullQueue]]:
+def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
     queues, queue = memory_queues()
     yield queues, queue
     queues.close()
 
 
-def opened_store(queues: PullQueues) -> Store:
+def opened_store(queues: LocalQueues) -> Store:
     return queues._service.store
 
 
-def fence(queues: PullQueues, to: str = ELSEWHERE) -> None:
+def fence(queues: LocalQueues, to: str = ELSEWHERE) -> None:
     with opened_store(queues).begin() as transaction:
         transaction.set_moved("q", to)
 
 
-def test_an_idle_worker_ends_and_says_where_its_queue_is(store: tuple[PullQueues, PullQueue]) -> None:
+def test_an_idle_worker_ends_and_says_where_its_queue_is(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, _ = store
     app = App()
     app.task(queue="q")(lambda task: None)
@@ -51,14 +51,14 @@ def test_an_idle_worker_ends_and_says_where_its_queue_is(store: tuple[PullQueues
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_worker_finishes_what_it_has_in_hand_though_it_can_neither_delete_nor_release_it(
-    store: tuple[PullQueues, PullQueue], outcome: str, batch: int
+    store: tuple[LocalQueues, LocalQueue], outcome: str, batch: int
 ) -> None:
     queues, queue = store
     app, started, go = App(), threading.Event(), threading.Event()
     finished: list[str] = []
 
     @app.task(queue="q", batch=batch)
-    def work(tasks: HeldTask | list[HeldTask]) -> None:
+    def work(tasks: Task | list[Task]) -> None:
         started.set()
         go.wait(20)
         finished.extend(task.name for task in (tasks if isinstance(tasks, list) else [tasks]))
@@ -80,7 +80,7 @@ def test_a_worker_finishes_what_it_has_in_hand_though_it_can_neither_delete_nor_
 
 
 def test_a_worker_that_hands_on_to_a_queue_that_was_moved_gives_its_own_task_back(
-    store: tuple[PullQueues, PullQueue],
+    store: tuple[LocalQueues, LocalQueue],
 ) -> None:
     queues, queue = store
     queues.put_queue(QueueSpec("next"))
@@ -97,13 +97,13 @@ def test_a_worker_that_hands_on_to_a_queue_that_was_moved_gives_its_own_task_bac
     assert failed[0]["error"] == "QueueMovedError"
 
 
-def test_a_handler_is_told_when_its_lease_ends_as_it_cannot_be_renewed(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_handler_is_told_when_its_lease_ends_as_it_cannot_be_renewed(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     queues.put_queue(QueueSpec("q", lease_seconds=0.5))
     app, started, lost = App(), threading.Event(), threading.Event()
 
     @app.task(queue="q")
-    def work(task: HeldTask) -> None:
+    def work(task: Task) -> None:
         started.set()
         eventually(lambda: task.lost)
         lost.set()

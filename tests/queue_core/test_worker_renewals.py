@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from queue_core.clock import ManualClock
 from queue_core.errors import LeaseLostError
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.call import Call
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.shift import Shift
@@ -25,16 +25,16 @@ from tests.support.workers import FaultyQueue, both_kinds, memory_queues, runnin
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[PullQueues, PullQueue]]:
+def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
     queues, queue = memory_queues(lease_seconds=0.6, max_lease_seconds=3600.0)
     yield queues, queue
     queues.close()
 
 
-def handler_until(kind: str, done: Callable[[HeldTask], bool], ends: list[str]) -> Callable[[HeldTask], object]:
+def handler_until(kind: str, done: Callable[[Task], bool], ends: list[str]) -> Callable[[Task], object]:
     """A handler that works until `done`, checking its lease; notes how it ended."""
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         try:
             eventually(lambda: task.check() or done(task), seconds=20)
         except LeaseLostError:
@@ -42,7 +42,7 @@ def handler_until(kind: str, done: Callable[[HeldTask], bool], ends: list[str]) 
             raise
         ends.append("done")
 
-    async def handle_async(task: HeldTask) -> None:
+    async def handle_async(task: Task) -> None:
         try:
             await eventually_async(lambda: done(task), seconds=20)
         except asyncio.CancelledError:
@@ -54,7 +54,7 @@ def handler_until(kind: str, done: Callable[[HeldTask], bool], ends: list[str]) 
 
 
 @both_kinds
-def test_a_lease_is_renewed_while_its_handler_lives(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_lease_is_renewed_while_its_handler_lives(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     _, queue = store
     faulty, app, ends = FaultyQueue(queue), App(), []
     app.task(queue="q")(handler_until(kind, lambda task: faulty.calls.count("renew") >= 5, ends))
@@ -66,7 +66,7 @@ def test_a_lease_is_renewed_while_its_handler_lives(store: tuple[PullQueues, Pul
 
 
 @both_kinds
-def test_one_renewal_covers_all_slots(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_one_renewal_covers_all_slots(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     _, queue = store
     renewed, app, ends = [], App(), []
 
@@ -83,7 +83,7 @@ def test_one_renewal_covers_all_slots(store: tuple[PullQueues, PullQueue], kind:
 
 
 @both_kinds
-def test_a_refused_renewal_reaches_the_handler(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_refused_renewal_reaches_the_handler(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     app, ends = App(), []
     app.task(queue="q")(handler_until(kind, lambda task: False, ends))
@@ -106,7 +106,7 @@ def test_a_refused_renewal_reaches_the_handler(store: tuple[PullQueues, PullQueu
 
 
 @both_kinds
-def test_a_renewal_that_is_not_answered_is_repeated(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_renewal_that_is_not_answered_is_repeated(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     _, queue = store
     faulty, app, ends = FaultyQueue(queue), App(), []
     failures = iter([True, True])
@@ -125,7 +125,7 @@ def test_a_renewal_that_is_not_answered_is_repeated(store: tuple[PullQueues, Pul
 
 
 @both_kinds
-def test_a_lease_that_cannot_be_renewed_is_lost_at_its_end(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_lease_that_cannot_be_renewed_is_lost_at_its_end(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     _, queue = store
     faulty, app, ends = FaultyQueue(queue), App(), []
     faulty.faults["renew"] = unavailable
@@ -139,7 +139,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost_at_its_end(store: tuple[PullQueu
 
 
 @both_kinds
-def test_a_lease_is_not_renewed_beyond_the_queues_max_lease(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_lease_is_not_renewed_beyond_the_queues_max_lease(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     queues.put_queue(QueueSpec("q", lease_seconds=1.0, max_lease_seconds=2.2, max_leases=1))
     app, ends = App(), []
@@ -152,12 +152,12 @@ def test_a_lease_is_not_renewed_beyond_the_queues_max_lease(store: tuple[PullQue
     assert reasons == ["it reached the queue's max_lease"] * 2
 
 
-def test_only_the_lost_tasks_of_a_batch_are_left_out(store: tuple[PullQueues, PullQueue]) -> None:
+def test_only_the_lost_tasks_of_a_batch_are_left_out(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app, lost = App(), []
 
     @app.task(queue="q", batch=3)
-    def handle(tasks: list[HeldTask]) -> None:
+    def handle(tasks: list[Task]) -> None:
         queue.delete_by_name(tasks[1].name)
         eventually(lambda: any(task.lost for task in tasks))
         lost.append([task.lost for task in tasks])
@@ -170,15 +170,17 @@ def test_only_the_lost_tasks_of_a_batch_are_left_out(store: tuple[PullQueues, Pu
 
 
 @both_kinds
-def test_a_handler_that_never_returns_costs_the_worker_its_life(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_handler_that_never_returns_costs_the_worker_its_life(
+    store: tuple[LocalQueues, LocalQueue], kind: str
+) -> None:
     queues, queue = store
     app, finish = App(), threading.Event()
 
     @app.task(queue="q")
-    def never_returns(task: HeldTask) -> None:
+    def never_returns(task: Task) -> None:
         finish.wait(30)
 
-    async def never_returns_async(task: HeldTask) -> None:
+    async def never_returns_async(task: Task) -> None:
         while not finish.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await eventually_async(finish.is_set, seconds=30)
@@ -203,7 +205,7 @@ def test_a_handler_that_never_returns_costs_the_worker_its_life(store: tuple[Pul
     ("clock_seconds", "is_lost"), [pytest.param(29.9, False, id="before its end"), pytest.param(30.0, True, id="at it")]
 )
 def test_the_end_of_a_renewed_lease_is_counted_from_when_the_renewal_was_sent(
-    store: tuple[PullQueues, PullQueue], clock_seconds: float, *, is_lost: bool
+    store: tuple[LocalQueues, LocalQueue], clock_seconds: float, *, is_lost: bool
 ) -> None:
     _, queue = store
     faulty, app, clock = FaultyQueue(queue), App(), ManualClock()

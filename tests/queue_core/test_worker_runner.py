@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.errors import AppError
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.store import Deletion
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually, eventually_async
@@ -21,18 +21,18 @@ from tests.support.workers import both_kinds, memory_queues, plain_or_async, run
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[PullQueues, PullQueue]]:
+def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
     queues, queue = memory_queues()
     yield queues, queue
     queues.close()
 
 
 @both_kinds
-def test_a_task_whose_handler_returns_is_deleted(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_task_whose_handler_returns_is_deleted(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     app, seen = App(), []
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         seen.append((task.queue, task.name, task.tag, task.payload, task.text, task.json(), task.lease_number))
 
     app.task(queue="q")(plain_or_async(kind, handle))
@@ -44,16 +44,16 @@ def test_a_task_whose_handler_returns_is_deleted(store: tuple[PullQueues, PullQu
 
 @both_kinds
 def test_every_task_is_handled_once_by_as_many_slots_as_asked_for(
-    store: tuple[PullQueues, PullQueue], kind: str
+    store: tuple[LocalQueues, LocalQueue], kind: str
 ) -> None:
     queues, queue = store
     app, seen, together = App(), [], threading.Barrier(4, timeout=5)
 
-    async def handle_async(task: HeldTask) -> None:
+    async def handle_async(task: Task) -> None:
         seen.append(task.name)
         await eventually_async(lambda: len(seen) >= 4)  # the first four are at work at the same time
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         seen.append(task.name)
         if len(seen) <= 4:
             together.wait()
@@ -66,15 +66,15 @@ def test_every_task_is_handled_once_by_as_many_slots_as_asked_for(
 
 
 @both_kinds
-def test_no_task_is_leased_ahead_of_a_free_slot(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_no_task_is_leased_ahead_of_a_free_slot(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     app, busy, finish = App(), threading.Semaphore(0), threading.Event()
 
-    async def handle_async(task: HeldTask) -> None:
+    async def handle_async(task: Task) -> None:
         busy.release()
         await eventually_async(finish.is_set)
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         busy.release()
         finish.wait(5)
 
@@ -90,12 +90,14 @@ def test_no_task_is_leased_ahead_of_a_free_slot(store: tuple[PullQueues, PullQue
 
 
 @both_kinds
-def test_what_a_handler_returns_is_added_as_its_task_is_deleted(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_what_a_handler_returns_is_added_as_its_task_is_deleted(
+    store: tuple[LocalQueues, LocalQueue], kind: str
+) -> None:
     queues, queue = store
     queues.put_queue(QueueSpec("next"))
     app = App()
 
-    def handle(task: HeldTask) -> object:
+    def handle(task: Task) -> object:
         if task.text == "one":
             return NewTask(b"a", queue="next")
         return [NewTask(b"b", queue="next"), NewTask(b"c", queue="next")]
@@ -109,11 +111,11 @@ def test_what_a_handler_returns_is_added_as_its_task_is_deleted(store: tuple[Pul
 
 
 @both_kinds
-def test_a_batch_has_one_tag_and_at_most_its_size(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_batch_has_one_tag_and_at_most_its_size(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     app, batches = App(), []
 
-    def handle(tasks: list[HeldTask]) -> None:
+    def handle(tasks: list[Task]) -> None:
         batches.append((tasks[0].tag, [task.text for task in tasks]))
         assert len({task.tag for task in tasks}) == 1
 
@@ -125,7 +127,9 @@ def test_a_batch_has_one_tag_and_at_most_its_size(store: tuple[PullQueues, PullQ
 
 
 @both_kinds
-def test_a_batch_handler_beside_others_gets_its_batch_filled_up(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_a_batch_handler_beside_others_gets_its_batch_filled_up(
+    store: tuple[LocalQueues, LocalQueue], kind: str
+) -> None:
     queues, queue = store
     app, batches, singles = App(), [], []
     app.task(queue="q", tag="many", batch=10)(
@@ -139,13 +143,13 @@ def test_a_batch_handler_beside_others_gets_its_batch_filled_up(store: tuple[Pul
     assert singles == ["1", "3", "5", "7", "9"]
 
 
-def test_a_batch_may_hand_on_for_each_of_its_tasks(store: tuple[PullQueues, PullQueue]) -> None:
+def test_a_batch_may_hand_on_for_each_of_its_tasks(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     queues.put_queue(QueueSpec("next"))
     app = App()
 
     @app.task(queue="q", batch=3)
-    def handle(tasks: list[HeldTask]) -> object:
+    def handle(tasks: list[Task]) -> object:
         if tasks[0].lease_number == 1:
             return [None]  # one entry for three tasks: refused
         return [None, NewTask(b"b", queue="next"), [NewTask(b"c", queue="next")] * 2]
@@ -162,11 +166,11 @@ TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
 
 
 @both_kinds
-def test_no_task_sees_the_context_variables_of_the_one_before(store: tuple[PullQueues, PullQueue], kind: str) -> None:
+def test_no_task_sees_the_context_variables_of_the_one_before(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     app, seen = App(), []
 
-    def handle(task: HeldTask) -> None:
+    def handle(task: Task) -> None:
         seen.append(TENANT.get())
         TENANT.set(task.text)
 
@@ -177,16 +181,16 @@ def test_no_task_sees_the_context_variables_of_the_one_before(store: tuple[PullQ
     assert seen == ["nobody", "nobody"]
 
 
-def test_plain_and_async_handlers_may_share_a_worker(store: tuple[PullQueues, PullQueue]) -> None:
+def test_plain_and_async_handlers_may_share_a_worker(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app, threads = App(), {}
 
     @app.task(queue="q", tag="plain")
-    def plain(task: HeldTask) -> None:
+    def plain(task: Task) -> None:
         threads["plain"] = threading.current_thread().name
 
     @app.task(queue="q", tag="async")
-    async def in_the_loop(task: HeldTask) -> None:
+    async def in_the_loop(task: Task) -> None:
         threads["async"] = threading.current_thread().name
 
     queue.add([NewTask(b"x", tag="plain"), NewTask(b"y", tag="async")])
@@ -196,7 +200,7 @@ def test_plain_and_async_handlers_may_share_a_worker(store: tuple[PullQueues, Pu
     assert threads["async"] == "towline-handlers"
 
 
-def test_the_steady_state_is_one_call_per_task(store: tuple[PullQueues, PullQueue]) -> None:
+def test_the_steady_state_is_one_call_per_task(store: tuple[LocalQueues, LocalQueue]) -> None:
     _, queue = store
     calls: list[tuple[int, int]] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidRequestError
 from queue_core.server.options import ServeOptions
@@ -18,7 +18,7 @@ from queue_core.task import NewTask, TagFilter
 
 
 @pytest.fixture(params=["memory", "sqlite", "server"])
-def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueApi]:
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue]:
     if request.param == "server":
         thread = ServerThread(MemoryStore(), ServeOptions(port=0))
         try:
@@ -50,7 +50,7 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueApi]:
         pytest.param(NewTask(delay_seconds="1"), r"delay must be a number in \[0, 2592000\] s: '1'", id="a delay"),  # type: ignore[arg-type]
     ],
 )
-def test_an_add(queue: QueueApi, tasks: Any, told: str) -> None:
+def test_an_add(queue: Queue, tasks: Any, told: str) -> None:
     with pytest.raises(InvalidRequestError, match=told):
         queue.add(tasks)
     assert queue.stats().added_total == 0
@@ -58,13 +58,13 @@ def test_an_add(queue: QueueApi, tasks: Any, told: str) -> None:
 
 @pytest.mark.parametrize("leases", [None, 7, b"1.2", [None], [7], [b"1.2"]])
 @pytest.mark.parametrize("verb", ["renew", "release", "delete"])
-def test_a_lease(queue: QueueApi, verb: str, leases: Any) -> None:
+def test_a_lease(queue: Queue, verb: str, leases: Any) -> None:
     with pytest.raises(InvalidRequestError, match="a Lease, its token or a list of these is needed: of type"):
         getattr(queue, verb)(leases)
 
 
 @pytest.mark.parametrize("verb", ["lease", "peek", "purge", "stats"])
-def test_a_filter(queue: QueueApi, verb: str) -> None:
+def test_a_filter(queue: Queue, verb: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"must be a TagFilter, such as TagFilter.of\('resize'\): 'resize'"):
         getattr(queue, verb)(tags="resize")
 
@@ -97,7 +97,7 @@ def test_a_filter(queue: QueueApi, verb: str) -> None:
         ("redrive", {"names": [None]}, "a task's name or a list of names is needed: None is none"),
     ],
 )
-def test_what_goes_with_a_verb(queue: QueueApi, verb: str, given: dict[str, Any], told: str) -> None:
+def test_what_goes_with_a_verb(queue: Queue, verb: str, given: dict[str, Any], told: str) -> None:
     queue.add(b"x")
     with pytest.raises(InvalidRequestError, match=told):
         getattr(queue, verb)(**given)
@@ -113,7 +113,7 @@ def test_what_goes_with_a_verb(queue: QueueApi, verb: str, given: dict[str, Any]
         ("release", {"dead_reason": 7}, "dead_reason must be text: 7|/dead_reason: Input should be a valid string"),
     ],
 )
-def test_what_goes_with_a_lease(queue: QueueApi, verb: str, given: dict[str, Any], told: str) -> None:
+def test_what_goes_with_a_lease(queue: Queue, verb: str, given: dict[str, Any], told: str) -> None:
     queue.add(b"x")
     leases = queue.lease()
     with pytest.raises(InvalidRequestError, match=told):
@@ -127,13 +127,13 @@ def test_the_name_of_a_queue() -> None:
         open_queue("memory:", wrong)
 
 
-def test_one_name_is_not_looked_for_letter_by_letter(queue: QueueApi) -> None:
+def test_one_name_is_not_looked_for_letter_by_letter(queue: Queue) -> None:
     queue.add([NewTask(name="ab"), NewTask(name="a")])
     one: Any = "ab"
     assert [task.name for task in queue.peek(names=one).tasks] == ["ab"]
 
 
-def test_what_a_deletion_hands_over(queue: QueueApi) -> None:
+def test_what_a_deletion_hands_over(queue: Queue) -> None:
     queue.add(b"x")
     (lease,) = queue.lease()
     wrong: Any = "text"

@@ -14,7 +14,7 @@ from typing import Final, Self
 from orchestrator.clock import SystemClock
 from orchestrator.runtimes import procfs
 from orchestrator.state import StateDir
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.task import NewTask
 from tests.support.commands import program_environment
@@ -106,7 +106,7 @@ pools:
         """Living workers and their pids, as the kernel has them."""
         return {p.worker: p.pid for p in procfs.worker_processes(str(self.files.path)) if p.leads}
 
-    def add(self, queue: QueueApi, tasks: int, *, seconds: float) -> None:
+    def add(self, queue: Queue, tasks: int, *, seconds: float) -> None:
         """Add so many tasks of this length."""
         for _ in range(tasks):
             queue.add(NewTask(f"{self.added} {seconds:.3f}".encode()))
@@ -128,7 +128,7 @@ pools:
 
     # -- afterwards -----------------------------------------------------------------------------------------------
 
-    def done(self, queue: QueueApi) -> Done:
+    def done(self, queue: Queue) -> Done:
         """What became of the tasks."""
         begun, done = Counter[str](), Counter[str]()
         for path in self.notes.iterdir():

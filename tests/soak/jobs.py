@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 app = App()
 
 
 @app.task(queue="jobs")
-def work(task: HeldTask) -> None:
+def work(task: Task) -> None:
     """`NUMBER SECONDS`, noted in the folder NOTES as one line per task begun and one per task done."""
     number, _, seconds = task.payload.decode().partition(" ")
     note("begun", number, task.lease_number)

@@ -13,7 +13,7 @@ from typing import Final
 
 from orchestrator.clock import SystemClock
 from orchestrator.state import StateDir
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.task import NewTask, TaskState
 from tests.soak.poisonous import POISONS
@@ -114,7 +114,7 @@ pools:
 """
 
 
-def _add(queue: QueueApi, shape: Shape, *, poisons: int) -> set[str]:
+def _add(queue: Queue, shape: Shape, *, poisons: int) -> set[str]:
     """Add the tasks, the poison spread among them; the names of the latter."""
     kinds = itertools.cycle(POISONS)
     step = shape.tasks // (poisons + 1)

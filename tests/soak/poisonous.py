@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 app = App()
 
@@ -23,7 +23,7 @@ POISONS: Final[Mapping[str, Callable[[], object]]] = {
 
 
 @app.task(queue="jobs")
-def work(task: HeldTask) -> None:
+def work(task: Task) -> None:
     """A number of seconds to sleep, or the name of a poison."""
     text = task.payload.decode()
     if text in POISONS:

@@ -17,7 +17,7 @@ from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.source import Asked, ReleasedTask
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
-from orchestrator.suspects import Fate, HeldTask, Suspect
+from orchestrator.suspects import Fate, Suspect, SuspectedTask
 from queue_core import logs
 
 POOLS: Final = ("ebb", "flood", "neap", "spring")
@@ -48,7 +48,7 @@ class Tide:
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         return ()
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         return ()
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
@@ -63,7 +63,7 @@ class Tide:
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         return ()
 
-    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
         return ()
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:

@@ -47,7 +47,7 @@ def connected(options: ServeOptions | None = None, ticket: str | None = None) ->
     """A server, to which the client of this process is connected."""
     store = FailingStore()
     with a_server(store, options) as server:
-        appengine.connect(server.url, ticket=ticket)
+        appengine.connect_appengine(server.url, ticket=ticket)
         yield World(server, store, taskqueue.Queue(QUEUE))
 
 

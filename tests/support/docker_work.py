@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 FOLDER = "TOWLINE_TEST_FOLDER"
 MIB = 1 << 20
@@ -15,7 +15,7 @@ app = App()
 
 
 @app.task(queue="thumbs")
-def work(task: HeldTask) -> None:
+def work(task: Task) -> None:
     """`rest SECONDS`; `hold NAME`: until the file NAME is there; `eat MIB`: of memory, the first time it is leased;
     `die`: with the whole process."""
     verb, _, argument = task.payload.decode().partition(" ")
@@ -33,7 +33,7 @@ def work(task: HeldTask) -> None:
     note("end", task)
 
 
-def note(what: str, task: HeldTask) -> None:
+def note(what: str, task: Task) -> None:
     """One line: what, the task, who, when, the number of the lease."""
     line = f"{what} {task.name} {os.environ['TOWLINE_WORKER']} {time.time():.6f} {task.lease_number}\n"
     with (folder() / "notes").open("ab", buffering=0) as file:

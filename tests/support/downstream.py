@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask, Retry
+from queue_core.worker.held import Retry, Task
 
 STANDS = 2
 CALL_SECONDS = 0.2
@@ -18,7 +18,7 @@ class TooManyCallsError(Exception):
 
 
 @app.task(queue="thumbs", on={TooManyCallsError: Retry(0.5)})
-def call(task: HeldTask) -> None:
+def call(task: Task) -> None:
     """Call what the payload names, a folder: a call holds the lock of one of its places for as long as it takes."""
     for place in range(STANDS):
         with (Path(task.text) / f"place-{place}").open("w") as file:

@@ -11,7 +11,7 @@ from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.metrics import Present, QueueSample, RunningLease, Waiting
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.source import Asked, ReleasedTask
-from orchestrator.suspects import Fate, HeldTask, Suspect
+from orchestrator.suspects import Fate, Suspect, SuspectedTask
 
 
 class FakeRuntime:
@@ -173,14 +173,14 @@ class FakeSource:
         self.ready += len(tasks)
         return [ReleasedTask("thumbs", task, None, 0.5) for task in tasks]
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[HeldTask]:
+    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         self._answer()
         return [
-            HeldTask(pool.queue, task, None, 0.5, self.leases.get(task, 1), self.max_leases, f"token of {task}")
+            SuspectedTask(pool.queue, task, None, 0.5, self.leases.get(task, 1), self.max_leases, f"token of {task}")
             for task in self.held.get(worker, ())
         ]
 
-    def give_back(self, tasks: Sequence[HeldTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
         self._answer()
         for task in tasks:
             self.settled.append((task.task, "not counted"))

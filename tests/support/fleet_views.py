@@ -3,10 +3,9 @@
 from orchestrator.clock import ManualClock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import FleetView, Phase, view_of
+from orchestrator.fleet_view import FleetView, Phase, Pulse, view_of
 from orchestrator.managed import ManagedPool
-from orchestrator.policy import decide
-from orchestrator.pulse import Pulse
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker
 
 
@@ -15,7 +14,7 @@ def a_managed_pool(spec: PoolSpec | None = None) -> ManagedPool:
     spec = spec or a_pool()
     pool = ManagedPool(spec.name, spec, a_fleet(a_worker("w1", "busy"), a_worker("w2", "idle"), pool=spec.name))
     pool.sample = a_sample(ages=[4.0, 1.5])
-    pool.decision, pool.state = decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=NOW)
+    pool.decision, pool.state = learn_and_decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=NOW)
     pool.tally.decided(pool.decision)
     pool.tally.starts = 3
     pool.tally.died(Cause.OUT_OF_MEMORY, failed_start=False)

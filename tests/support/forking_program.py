@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.connect import open_queue
 from queue_core.store import Deletion
 from queue_core.task import NewTask
@@ -55,7 +55,7 @@ class Child:
         return answer["told"]
 
 
-def add(queue: QueueApi, name: str, count: int) -> list[str]:
+def add(queue: Queue, name: str, count: int) -> list[str]:
     """Add as many, one by one; their payloads."""
     made = [f"{name}-{number}" for number in range(count)]
     for payload in made:
@@ -67,7 +67,7 @@ def _all(children: list[Child]) -> list[str]:
     return [payload for child in children for payload in child.told()]  # type: ignore[attr-defined]
 
 
-def siblings(queue: QueueApi) -> Told:
+def siblings(queue: Queue) -> Told:
     """Children and parent add at the same time."""
     added = add(queue, "before", 1)
     children = [fork(lambda child=child: add(queue, f"child{child}", 25)) for child in range(4)]
@@ -75,7 +75,7 @@ def siblings(queue: QueueApi) -> Told:
     return {"added": added + _all(children)}
 
 
-_POOLED: list[QueueApi] = []
+_POOLED: list[Queue] = []
 
 
 def _add_one(number: int) -> str:
@@ -83,7 +83,7 @@ def _add_one(number: int) -> str:
     return f"pool-{number}"
 
 
-def pool(queue: QueueApi) -> Told:
+def pool(queue: Queue) -> Told:
     """`multiprocessing.Pool` of a producer."""
     added = add(queue, "before", 1)
     _POOLED.append(queue)
@@ -92,7 +92,7 @@ def pool(queue: QueueApi) -> Told:
     return {"added": added}
 
 
-def grandchildren(queue: QueueApi) -> Told:
+def grandchildren(queue: Queue) -> Told:
     """A fork of a fork, of a child that has used the queue and of one that has not."""
 
     def child(name: str, count: int) -> list[str]:
@@ -106,7 +106,7 @@ def grandchildren(queue: QueueApi) -> Told:
     return {"added": added + _all(children) + add(queue, "after", 3)}
 
 
-def busy(queue: QueueApi) -> Told:
+def busy(queue: Queue) -> Told:
     """Other threads of the parent are in the middle of calls: adds, looks, and a lease that waits."""
     stop = threading.Event()
     added = add(queue, "before", 1)
@@ -143,7 +143,7 @@ def busy(queue: QueueApi) -> Told:
     return {"added": added, "failed": failed}
 
 
-def verbs(queue: QueueApi) -> Told:
+def verbs(queue: Queue) -> Told:
     """Every verb of a worker in the child; a lease of the parent stays its own."""
     names = [f"task{number}" for number in range(4)]
     queue.add([NewTask(name=name) for name in names])
@@ -163,7 +163,7 @@ def verbs(queue: QueueApi) -> Told:
     return {"child": told, "left": left}
 
 
-def woken(queue: QueueApi) -> Told:
+def woken(queue: Queue) -> Told:
     """Who waits in the child is woken by the parent, and the other way round, each within a second."""
     queue.lease(1, worker="parent", wait_seconds=0.05)
     waits_in_child = fork(lambda: [lease.payload.decode() for lease in queue.lease(1, worker="c", wait_seconds=20)])
@@ -174,7 +174,7 @@ def woken(queue: QueueApi) -> Told:
     return {"child": leased, "parent": lease.payload.decode(), "added": added + _all([adds])}
 
 
-def orphan(queue: QueueApi) -> Told:
+def orphan(queue: Queue) -> Told:
     """The parent closes its queue, and others open and close theirs, while the child goes on."""
     added = add(queue, "before", 1)
     to_child, from_parent = os.pipe()
@@ -196,7 +196,7 @@ def orphan(queue: QueueApi) -> Told:
     return {"added": added + _all([forked])}
 
 
-def closed(queue: QueueApi) -> Told:
+def closed(queue: Queue) -> Told:
     """A queue that was closed before the fork is closed in the child."""
     queue.close()
 
@@ -210,7 +210,7 @@ def closed(queue: QueueApi) -> Told:
     return {"child": fork(child).told()}
 
 
-def memory(queue: QueueApi) -> Told:
+def memory(queue: Queue) -> Told:
     """A copy of memory reaches nobody."""
 
     def child() -> list[str]:

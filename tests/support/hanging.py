@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 app = App()
 
 
 @app.task(queue="jobs")
-def work(task: HeldTask) -> None:
+def work(task: Task) -> None:
     """`WAY FOLDER`: note who began, when, and at which lease; then hang in that way, but at the first lease only.
 
     `regex` and `native` keep the interpreter lock; `hold` works until the file `go` is there; `note` is done at once.

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 app = App()
 async_app = App()
@@ -22,7 +22,7 @@ LONG_SECONDS = 3600.0
 
 
 @app.task(queue="thumbs")
-def work(task: HeldTask) -> None:
+def work(task: Task) -> None:
     """The payload is `VERB PATH`: what to do, and where to note what came of it."""
     verb, _, path = task.text.partition(" ")
     _note(path, "begun")
@@ -30,7 +30,7 @@ def work(task: HeldTask) -> None:
 
 
 @async_app.task(queue="thumbs")
-async def work_async(task: HeldTask) -> None:
+async def work_async(task: Task) -> None:
     """`fork PATH`: fork, and let both go on; `return PATH`: the same, without another `await`; else just note it."""
     verb, _, path = task.text.partition(" ")
     if verb in {"fork", "return"}:

@@ -7,20 +7,20 @@ from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Added, HeldName, Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
-from queue_core.task import ANY, Task, TaskState
+from queue_core.task import ANY, StoredTask, TaskState
 from tests.support.task_builders import QUEUE, at
 
 ELSEWHERE = "sqlite:////srv/new.db"
 STATES = frozenset(TaskState)
 
 
-def a_task(task_id: int = 1, **fields: object) -> Task:
+def a_task(task_id: int = 1, **fields: object) -> StoredTask:
     """A task as another store had it."""
-    task = Task(task_id, QUEUE, b"x", at(0), at(-50), ready_at=at(0))
+    task = StoredTask(task_id, QUEUE, b"x", at(0), at(-50), ready_at=at(0))
     return replace(task, **fields)  # type: ignore[arg-type]
 
 
-def a_leased_task(task_id: int = 1, **fields: object) -> Task:
+def a_leased_task(task_id: int = 1, **fields: object) -> StoredTask:
     """A task that was under its second lease, until 10 s from now, when it was moved."""
     leased = a_task(
         task_id, state=TaskState.LEASED, leases=2, leased_at=at(-20), eta=at(10), ready_at=at(-30), worker="old-1"
@@ -28,7 +28,7 @@ def a_leased_task(task_id: int = 1, **fields: object) -> Task:
     return replace(leased, **fields)  # type: ignore[arg-type]
 
 
-def restore(store: Store, *tasks: Task, now: Instant = START, queue: str = QUEUE) -> list[Added]:
+def restore(store: Store, *tasks: StoredTask, now: Instant = START, queue: str = QUEUE) -> list[Added]:
     """Restore tasks in one transaction."""
     with store.begin() as transaction:
         return transaction.restore(queue, tasks, now=now)
@@ -46,7 +46,7 @@ def held_names(store: Store, *, after: str | None = None, limit: int = 100, now:
         return transaction.held_names(QUEUE, after=after, limit=limit, now=now)
 
 
-def peek(store: Store, *, queue: str = QUEUE, now: Instant = START) -> list[Task]:
+def peek(store: Store, *, queue: str = QUEUE, now: Instant = START) -> list[StoredTask]:
     """All tasks with their payloads, in id order."""
     with store.read() as transaction:
         page = transaction.peek(queue, ANY, STATES, limit=1000, payload_bytes=MAX_PAYLOAD_BYTES, now=now)

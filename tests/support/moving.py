@@ -17,7 +17,7 @@ from queue_core.moving.reading import ExportReader, opened_for_reading
 from queue_core.service import QueueService
 from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Store, Transaction, Unit
 from queue_core.stores import open_store
-from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import ANY, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 QUEUE = "thumbs"
 STATES = frozenset(TaskState)
@@ -78,9 +78,9 @@ def opened_file(path: Path) -> Iterator[Store]:
         store.close()
 
 
-def tasks_of(store: Store, *, queue: str = QUEUE) -> list[Task]:
+def tasks_of(store: Store, *, queue: str = QUEUE) -> list[StoredTask]:
     """All tasks in id order, with what differs between stores taken off: ids, and who holds a lease."""
-    found: list[Task] = []
+    found: list[StoredTask] = []
     begin: int | None = 0
     while begin is not None:
         with store.read() as look:
@@ -92,7 +92,7 @@ def tasks_of(store: Store, *, queue: str = QUEUE) -> list[Task]:
     return [_bare(task) for task in found]
 
 
-def _bare(task: Task) -> Task:
+def _bare(task: StoredTask) -> StoredTask:
     if task.state is TaskState.LEASED:
         return replace(task, id=0, worker="", leased_at=Instant(0))
     return replace(task, id=0)

@@ -16,13 +16,14 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision, FinishBy
 from orchestrator.fleet import Fleet, draining, exited, finishing, joined
+from orchestrator.learning import PolicyState
 from orchestrator.metrics import FinishedLease, Outcome, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan
-from orchestrator.policy import PolicyState, decide
+from orchestrator.plan import Plan, plan_actions
 from orchestrator.room import Room
 from orchestrator.sharing import Sharer, helper
 from queue_core.stats import positions_of
+from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, AnExit, a_fleet_of, a_lease, a_pool, a_sample
 
 RETRY_SECONDS: Final = 10.0
@@ -148,8 +149,10 @@ class _Scene:
             self._look(step, spec)
         conditions = self._conditions(step, spec)
         before, fleet = self.state, self.fleet
-        decision, self.state = decide(self.sample, fleet=fleet, spec=spec, state=before, now=now, conditions=conditions)
-        todo = plan(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
+        decision, self.state = learn_and_decide(
+            self.sample, fleet=fleet, spec=spec, state=before, now=now, conditions=conditions
+        )
+        todo = plan_actions(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
         self._follow(todo, step.follow, spec)
         oldest_seconds = self.now - self.oldest_since if self.sample.ready else 0.0
         return Moment(self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds)

@@ -4,7 +4,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 
 import psycopg
@@ -13,6 +12,7 @@ import pytest
 from queue_core.store import Subscription
 from queue_core.stores.postgres.address import parse_address
 from queue_core.stores.postgres.link import MAX_CONNECTIONS, Link
+from queue_core.stores.postgres.schema import schema_text
 from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.task import ANY
 from tests.support import engines
@@ -26,11 +26,11 @@ Operator = psycopg.Connection[tuple[object, ...]]
 
 def make_schema(url: str) -> str:
     """The tables of the link and the signals; the URL again."""
-    steps = files("queue_core.stores.postgres").joinpath("migrations")
     with operator(url) as connection:
         connection.execute(f"CREATE SCHEMA {SCHEMA}")  # type: ignore[call-overload]
         connection.execute(f"SET search_path TO {SCHEMA}")  # type: ignore[call-overload]
-        connection.execute(steps.joinpath("0002_ears.sql").read_bytes())
+        for subject in ("life", "notify"):
+            connection.execute(schema_text(subject).encode())
     return url
 
 

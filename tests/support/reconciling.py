@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from structlog.typing import EventDict
 
-from orchestrator.circumstances import Circumstances
+from orchestrator.circumstances import ConditionsTracker
 from orchestrator.clock import ManualClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
@@ -30,7 +30,7 @@ class Stage:
     def __post_init__(self) -> None:
         self.reconciler = self.made()
 
-    def made(self, circumstances: Circumstances | None = None) -> Reconciler:
+    def made(self, conditions: ConditionsTracker | None = None) -> Reconciler:
         """A reconciler between the fakes, as a supervisor that starts would make it."""
         return Reconciler(
             source=self.source,
@@ -40,7 +40,7 @@ class Stage:
             launch=Launch("memory:", str(self.files.path), "lock", 60.0),
             identify=self._identify,
             may_act=lambda: self.leads,
-            circumstances=circumstances,
+            conditions=conditions,
         )
 
     def _identify(self, pool: str) -> str:

@@ -19,7 +19,7 @@ class SkewedHost:
         self._pipe = pipe
 
     def __call__(self, queue: str, verb: str, *arguments: object, **settings: object) -> object:
-        """A verb of `QueueApi`, or, where `queue` is "", of `QueuesApi`. Its error is raised here."""
+        """A verb of `Queue`, or, where `queue` is "", of `Queues`. Its error is raised here."""
         self._pipe.send((queue, verb, arguments, settings))
         if not self._pipe.poll(ANSWER_SECONDS):
             raise TimeoutError(f"no answer to {verb} within {ANSWER_SECONDS} s")

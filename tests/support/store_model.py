@@ -13,7 +13,7 @@ from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
 from queue_core.stores.memory import MemoryStore
-from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from tests.support.any_verb import QUEUES, TAGS, WORKERS, delays, filters, names, next_tasks, queues, some_tasks, specs
 from tests.support.task_builders import MICROSECOND
 
@@ -221,7 +221,7 @@ class StoreModel(RuleBasedStateMachine):
         now = self.clock.now()
         delayed = frozenset({TaskState.DELAYED})
 
-        def found(to: Transaction) -> tuple[Task, ...]:
+        def found(to: Transaction) -> tuple[StoredTask, ...]:
             return to.peek(queue, ANY, delayed, limit=10, payload_bytes=0, now=now).tasks
 
         tasks = self.both(found)
@@ -241,7 +241,7 @@ class StoreModel(RuleBasedStateMachine):
     def lease_delayed(self, queue: str, pick: int, off: int, worker: str, seconds: float | None) -> None:
         now = self.clock.now()
 
-        def found(to: Transaction) -> tuple[Task, ...]:
+        def found(to: Transaction) -> tuple[StoredTask, ...]:
             return to.peek(queue, ANY, frozenset({TaskState.DELAYED}), limit=10, payload_bytes=0, now=now).tasks
 
         tasks = self.both(found)

@@ -9,7 +9,7 @@ from typing import cast
 from queue_core.connect import open_queues
 from queue_core.errors import WorkerRetiredError
 from queue_core.task import Lease
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from tests.support.working import work
 
 queues = open_queues(os.environ["TOWLINE_URL"])
@@ -19,6 +19,6 @@ while True:
     with suppress(WorkerRetiredError):
         leases = queue.lease(worker=os.environ["TOWLINE_WORKER"])
     for lease in leases:
-        work(cast("HeldTask", SimpleNamespace(payload=lease.payload, lease_number=lease.lease_number)))
+        work(cast("Task", SimpleNamespace(payload=lease.payload, lease_number=lease.lease_number)))
         queue.delete(lease)
     time.sleep(0.05)

@@ -12,7 +12,7 @@ from typing import Final
 
 from orchestrator.runtimes import procfs
 from orchestrator.state import StateDir
-from queue_core.api import QueueApi, QueuesApi
+from queue_core.api import Queue, Queues
 from queue_core.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually
@@ -32,8 +32,8 @@ class Site:
     """One state directory, one store, and the supervisor processes that were started over them."""
 
     folder: Path
-    queues: QueuesApi
-    queue: QueueApi
+    queues: Queues
+    queue: Queue
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property

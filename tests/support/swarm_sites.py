@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.state import StateDir
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
@@ -28,7 +28,7 @@ class SwarmSite:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
-    def queue(self) -> QueueApi:
+    def queue(self) -> Queue:
         """The pool's queue."""
         return self.queues.queue("thumbs")
 

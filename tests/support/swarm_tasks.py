@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 app = App()
 
 
 @app.task(queue="thumbs")
-def nap(task: HeldTask) -> None:
+def nap(task: Task) -> None:
     """`PATH SECONDS`: work so long, then append who did it, and under which number of the lease."""
     path, seconds = task.payload.decode().split()
     time.sleep(float(seconds))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queue_core.api import ALL_STATES, Look, QueueApi, QueuesApi
+from queue_core.api import ALL_STATES, Look, Queue, Queues
 from queue_core.errors import UnknownQueueError
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask, QueueSpec
@@ -16,8 +16,8 @@ MOVED_LEASE_SECONDS = 77.0
 class Prepared:
     """A queue with a leased task called "one", a dead one, and two that are ready; and who holds the lease."""
 
-    queues: QueuesApi
-    queue: QueueApi
+    queues: Queues
+    queue: Queue
     lease: Lease
     worker: str
 
@@ -49,7 +49,7 @@ VERBS: dict[str, Act] = {
 }
 
 
-def prepare(queues: QueuesApi, name: str, *, act_on: QueuesApi) -> Prepared:
+def prepare(queues: Queues, name: str, *, act_on: Queues) -> Prepared:
     """Make the queue by one way to the store, to be acted on by another."""
     queues.put_queue(QueueSpec(name))
     queue = queues.queue(name)
@@ -61,7 +61,7 @@ def prepare(queues: QueuesApi, name: str, *, act_on: QueuesApi) -> Prepared:
     return Prepared(act_on, act_on.queue(name), lease, worker)
 
 
-def look(queues: QueuesApi, name: str) -> object:
+def look(queues: Queues, name: str) -> object:
     """All that a verb may change, without what differs between two queues that were treated alike."""
     queue = queues.queue(name)
     try:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from queue_core.connect import open_queues
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 
 ROOT = Path(__file__).parents[2]
@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 class Story:
     """A store on disk with queue "thumbs", a worker of it, and what both have written."""
 
-    def __init__(self, directory: Path, url: str, queues: PullQueues) -> None:
+    def __init__(self, directory: Path, url: str, queues: LocalQueues) -> None:
         self.notes = directory / "notes"
         self.log = directory / "log"
         self.url = url
         self.queues = queues
-        self.queue: PullQueue = queues.queue("thumbs")
+        self.queue: LocalQueue = queues.queue("thumbs")
 
     def add(self, verb: str) -> str:
         """A task for `tests.support.working`."""

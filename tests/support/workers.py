@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.errors import StoreUnavailableError
-from queue_core.pull_queue import PullQueue, PullQueues
+from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import QueueSpec
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
@@ -23,19 +23,19 @@ from tests.support.eventually import eventually
 both_kinds = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
-def memory_queues(**settings: object) -> tuple[PullQueues, PullQueue]:
+def memory_queues(**settings: object) -> tuple[LocalQueues, LocalQueue]:
     """All queues of a fresh memory store, and its queue "q", set as told; a failed task is back at once."""
-    queues = PullQueues(QueueService(MemoryStore()))
+    queues = LocalQueues(QueueService(MemoryStore()))
     queues.put_queue(QueueSpec("q", **{"retry_min_seconds": 0.0, "retry_max_seconds": 0.0, **settings}))
     return queues, queues.queue("q")
 
 
-def plain_or_async(kind: str, function: Callable[[HeldTask], object]) -> Callable[[HeldTask], object]:
+def plain_or_async(kind: str, function: Callable[[Task], object]) -> Callable[[Task], object]:
     """The function as a plain handler, or as an async one."""
     if kind == "plain":
         return function
 
-    async def handler(task: HeldTask) -> object:
+    async def handler(task: Task) -> object:
         await asyncio.sleep(0)
         return function(task)
 
@@ -45,7 +45,7 @@ def plain_or_async(kind: str, function: Callable[[HeldTask], object]) -> Callabl
 class FaultyQueue:
     """A queue whose verbs can be watched, and made to fail: `faults[verb]` is called first, and may raise or block."""
 
-    def __init__(self, queue: QueueApi) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.faults: dict[str, Callable[[], None]] = {}
         self.calls: list[str] = []
@@ -85,9 +85,9 @@ class RunningWorker:
 @contextmanager
 def running_worker(
     app: App,
-    open_queue: Callable[[str], QueueApi],
+    open_queue: Callable[[str], Queue],
     *,
-    open_waiting: Callable[[str], QueueApi] | None = None,
+    open_waiting: Callable[[str], Queue] | None = None,
     watch_seconds: float = 0.02,
     blocked_seconds: float = 60.0,
     **settings: object,

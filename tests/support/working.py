@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import HeldTask
+from queue_core.worker.held import Task
 
 app = App()
 
 
 @app.task(queue="thumbs")
-def work(task: HeldTask) -> None:
+def work(task: Task) -> None:
     """`note PATH`: append who worked, when. `hold PATH`: the same, then work until the file `PATH.go` is there."""
     verb, _, path = task.payload.decode().partition(" ")
     with Path(path).open("a") as file:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
-from orchestrator.runtimes.swarm.tasks import REF_PREFIX, Task
+from orchestrator.runtimes.swarm.tasks import REF_PREFIX, SwarmTask
 
 NEVER: Final = Monotonic(float("-inf"))
 
@@ -25,7 +25,7 @@ class Member:
 
     handle: WorkerHandle
     stop_signal: str = "SIGTERM"
-    task: Task | None = None
+    task: SwarmTask | None = None
     asked: Asked = ""
     asked_at: Monotonic = NEVER
     signalled: Asked = ""
@@ -92,7 +92,7 @@ class Crew:
         """The queue has taken back what a worker holds, and refuses it."""
         self._change(worker, lambda member: replace(member, is_disowned=True))
 
-    def saw(self, worker: str, task: Task) -> None:
+    def saw(self, worker: str, task: SwarmTask) -> None:
         """What Swarm told of a worker's task."""
         self._change(worker, lambda member: replace(member, task=task))
 
@@ -106,7 +106,7 @@ class Crew:
             self._exits.append(ended)
             self._changed.notify_all()
 
-    def forget_buried(self, known: Sequence[Task]) -> None:
+    def forget_buried(self, known: Sequence[SwarmTask]) -> None:
         """Keep of the ended only those whose tasks Swarm still tells of."""
         ids = {task.id for task in known}
         with self._changed:

@@ -8,7 +8,7 @@ from orchestrator.errors import SpawnError
 from orchestrator.runtimes.swarm import slots as swarm_slots
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm.service import ServiceBody
-from orchestrator.runtimes.swarm.tasks import Service, Task
+from orchestrator.runtimes.swarm.tasks import Service, SwarmTask
 
 TASK_SECONDS: Final = 2.0
 """How long Swarm may take to make a task: it takes 20 ms, and longer only when it has no leader."""
@@ -24,7 +24,7 @@ class Manager(Protocol):
     """What growing asks of a manager: see `swarm_manager.SwarmManager`."""
 
     def services(self, *, digest: str = "") -> list[Service]: ...
-    def tasks(self, *, service: str = "") -> list[Task]: ...
+    def tasks(self, *, service: str = "") -> list[SwarmTask]: ...
     def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str: ...
     def scale(self, service: Service, replicas: int) -> None: ...
     def remove(self, service: Service) -> None: ...
@@ -49,7 +49,7 @@ class Growth:
         self.current: dict[str, str] = {}
         """The service that each pool's last worker went to, by the pool's name."""
 
-    def one_more(self, body: ServiceBody) -> Task:
+    def one_more(self, body: ServiceBody) -> SwarmTask:
         """A task that nobody had as a worker, in a service with this body.
 
         A task that is there and is nobody's is taken first: Swarm made it after an answer that never came.
@@ -68,7 +68,7 @@ class Growth:
                 self.grown += 1
         raise SpawnError(f"can't grow the service of pool {body.pool}, {_MAX_TRIES} times in a row: {told}")
 
-    def _in(self, body: ServiceBody, services: Sequence[Service]) -> Task:
+    def _in(self, body: ServiceBody, services: Sequence[Service]) -> SwarmTask:
         """A task of the first of its services that can be grown, else of a new one."""
         for service in services:
             tasks = self._settled(service)
@@ -81,7 +81,7 @@ class Growth:
                 return self._first(body, generation=generation)
         raise SpawnError(f"pool {body.pool} has {len(taken)} services that are being emptied; see `docker service ls`")
 
-    def _first(self, body: ServiceBody, *, generation: int) -> Task:
+    def _first(self, body: ServiceBody, *, generation: int) -> SwarmTask:
         made = self._manager.create(body, generation=generation, replicas=1)
         self.current[body.pool] = made
         try:
@@ -92,7 +92,7 @@ class Growth:
                     self._manager.remove(found)
             raise
 
-    def _settled(self, service: Service) -> Sequence[Task] | None:
+    def _settled(self, service: Service) -> Sequence[SwarmTask] | None:
         """The tasks of a service that can be grown, if need be in a moment; None while Swarm has workers leave it."""
         for _ in range(int(SETTLE_SECONDS / _LOOK_SECONDS)):
             tasks = self._manager.tasks(service=service.id)
@@ -103,7 +103,7 @@ class Growth:
             self._pause.wait(_LOOK_SECONDS)
         return None
 
-    def _grown(self, service: Service, *, slots: int) -> Task:
+    def _grown(self, service: Service, *, slots: int) -> SwarmTask:
         self._manager.scale(service, slots + 1)  # also where it is that many: only a change has Swarm look again
         try:
             return self._task(service.id)
@@ -111,7 +111,7 @@ class Growth:
             self._undo(service.id, slots)
             raise
 
-    def _task(self, service: str) -> Task:
+    def _task(self, service: str) -> SwarmTask:
         for _ in range(int(self._task_seconds / _LOOK_SECONDS)):
             free = self._free(self._manager.tasks(service=service))
             if free is not None:
@@ -126,7 +126,7 @@ class Growth:
             if found.id == service and swarm_slots.slots(self._manager.tasks(service=service)) == slots:
                 self._manager.scale(found, slots)
 
-    def _free(self, tasks: Sequence[Task]) -> Task | None:
+    def _free(self, tasks: Sequence[SwarmTask]) -> SwarmTask | None:
         """The newest task that is nobody's worker."""
         free = [task for task in tasks if not (task.is_ended or task.is_unwanted or self._knows(task.id))]
         return max(free, key=lambda task: task.created_seconds, default=None)

@@ -15,7 +15,7 @@ from requests.exceptions import RequestException
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody
-from orchestrator.runtimes.swarm.tasks import STATE_LABEL, Service, Task, down_nodes, read_service, read_task
+from orchestrator.runtimes.swarm.tasks import STATE_LABEL, Service, SwarmTask, down_nodes, read_service, read_task
 
 TIMEOUT_SECONDS: Final = 5.0
 """How long an engine may take to answer: a supervisor looks at its other pools between two calls."""
@@ -85,7 +85,7 @@ class SwarmManager:
 
     # -- what there is --------------------------------------------------------------------------------------------
 
-    def tasks(self, *, service: str = "") -> list[Task]:
+    def tasks(self, *, service: str = "") -> list[SwarmTask]:
         """All our tasks, or those of one service, ended ones included."""
         wanted = {"service": service} if service else {"label": f"{STATE_LABEL}={self._state}"}
         with self._asking("list tasks"):
@@ -151,7 +151,7 @@ class SwarmManager:
 
     # -- containers of engines in reach ---------------------------------------------------------------------------
 
-    def signal(self, task: Task, number: str) -> bool:
+    def signal(self, task: SwarmTask, number: str) -> bool:
         """Send a signal to a task's container; False when its engine is not in reach, or does not answer."""
         client = self._engine(task.node) if task.container else None
         if client is None:
@@ -164,7 +164,7 @@ class SwarmManager:
             return False
         return True
 
-    def inspected(self, task: Task) -> Mapping[str, object]:
+    def inspected(self, task: SwarmTask) -> Mapping[str, object]:
         """What its engine tells of a task's container; nothing when it is not in reach, or gone."""
         client = self._engine(task.node) if task.container else None
         if client is None:
@@ -175,7 +175,7 @@ class SwarmManager:
             return {}
         return found if isinstance(found, Mapping) else {}
 
-    def last_lines(self, task: Task) -> tuple[str, ...]:
+    def last_lines(self, task: SwarmTask) -> tuple[str, ...]:
         """The last lines a task wrote, through the manager from whichever node; none when they can't be had."""
         if not task.container:
             return ()

@@ -9,15 +9,15 @@ counted first, the others after them, in no order among themselves; the highest 
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from orchestrator.runtimes.swarm.tasks import Task
+from orchestrator.runtimes.swarm.tasks import SwarmTask
 
 
-def slots(tasks: Sequence[Task]) -> int:
+def slots(tasks: Sequence[SwarmTask]) -> int:
     """How many slots of one service there are, as Swarm counts them."""
     return len({task.slot for task in tasks})
 
 
-def is_settled(tasks: Sequence[Task]) -> bool:
+def is_settled(tasks: Sequence[SwarmTask]) -> bool:
     """Whether the replicas of a service with these tasks may be changed at all.
 
     As long as a slot is being removed it is counted, but never again when it is gone: a service that grows meanwhile
@@ -26,7 +26,7 @@ def is_settled(tasks: Sequence[Task]) -> bool:
     return not any(task.is_being_removed for task in tasks)
 
 
-def expendable(tasks: Sequence[Task], *, going: Collection[str] = ()) -> int:
+def expendable(tasks: Sequence[SwarmTask], *, going: Collection[str] = ()) -> int:
     """By how many the replicas of a service may be lowered so that none goes but ended tasks and those of `going`.
 
     `tasks` are all tasks of the service, `going` ids. That holds whichever way Swarm breaks its ties, also when tasks
@@ -36,7 +36,7 @@ def expendable(tasks: Sequence[Task], *, going: Collection[str] = ()) -> int:
         return 0
     numbered = Counter(task.slot for task in tasks)
 
-    def is_free(task: Task) -> bool:
+    def is_free(task: SwarmTask) -> bool:
         return task.is_ended or task.id in going
 
     unnumbered = [task for task in tasks if not task.node or numbered[task.slot] > 1]
@@ -49,7 +49,7 @@ def expendable(tasks: Sequence[Task], *, going: Collection[str] = ()) -> int:
     return len({task.slot for task in unnumbered}) + sum(max(0, total[node] - highest) for node in total)
 
 
-def lowered(tasks: Sequence[Task], *, replicas: int, by: int) -> int | None:
+def lowered(tasks: Sequence[SwarmTask], *, replicas: int, by: int) -> int | None:
     """What the replicas of one service are to be set to so that `by` of its slots go; None: not now.
 
     Usually it has as many replicas as slots. With more there is a slot that `tasks` lack. It has fewer when it was
@@ -60,7 +60,7 @@ def lowered(tasks: Sequence[Task], *, replicas: int, by: int) -> int | None:
     return wanted if wanted <= replicas <= slots(tasks) else None
 
 
-def _kept(node: str, placed: Sequence[Task], *, is_free: Collection[str]) -> int:
+def _kept(node: str, placed: Sequence[SwarmTask], *, is_free: Collection[str]) -> int:
     """The highest number that a task which must stay can have on its node."""
     here = [task for task in placed if task.node == node]
     staying = [task for task in here if task.id not in is_free]

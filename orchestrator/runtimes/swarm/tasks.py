@@ -23,7 +23,7 @@ _EXIT_CODE_TOLD: Final = re.compile(r"^task: non-zero exit \(\d+\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SwarmTask:
     """One task of a service. `created_seconds` is on the managers' wall clock, since the epoch.
 
     `node` and `container` are "" as long as there is none. `labels` are its container's.
@@ -80,12 +80,12 @@ class Service:
     spec: Mapping[str, object] = field(default_factory=dict)
 
 
-def read_task(data: object) -> Task:
+def read_task(data: object) -> SwarmTask:
     """One element of what `GET /tasks` answers; what is missing is empty."""
     status, spec = _mapping(data, "Status"), _mapping(_mapping(data, "Spec"), "ContainerSpec")
     container = _mapping(status, "ContainerStatus")
     labels = _mapping(spec, "Labels")
-    return Task(
+    return SwarmTask(
         id=_text(data, "ID"),
         service=_text(data, "ServiceID"),
         slot=_number(data, "Slot"),
@@ -126,12 +126,12 @@ def down_nodes(nodes: Iterable[object]) -> Mapping[str, str]:
     }
 
 
-def worker_of(pool: str, task: Task) -> str:
+def worker_of(pool: str, task: SwarmTask) -> str:
     """The identity of the worker that a task is; `swarm_service.WORKER_TEMPLATE` tells its container the same."""
     return f"{pool}.{task.slot}.{task.id}"
 
 
-def handle_of(task: Task, *, now: Monotonic, wall_seconds: float) -> WorkerHandle | None:
+def handle_of(task: SwarmTask, *, now: Monotonic, wall_seconds: float) -> WorkerHandle | None:
     """The worker that a task is; None when its labels do not say."""
     labels = task.labels or {}
     pool = labels.get(POOL_LABEL, "")
@@ -141,7 +141,7 @@ def handle_of(task: Task, *, now: Monotonic, wall_seconds: float) -> WorkerHandl
     return WorkerHandle(worker_of(pool, task), pool, REF_PREFIX + task.id, labels.get(SPEC_LABEL, ""), spawned_at)
 
 
-def exit_of(handle: WorkerHandle, task: Task, *, at: Monotonic) -> Exit:
+def exit_of(handle: WorkerHandle, task: SwarmTask, *, at: Monotonic) -> Exit:
     """How a worker ended, as its ended task tells it.
 
     An exit code above 128 is the signal that ended it, as everywhere in Docker. Neither is known when its container
@@ -168,7 +168,7 @@ def lost(handle: WorkerHandle, node: str, *, at: Monotonic) -> Exit:
     return Exit(handle.worker, handle.pool, handle.ref, at, reason=f"its node {node} is down")
 
 
-def _code_and_signal(task: Task) -> tuple[int | None, int | None]:
+def _code_and_signal(task: SwarmTask) -> tuple[int | None, int | None]:
     if not task.container or (task.state not in {"complete", "shutdown", "failed"}):
         return None, None
     if task.state == "failed" and task.code == 0:  # the container was made, and could not be started
@@ -178,7 +178,7 @@ def _code_and_signal(task: Task) -> tuple[int | None, int | None]:
     return task.code, None
 
 
-def _reason(task: Task) -> str:
+def _reason(task: SwarmTask) -> str:
     if task.error and not _EXIT_CODE_TOLD.fullmatch(task.error):
         return task.error
     if task.state == "shutdown":
@@ -212,9 +212,9 @@ def _instant(text: str) -> float:
         return 0.0
 
 
-def by_service(tasks: Iterable[Task]) -> Mapping[str, Sequence[Task]]:
+def by_service(tasks: Iterable[SwarmTask]) -> Mapping[str, Sequence[SwarmTask]]:
     """Tasks by the id of their service."""
-    found: dict[str, list[Task]] = {}
+    found: dict[str, list[SwarmTask]] = {}
     for task in tasks:
         found.setdefault(task.service, []).append(task)
     return found

@@ -17,7 +17,7 @@ from orchestrator.runtimes.swarm import slots as swarm_slots
 from orchestrator.runtimes.swarm.crew import NEVER, Crew, Member
 from orchestrator.runtimes.swarm.growth import Growth
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmManager
-from orchestrator.runtimes.swarm.tasks import Task, by_service, exit_of, lost, vanished
+from orchestrator.runtimes.swarm.tasks import SwarmTask, by_service, exit_of, lost, vanished
 
 log = structlog.get_logger()
 
@@ -120,13 +120,13 @@ class Watch:
 
     # -- who ended ------------------------------------------------------------------------------------------------
 
-    def _bury(self, members: Mapping[str, Member], known: Mapping[str, Task]) -> None:
+    def _bury(self, members: Mapping[str, Member], known: Mapping[str, SwarmTask]) -> None:
         told = [(member, known.get(member.task_id)) for member in members.values()]
         unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in told)
         down = self._manager.down_nodes() if unsure else {}
         now = self._clock.monotonic()
         ended: list[Exit] = []
-        unexplained: list[tuple[Exit, Task]] = []
+        unexplained: list[tuple[Exit, SwarmTask]] = []
         for member, task in told:
             if task is not None and not task.is_ended and not (task.is_unwanted and task.node in down):
                 self._crew.saw(member.handle.worker, task)
@@ -150,7 +150,7 @@ class Watch:
             self._quiet_since, self._is_swept = self._clock.monotonic(), False
             self._on_exit()
 
-    def _explained(self, ended: Exit, task: Task) -> Exit:
+    def _explained(self, ended: Exit, task: SwarmTask) -> Exit:
         """The exit with what its engine knows of it."""
         found = self._manager.inspected(task)
         state, host = found.get("State"), found.get("HostConfig")
@@ -176,7 +176,7 @@ class Watch:
                 self._crew.not_reached(worker)
                 log.warning(events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, asked=member.asked)
 
-    def _note_strangers(self, tasks: Sequence[Task]) -> None:
+    def _note_strangers(self, tasks: Sequence[SwarmTask]) -> None:
         """Tasks that are nobody's worker, made by hand or after an answer that never came, go after a while."""
         now = self._clock.monotonic()
         found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._crew.knows(t.id))}
@@ -187,7 +187,7 @@ class Watch:
 
     # -- slots that can be given back -----------------------------------------------------------------------------
 
-    def _give_back(self, tasks: Sequence[Task], *, grown: int) -> None:
+    def _give_back(self, tasks: Sequence[SwarmTask], *, grown: int) -> None:
         """Lower replicas by what has ended; and by who is to go where no signal reaches it, once it had time to go
         by itself."""
         now = self._clock.monotonic()
@@ -214,7 +214,7 @@ class Watch:
                 going.add(member.task_id)
         return going
 
-    def _lower(self, service: str, tasks: Sequence[Task], *, by: int, grown: int) -> None:
+    def _lower(self, service: str, tasks: Sequence[SwarmTask], *, by: int, grown: int) -> None:
         """Lower the replicas of a service, if this look saw all its slots."""
         now = self._clock.monotonic()
         is_early = now - self._lowered_at.get(service, NEVER) < AGAIN_SECONDS
@@ -230,7 +230,7 @@ class Watch:
                         self._manager.scale(found, replicas)
                         self._lowered_at[service] = now
 
-    def _sweep(self, tasks: Mapping[str, Sequence[Task]], *, grown: int) -> bool:
+    def _sweep(self, tasks: Mapping[str, Sequence[SwarmTask]], *, grown: int) -> bool:
         """Remove services of ended tasks that no pool's next worker would go to; whether none is left."""
         with self._growth.changing:
             if self._growth.grown != grown:

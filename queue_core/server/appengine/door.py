@@ -18,12 +18,11 @@ from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import Record
 from queue_core.server.auth import Gate, Headers
 from queue_core.server.hot import Reply, Request
-from queue_core.server.lease_call import LeaseAnswer, LeaseCall
-from queue_core.server.lease_counts import LeaseCounts
-from queue_core.server.lease_rate import LeaseRate
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.rates import LeaseCounts, LeaseRate
+from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import Problem
 from queue_core.server.turns import Turns
-from queue_core.server.waiting import WaitingLeases
 from queue_core.service import Step
 from queue_core.store import Granted
 from queue_core.task import ANY

@@ -13,10 +13,10 @@ from queue_core.server.appengine.codes import ApplicationError, Code
 from queue_core.server.appengine.fields import known_name, queue_of, queue_or_none
 from queue_core.server.appengine.leasing import no_task
 from queue_core.server.appengine.schema import Record
-from queue_core.server.lease_counts import LeaseCounts
+from queue_core.server.leases.rates import LeaseCounts
 from queue_core.service import Step
 from queue_core.stats import QueueStats
-from queue_core.task import ANY, QueueSpec, Task, TaskState
+from queue_core.task import ANY, QueueSpec, StoredTask, TaskState
 from queue_core.verbs import Turn
 
 MAX_QUEUES_PER_CALL = 1000
@@ -133,7 +133,7 @@ def fetch_task(payload: bytes) -> Step[bytes]:
     return step
 
 
-def _find(turn: Turn, queue: str, wanted: bytes, *, settles: bool) -> Task:
+def _find(turn: Turn, queue: str, wanted: bytes, *, settles: bool) -> StoredTask:
     name = known_name(wanted)
     if name is None:
         turn.transaction.queue(queue)
@@ -146,7 +146,7 @@ def _find(turn: Turn, queue: str, wanted: bytes, *, settles: bool) -> Task:
     return page.tasks[0]
 
 
-def _shown(task: Task) -> Record:
+def _shown(task: StoredTask) -> Record:
     record = Record(
         task_name=task.shown_name.encode(),
         eta_usec=int(task.eta),

@@ -7,7 +7,7 @@ from queue_core.errors import PermissionDeniedError
 from queue_core.server.acl import Access, check_access
 from queue_core.server.auth import Caller, check_role
 from queue_core.server.cloudtasks.fields import Fields
-from queue_core.server.lease_rate import LeaseRate
+from queue_core.server.leases.rates import LeaseRate
 from queue_core.task import QueueSpec
 from queue_core.verbs import Turn
 

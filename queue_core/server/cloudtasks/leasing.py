@@ -22,7 +22,7 @@ from queue_core.server.cloudtasks.task_values import (
 )
 from queue_core.server.core import ServerCore
 from queue_core.store import Deletion, Release, Room
-from queue_core.task import Lease, Task, TaskState
+from queue_core.task import Lease, StoredTask, TaskState
 from queue_core.verbs import Turn
 
 MAX_SETTLING_TURNS = 10_000
@@ -91,8 +91,8 @@ async def lease_tasks(core: ServerCore, call: Call) -> Values:
     raise StoreUnavailableError("too many tasks are due at once; try again")
 
 
-def _leased_task(lease: Lease) -> Task:
-    return Task(
+def _leased_task(lease: Lease) -> StoredTask:
+    return StoredTask(
         0,
         lease.queue,
         lease.payload,
@@ -119,7 +119,7 @@ async def renew_lease(core: ServerCore, call: Call) -> Values:
     name, _ = _lease_named(call)
     seconds, view = _lease_seconds(call.fields), view_of(call.fields)
 
-    def step(turn: Turn) -> Task:
+    def step(turn: Turn) -> StoredTask:
         task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
         renewed = turn.renew(name.parent.queue, [task.token], seconds=seconds)[0]
         if renewed is None:
@@ -133,7 +133,7 @@ async def cancel_lease(core: ServerCore, call: Call) -> Values:
     name, _ = _lease_named(call)
     view = view_of(call.fields)
 
-    def step(turn: Turn) -> Task:
+    def step(turn: Turn) -> StoredTask:
         task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
         turn.release(name.parent.queue, [Release(task.token, delay_seconds=0.0)])
         return replace(task, eta=turn.now)
@@ -145,7 +145,7 @@ def _lease_named(call: Call) -> tuple[TaskName, Instant]:
     return parse_task(call.fields.text("name"), field="name"), call.fields.instant("scheduleTime")
 
 
-def _held(turn: Turn, call: Call, access: Access, *, payload_bytes: int) -> Task:
+def _held(turn: Turn, call: Call, access: Access, *, payload_bytes: int) -> StoredTask:
     """The task, when the lease that the call names is the one it is under. Raises `ApiError`."""
     name, held_until = _lease_named(call)
     call.enter(turn, name.parent.queue, access)

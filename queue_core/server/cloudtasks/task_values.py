@@ -9,7 +9,7 @@ from queue_core.server.cloudtasks.failures import ApiError, Code
 from queue_core.server.cloudtasks.fields import Fields, Values
 from queue_core.server.cloudtasks.messages import BASIC, FULL
 from queue_core.server.cloudtasks.names import QueueName, TaskName
-from queue_core.task import ANY, Task, TaskState
+from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.verbs import Turn
 
 MAX_RESPONSE_BYTES = 32 << 20
@@ -20,7 +20,7 @@ SHOWN = ALL_STATES - {TaskState.DEAD}
 """This API knows no dead tasks: there, a task that used up its leases is deleted."""
 
 
-def task_values(task: Task, parent: QueueName, *, view: int) -> Values:
+def task_values(task: StoredTask, parent: QueueName, *, view: int) -> Values:
     """A task as its message; the payload only in the full view."""
     message: Values = {}
     if view == FULL:
@@ -49,7 +49,7 @@ def payload_bytes_of(view: int) -> int:
     return limits.MAX_PAYLOAD_BYTES if view == FULL else 0
 
 
-def find_task(turn: Turn, name: TaskName, *, payload_bytes: int) -> Task:
+def find_task(turn: Turn, name: TaskName, *, payload_bytes: int) -> StoredTask:
     found = turn.peek(
         name.parent.queue,
         tags=ANY,

@@ -18,7 +18,7 @@ from queue_core.server.cloudtasks.task_values import (
     view_of,
 )
 from queue_core.server.core import ServerCore
-from queue_core.task import ANY, NewTask, Task
+from queue_core.task import ANY, NewTask, StoredTask
 from queue_core.verbs import Turn
 
 MAX_PAGE_TASKS = 1000
@@ -28,7 +28,7 @@ async def create_task(core: ServerCore, call: Call) -> Values:
     parent = parse_queue(call.fields.text("parent"), field="parent")
     new = _new_task(call.fields.fields("task"), parent)
 
-    def step(turn: Turn) -> Task:
+    def step(turn: Turn) -> StoredTask:
         call.enter(turn, parent.queue, "insert")
         added = turn.add(parent.queue, [new])[0]
         if added.status != "added":
@@ -37,7 +37,7 @@ async def create_task(core: ServerCore, call: Call) -> Values:
                 Code.ALREADY_EXISTS, f"the task cannot be created: {parent.task(added.name)} {why}; use another name"
             )
         eta = max(new.eta or turn.now, turn.now)
-        return Task(0, parent.queue, new.payload, eta, turn.now, added.name, new.tag)
+        return StoredTask(0, parent.queue, new.payload, eta, turn.now, added.name, new.tag)
 
     return task_values(await core.turns.run(step), parent, view=view_of(call.fields))
 
@@ -71,7 +71,7 @@ async def get_task(core: ServerCore, call: Call) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
     view = view_of(call.fields)
 
-    def step(turn: Turn) -> Task:
+    def step(turn: Turn) -> StoredTask:
         call.enter(turn, name.parent.queue, "get")
         return find_task(turn, name, payload_bytes=payload_bytes_of(view))
 
@@ -87,7 +87,7 @@ async def list_tasks(core: ServerCore, call: Call) -> Values:
         raise invalid("page_token is not one of this method's")
     after = int(token or 0)
 
-    def step(turn: Turn) -> tuple[list[Task], int | None]:
+    def step(turn: Turn) -> tuple[list[StoredTask], int | None]:
         call.enter(turn, parent.queue, "list")
         return _page(turn, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
 
@@ -98,9 +98,9 @@ async def list_tasks(core: ServerCore, call: Call) -> Values:
     return answer
 
 
-def _page(turn: Turn, queue: str, *, after: int, size: int, payload_bytes: int) -> tuple[list[Task], int | None]:
+def _page(turn: Turn, queue: str, *, after: int, size: int, payload_bytes: int) -> tuple[list[StoredTask], int | None]:
     """Tasks up to a number and to the bytes of an answer, and after which the next page begins."""
-    tasks: list[Task] = []
+    tasks: list[StoredTask] = []
     room = MAX_RESPONSE_BYTES
     largest = payload_bytes + TASK_OVERHEAD_BYTES
     next_after: int | None = after

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from queue_core.http_api.values import Json
 from queue_core.server.core import ServerCore
-from queue_core.server.lease_call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.taskqueue.task_json import lease_json
 from queue_core.store import Room
 from queue_core.task import Lease, TagFilter
@@ -48,7 +48,7 @@ async def _lease(
     try:
         outcome = await answered
     except asyncio.CancelledError:
-        core.waiting.cancel(call)
+        call.cancel()
         raise
     if not isinstance(outcome, LeaseAnswer):
         raise outcome

@@ -28,7 +28,7 @@ from queue_core.server.taskqueue.task_json import (
     stats_json,
     task_json,
 )
-from queue_core.task import ANY, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import ANY, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Turn
 
 MAX_LISTED = 100
@@ -95,7 +95,7 @@ async def insert(core: ServerCore, call: Call) -> Json:
             raise ApiError(400, "duplicate", f"Task name was taken by a task that is deleted: {added.name}")
         eta = Instant(max(new.eta or turn.now, turn.now))
         return task_json(
-            Task(0, call.queue, new.payload, eta, added_at=turn.now, name=added.name, tag=new.tag), now=turn.now
+            StoredTask(0, call.queue, new.payload, eta, added_at=turn.now, name=added.name, tag=new.tag), now=turn.now
         )
 
     return await core.turns.run(step)
@@ -183,7 +183,7 @@ async def _move_end(core: ServerCore, call: Call, name: str, *, expected: Instan
     return await core.turns.run(step)
 
 
-def _moved(turn: Turn, task: Task, *, seconds: int, is_fenced: bool) -> Instant:
+def _moved(turn: Turn, task: StoredTask, *, seconds: int, is_fenced: bool) -> Instant:
     """Renew a lease; or move the eta of a delayed task, where the client said which eta it has."""
     if task.state is TaskState.LEASED:
         (renewed,) = turn.renew(task.queue, [task.token], seconds=float(seconds))
@@ -203,7 +203,7 @@ def _entered(turn: Turn, call: Call, access: Access) -> QueueSpec:
     return spec
 
 
-def _found(turn: Turn, queue: str, name: str) -> Task:
+def _found(turn: Turn, queue: str, name: str) -> StoredTask:
     if is_task_name(name):
         page = turn.peek(
             queue,

@@ -16,7 +16,7 @@ from queue_core.http_api.values import Json
 from queue_core.server.taskqueue.answer import ApiError, invalid
 from queue_core.server.taskqueue.selection import Shape
 from queue_core.stats import QueueStats
-from queue_core.task import Lease, NewTask, QueueSpec, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TaskState
 
 TASK_SHAPE: Shape = {
     name: {}
@@ -108,7 +108,7 @@ def is_task_name(name: str) -> bool:
     return _TASK_NAME.fullmatch(name) is not None
 
 
-def task_json(task: Task, *, now: Instant) -> Json:
+def task_json(task: StoredTask, *, now: Instant) -> Json:
     """A task as every method but lease shows it."""
     return _task_json(
         task.shown_name,
@@ -121,7 +121,7 @@ def task_json(task: Task, *, now: Instant) -> Json:
     )
 
 
-def listed_json(task: Task, *, now: Instant) -> Json:
+def listed_json(task: StoredTask, *, now: Instant) -> Json:
     """A task as a list shows it: without its payload."""
     shown = task_json(task, now=now)
     del shown["payloadBase64"]
@@ -141,7 +141,7 @@ def lease_json(lease: Lease, *, project: str) -> Json:
     )
 
 
-def lease_timestamp(task: Task, *, now: Instant) -> Instant:
+def lease_timestamp(task: StoredTask, *, now: Instant) -> Instant:
     """Until when the task can't be leased, or could not last time; 0 for one that could be and never was.
 
     Source: the reference, "if this task has never been leased, it will be zero". A task that is still delayed shows its

@@ -12,9 +12,9 @@ from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.looking import asked
 from queue_core.stores.postgres.queues import hold_open
-from queue_core.stores.postgres.rows import COLUMNS, task_of
 from queue_core.stores.postgres.step import Step, refuse
-from queue_core.task import TagFilter, Task
+from queue_core.stores.postgres.told import TASK_COLUMNS, task_of
+from queue_core.task import StoredTask, TagFilter
 from queue_core.verb_values import Busy
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
@@ -35,7 +35,7 @@ _POSTPONE = Statement(
 )
 _REDRIVE = Statement(
     "towline_redrive",
-    f"SELECT {COLUMNS}, t.payload FROM towline.redrive($1, $2, $3, $4, $5) AS t",  # noqa: S608
+    f"SELECT {TASK_COLUMNS}, t.payload FROM towline.redrive($1, $2, $3, $4, $5) AS t",  # noqa: S608
     (pack.text, pack.int8, pack.texts, pack.texts, pack.int8),
 )
 _SEEN = Statement(
@@ -95,7 +95,7 @@ def purge(step: Step, queue: str, tags: TagFilter, states: Sequence[int], *, lim
 
 def redrive(
     step: Step, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-) -> list[Task]:
+) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     hold_open(step, queue)
     return [task_of(queue, row) for row in step.write(_REDRIVE, queue, now, names, asked(tags), limit)]

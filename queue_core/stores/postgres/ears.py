@@ -76,7 +76,7 @@ class Ear:
             self._changed.notify_all()
 
     def row(self) -> dict[str, object]:
-        """As the store's function `hear` takes it."""
+        """Return the row that the store's function `register_waiters` takes."""
         tags: Sequence[str] | None = None
         if self.tags.kind == "untagged":
             tags = ()
@@ -144,5 +144,5 @@ class Ears:
 
 
 def rows(ears: Iterable[Ear]) -> str:
-    """As the store's function `hear` takes them."""
+    """Return the rows that the store's function `register_waiters` takes, as JSON."""
     return json.dumps([ear.row() for ear in ears])

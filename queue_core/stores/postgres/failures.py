@@ -18,7 +18,7 @@ _UNKNOWN = {"40003", "08007"}
 _ENDED = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
 _NOT_ALLOWED = {"42501"}
 _MISSING = {"3F000", "42P01", "42883", "42703", "42704", "26000"}
-_TAKEN, _OF_MARKS = "23505", "marks_pkey"
+_TAKEN, _OF_MARKERS = "23505", "commit_markers_pkey"
 _DAMAGED_CLASS = "XX"
 _PASSING_CLASSES = {"08", "40", "53", "55", "57", "58"}
 _MAX_CHARACTERS = 300
@@ -37,7 +37,7 @@ def translate(error: psycopg.Error, where: str) -> StoreError:
     if state is None:
         return _without_state(error, where)
     said = f"{where}: {_first_line(error)} (SQLSTATE {state})"
-    if state == _TAKEN and error.diag.constraint_name == _OF_MARKS:
+    if state == _TAKEN and error.diag.constraint_name == _OF_MARKERS:
         return StoreUnavailableError(f"{where}: the call was made before, by another connection; nothing was changed")
     if state in _FULL:
         return StoreFullError(f"{said}; nothing was changed: free space on the server's disk")

@@ -41,7 +41,7 @@ LOOK_AGAIN_SECONDS = (1.0, 3.0, 9.0, 27.0)
 
 State = Literal["closed", "opening", "open", "lost", "deaf"]
 
-_HEAR = Statement("towline_hear", "SELECT towline.hear($1, $2)", (pack.int8, pack.text))
+_REGISTER = Statement("towline_register_waiters", "SELECT towline.register_waiters($1, $2)", (pack.int8, pack.text))
 
 log = structlog.get_logger()
 
@@ -184,7 +184,7 @@ class Listener:
                 self._sender.pass_on()
                 continue
             message = json.loads(notify.extra)
-            self._ears.hear(message["ears"], message["queue"], message["tag"])
+            self._ears.hear(message["waiters"], message["queue"], message["tag"])
 
     def _is_unused(self) -> bool:
         """Whether nobody came at the last moment; then the thread is to end, and the next waiter starts another."""
@@ -233,7 +233,7 @@ class Listener:
 
     def _hear(self, number: int, ears: Sequence[Ear]) -> None:
         with self._link.lend() as wire:
-            ((is_known,),) = wire.caller.call(_HEAR, (number, rows(ears)))
+            ((is_known,),) = wire.caller.call(_REGISTER, (number, rows(ears)))
         if not is_known:
             if self._link.address.listen:
                 raise StoreUnsafeError(f"{self._link.url}: `listen` must lead to the same database as the URL itself")

@@ -16,7 +16,7 @@ from queue_core.stores.postgres.calling import Row, Statement, spelled
 from queue_core.stores.postgres.link import Link
 from queue_core.stores.postgres.wire import Wire
 
-_CLOSE = "SELECT xid::text, ids FROM towline.close_marks(%s, %s)"
+_CLOSE = "SELECT xid::text, ids FROM towline.close_commit_marker(%s, %s)"
 
 MARK = (pack.int8, pack.int8)
 """How the last two parameters of a statement that can be marked are packed: connection and call; None, unmarked."""

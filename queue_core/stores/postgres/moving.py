@@ -10,7 +10,7 @@ from queue_core.stores.postgres.adding import EXISTS, given
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.step import Step
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 _RESTORE = Statement(
     "towline_restore",
@@ -49,7 +49,7 @@ _HOLD = Statement(
 )
 
 
-def restore(step: Step, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+def restore(step: Step, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
     find(step, queue)
     if not tasks:
@@ -78,7 +78,7 @@ def restore(step: Step, queue: str, tasks: Sequence[Task], *, now: Instant) -> l
     return [_outcome(task, task_id, refusal) for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)]
 
 
-def _outcome(task: Task, task_id: int, refusal: int) -> Added:
+def _outcome(task: StoredTask, task_id: int, refusal: int) -> Added:
     if refusal:
         return Added(task.shown_name, "exists" if refusal == EXISTS else "tombstoned")
     return Added(f"_{task_id}" if task.name is None else task.name, "added", task.state is TaskState.READY)

@@ -1,7 +1,8 @@
-"""The verbs over queues themselves: create, set, list, pause, fence, drop."""
+"""The verbs over queues themselves: create, set, list, pause, fence, drop; and the bound on all their payloads."""
 
 from typing import Literal
 
+from queue_core.store import Storage
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
@@ -42,6 +43,12 @@ _SET_MOVED = Statement(
 _SEIZE = Statement("towline_seize", "SELECT towline.seize_queue($1)", (pack.text,))
 _DROP = Statement("towline_drop", "SELECT towline.drop_queue(id) FROM towline.queues WHERE name = $1", (pack.text,))
 _OPEN = Statement("towline_open", f"SELECT {told.COLUMNS} FROM towline.open_queue($1)", (pack.text,))  # noqa: S608
+_SET_STORAGE_LIMIT = Statement("towline_set_storage", "SELECT towline.set_storage_limit($1)", (pack.int8,))
+_STORAGE = Statement(
+    "towline_storage",
+    "SELECT l.bytes, (SELECT coalesce(sum(s.bytes), 0)::int8 FROM towline.stored AS s) FROM towline.storage_limit AS l",
+)
+"""Triggers count the payloads while there is a limit: see `schema/storage.sql`."""
 
 
 def find(step: Step, name: str) -> QueueSpec:
@@ -119,3 +126,15 @@ def delete_queue(step: Step, name: str) -> int:
     step.rows(_SEIZE, name)
     rows = step.write(_DROP, name)
     return int(rows[0][0]) if rows else 0
+
+
+def set_storage_limit(step: Step, limit_bytes: int | None) -> None:
+    """See `Transaction.set_storage_limit`."""
+    if storage(step).limit_bytes != limit_bytes:
+        step.write(_SET_STORAGE_LIMIT, limit_bytes)
+
+
+def storage(step: Step) -> Storage:
+    """See `Transaction.storage`. What other transactions under way add is not in it."""
+    rows = step.rows(_STORAGE)
+    return Storage(*rows[0]) if rows else Storage()

@@ -1,4 +1,4 @@
-"""Makes the schema and brings it up to date: numbered steps, forward only, each applied once and recognised after."""
+"""Creates the PostgreSQL schema, version 1, and applies later migrations: forward only, each once, recognised after."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,8 +10,33 @@ from queue_core.errors import StoreCorruptError, StoreUnsafeError, StoreVersionE
 from queue_core.stores.postgres.calling import spelled
 from queue_core.stores.postgres.wire import Connection
 
-LOCK = 0x546F776C  # "Towl"; with the schema's name, whom it orders
+LOCK = 0x546F776C  # "Towl"; with the schema's name, the key of the lock under which the schema changes
 
+SUBJECTS = (
+    "tables",
+    "results",
+    "catalog",
+    "counters",
+    "samples",
+    "expiry",
+    "names",
+    "commit_markers",
+    "adds",
+    "workers",
+    "leases",
+    "exchange",
+    "lease_ends",
+    "admin",
+    "reads",
+    "transfer",
+    "storage",
+    "life",
+    "notify",
+    "plans",
+)
+"""The files of `schema/`, in the order in which they are run; together they are version 1."""
+
+_FOLDER = files("queue_core.stores.postgres")
 _RECORD = """
     CREATE TABLE IF NOT EXISTS {}.migrations (number int4 PRIMARY KEY, name text NOT NULL, checksum text NOT NULL)
 """
@@ -19,7 +44,7 @@ _RECORD = """
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema; never changed once it has been released."""
+    """One version of the schema and the SQL that leads to it; never changed once it has been released."""
 
     number: int
     name: str
@@ -32,20 +57,25 @@ class Migration:
 
 
 def migrations() -> list[Migration]:
-    """The steps this program knows, in order."""
-    folder = files("queue_core.stores.postgres").joinpath("migrations")
-    found = [
+    """Return the versions this program knows, in order: the schema as first released, then each step after it."""
+    first = "\n".join(schema_text(subject) for subject in SUBJECTS)
+    later = [
         Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
-        for entry in folder.iterdir()
+        for entry in _FOLDER.joinpath("migrations").iterdir()
         if entry.name.endswith(".sql")
     ]
-    return sorted(found, key=lambda migration: migration.number)
+    return [Migration(1, "0001_schema", first), *sorted(later, key=lambda migration: migration.number)]
+
+
+def schema_text(subject: str) -> str:
+    """Return the SQL of one file of `schema/`."""
+    return _FOLDER.joinpath("schema", f"{subject}.sql").read_text(encoding="utf-8")
 
 
 def prepare(connection: Connection, schema: str, where: str) -> None:
     """Make the schema, or bring it up to date, while others that would do so wait.
 
-    Raises `StoreVersionError` for one that a newer program made, or that differs, `StoreCorruptError` for a schema that
+    Raises `StoreVersionError` for one that a newer program or a pre-release made, `StoreCorruptError` for a schema that
     is somebody else's, `StoreUnsafeError` where it is not there and may not be made, and the driver's errors.
     """
     known = migrations()
@@ -105,11 +135,16 @@ def _applied(connection: Connection, schema: str, where: str, known: list[Migrat
     applied = connection.execute(
         sql.SQL("SELECT number, name, checksum FROM {}.migrations ORDER BY number").format(sql.Identifier(schema))
     ).fetchall()
+    for migration, (number, _, checksum) in zip(known, applied, strict=False):
+        if (migration.number, migration.checksum) != (number, checksum):
+            raise StoreVersionError(
+                f"{where}: schema {schema} is of a pre-release of towline, or step {number} was changed since it was"
+                " released, and it can't be brought up to date: export its queues with the program that made it and"
+                " import them into a new schema (?schema=NAME), or, if nothing in it is needed,"
+                f" DROP SCHEMA {schema} CASCADE"
+            )
     if len(applied) > len(known):
         raise StoreVersionError(
             f"{where}: schema {schema} is at {applied[-1][0]}, this program knows {known[-1].number}: upgrade towline"
         )
-    for migration, (number, name, checksum) in zip(known, applied, strict=False):
-        if (migration.number, migration.checksum) != (number, checksum):
-            raise StoreVersionError(f"{where}: migration {name} is not the one this program has")
     return len(applied)

@@ -1,4 +1,4 @@
-"""Wakes waiting lease calls of every process on the same database, by NOTIFY; see `migrations/0002_ears.sql`.
+"""Wakes waiting lease calls of every process on the same database, by NOTIFY; see `schema/notify.sql`.
 
 Only a hint: all that can be lost is time.
 """

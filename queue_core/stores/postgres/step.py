@@ -15,8 +15,14 @@ from queue_core.task import QueueSpec
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 
-_MARKED = Statement("towline_marked", "SELECT call, xid::text, ids FROM towline.marks WHERE wire = $1", (pack.int8,))
-_MARK = Statement("towline_mark", "SELECT towline.mark($1, $2, $3)", (pack.int8, pack.int8, pack.int8s))
+_MARKED = Statement(
+    "towline_commit_marker",
+    "SELECT call, xid::text, ids FROM towline.commit_markers WHERE connection = $1",
+    (pack.int8,),
+)
+_MARK = Statement(
+    "towline_set_commit_marker", "SELECT towline.set_commit_marker($1, $2, $3)", (pack.int8, pack.int8, pack.int8s)
+)
 _NUMBER = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 

@@ -25,9 +25,8 @@ from queue_core.stores.postgres.marking import Marking
 from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.stores.postgres.step import Step
 from queue_core.stores.postgres.telling import TellingTransaction
-from queue_core.stores.postgres.tidying import Tidying
 from queue_core.stores.postgres.transaction import PostgresTransaction
-from queue_core.stores.postgres.upkeep import Upkeep
+from queue_core.stores.postgres.upkeep import Tidying, Upkeep
 from queue_core.stores.postgres.wire import Wire
 from queue_core.stores.remote_clock import RemoteClock
 

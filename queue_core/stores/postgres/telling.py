@@ -10,12 +10,12 @@ from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Re
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.transaction import PostgresTransaction
-from queue_core.task import NewTask, TagFilter, Task
+from queue_core.task import NewTask, StoredTask, TagFilter
 
-_TELL = Statement(
-    "towline_tell",
+_NOTIFY = Statement(
+    "towline_notify_on_commit",
     "SELECT count(*) FROM unnest($1::text[], $2::text[], $3::int4[]) AS news (queue, tag, tasks),"
-    " towline.tell(news.queue, news.tag, news.tasks)",
+    " towline.notify_on_commit(news.queue, news.tag, news.tasks)",
     (pack.texts, pack.texts, pack.int4s),
 )
 
@@ -63,7 +63,7 @@ class TellingTransaction(PostgresTransaction):
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         redriven = super().redrive(queue, names, tags, limit=limit, now=now)
         self._tell((queue, task.tag) for task in redriven)
         return redriven
@@ -80,7 +80,7 @@ class TellingTransaction(PostgresTransaction):
         self._tell(_finished(finished))
         return finished
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         added = super().restore(queue, tasks, now=now)
         self._tell((queue, task.tag) for task, outcome in zip(tasks, added, strict=True) if outcome.ready)
         return added
@@ -90,7 +90,7 @@ class TellingTransaction(PostgresTransaction):
         counted.update(self._step.take_ripe())
         if counted:
             queues, tags = [queue for queue, _ in counted], [tag for _, tag in counted]
-            self._step.rows(_TELL, queues, tags, list(counted.values()))
+            self._step.rows(_NOTIFY, queues, tags, list(counted.values()))
 
 
 def _added(queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> Iterable[News]:

@@ -1,4 +1,4 @@
-"""What the schema's functions answer, as the values of the protocol."""
+"""The values of the protocol from the rows that statements and the schema's functions return."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,16 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.step import Step, refuse
+from queue_core.task import StoredTask, TaskState
 
 KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
 
 COLUMNS = "kind, id, eta, ready_at, added_at, leased_at, leases, worker, name, tag, reason, payload"
+
+TASK_COLUMNS = (
+    "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent,"
+    " t.max_leases"
+)
 
 new_finished_lease = builder(FinishedLease)
 
@@ -62,3 +68,25 @@ def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant
     waited = max(0, row[LEASED_AT] - row[READY_AT])
     numbers = (row[ID], row[LEASES], waited, row[LEASED_AT])
     return finished_of(queue, numbers, (row[NAME], row[TAG], row[WORKER]), outcome, ended_at, row[REASON])
+
+
+def task_of(queue: str, row: Row) -> StoredTask:
+    """Return the task of a row that was selected as `TASK_COLUMNS` and its payload."""
+    task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, bound, payload = row
+    return StoredTask(
+        task_id,
+        queue,
+        payload,
+        eta,
+        added_at,
+        name,
+        tag,
+        TaskState(state),
+        leases,
+        leased_at,
+        ready_at,
+        worker or "",
+        reason or "",
+        tuple(spent or ()),
+        bound,
+    )

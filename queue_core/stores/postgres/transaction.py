@@ -21,10 +21,10 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.postgres import adding, administering, looking, moving, peeking, queues, storage, working
+from queue_core.stores.postgres import adding, administering, looking, moving, queues, working
 from queue_core.stores.postgres.administering import NameOutcome
 from queue_core.stores.postgres.step import Step
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState, parse_token
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
 T = TypeVar("T")
 
@@ -58,10 +58,10 @@ class PostgresTransaction:
         return queues.set_paused(self._step, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        storage.set_storage_limit(self._step, limit_bytes)
+        queues.set_storage_limit(self._step, limit_bytes)
 
     def storage(self) -> Storage:
-        return storage.storage(self._step)
+        return queues.storage(self._step)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class PostgresTransaction:
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         return administering.redrive(self._step, queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -128,7 +128,7 @@ class PostgresTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        return peeking.peek(self._step, queue, peeking.Look(tags, states, names, after, limit, payload_bytes, now))
+        return looking.peek(self._step, queue, looking.Look(tags, states, names, after, limit, payload_bytes, now))
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return looking.stats(self._step, queue, tags, now=now)
@@ -167,7 +167,7 @@ class PostgresTransaction:
 
     # -- moving a queue to another store --------------------------------------------------------------------------
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return moving.restore(self._step, queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:

@@ -1,10 +1,16 @@
-"""Clears away what leased and deleted tasks leave in the table, before leases have to step over it.
+"""Forgets what is kept for a while only, and clears away what leased and deleted tasks leave in their table.
 
-The server's own autovacuum comes by once a minute. At 5,000 tasks a second a lease steps over 1,500 index pages of dead
-entries by then, which costs it 1 ms; here whoever finishes many leases looks now and then whether it is time.
+Forgetting (`Tidying`) is done now and then, a bounded amount at a time, in the transactions of others. Each process
+counts what it adds to what is kept, and is due once that is enough; the first time comes at random, so that processes
+which live for a few tasks take their part too.
+
+Clearing (`Upkeep`) is done before leases have to step over dead rows. The server's own autovacuum comes by once a
+minute: at 5,000 tasks a second a lease steps over 1,500 index pages of dead entries by then, which costs it 1 ms. So
+a process that finishes many leases looks now and then whether it is time.
 """
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from math import inf
 from threading import Lock, Thread
 
@@ -17,12 +23,29 @@ from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.link import Link
 from queue_core.stores.postgres.step import Step
 
+KEPT_SAMPLES = 10_000
+SAMPLES_BETWEEN = 2000
+"""Leases that finish between two cuts; whoever cuts looks for dead rows too."""
+TAGGED_BETWEEN = 1000
+TAGS_EXAMINED = 2000
+"""More than tags can have come since the last time."""
 SECONDS_BETWEEN = 2.0
 """From the end of one pass, whoever made it, to the beginning of the next."""
 DEAD_ROWS = 20_000
 DEAD_SHARE = 0.05
 """Cleared are this many dead rows, and this share of the live: a pass reads the whole of the indexes."""
 
+_TRIM = Statement(
+    "towline_trim",
+    "SELECT towline.trim_samples(id, $2) FROM towline.queues WHERE name = $1",
+    (pack.text, pack.int8),
+)
+_FORGET = Statement(
+    "towline_forget_tags",
+    "SELECT towline.forget_tags(id, $2, $3, $4) FROM towline.queues WHERE name = $1",
+    (pack.text, pack.int8, pack.text, pack.int4),
+)
+_FORGET_MARKERS = Statement("towline_forget_commit_markers", "SELECT towline.forget_commit_markers()")
 _LOOK = Statement(
     "towline_look",
     "SELECT pg_stat_get_dead_tuples(t.id) > $1::int8 + $2::float8 * pg_stat_get_live_tuples(t.id)"
@@ -39,6 +62,41 @@ def is_due(step: Step) -> bool:
     """Whether enough is dead, and nobody cleared it a moment ago."""
     ((found,),) = step.rows(_LOOK, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
     return bool(found)
+
+
+class Tidying:
+    """Forgets what is due, as one process counts it; for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._finished: dict[str, int] = {}
+        self._tagged: dict[str, int] = {}
+        self._examined: dict[str, str] = {}
+
+    def tidy(self, step: Step) -> None:
+        """Forget what is due, as the last act of a transaction before its commit."""
+        finished = self._due(self._finished, step.finished, SAMPLES_BETWEEN)
+        for queue in finished:
+            step.rows(_TRIM, queue, KEPT_SAMPLES)
+        if finished:
+            step.rows(_FORGET_MARKERS)
+            step.is_littered = is_due(step)
+        for queue in self._due(self._tagged, step.tagged, TAGGED_BETWEEN):
+            rows = step.rows(_FORGET, queue, step.now, self._examined.get(queue, ""), TAGS_EXAMINED)
+            if rows:
+                self._examined[queue] = rows[0][0]
+
+    def _due(self, totals: dict[str, int], added: Mapping[str, int], between: int) -> list[str]:
+        if not added:
+            return []
+        due = []
+        with self._lock:
+            for queue, number in added.items():
+                total = totals.get(queue, random.randrange(between)) + number  # noqa: S311
+                if total >= between:
+                    due.append(queue)
+                totals[queue] = total % between
+        return due
 
 
 class Upkeep:

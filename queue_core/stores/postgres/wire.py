@@ -59,7 +59,7 @@ class Wire:
         idle_since: monotonic seconds at which it was given back.
         is_lent: whether it is in use, and to be given back.
         caller: runs statements on it.
-        mark: names the connection in the schema's `marks`, `calls` the last of its calls there.
+        mark: names the connection in the schema's `commit_markers`, `calls` the last of its calls there.
     """
 
     connection: Connection

@@ -11,8 +11,8 @@ from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, Room
-from queue_core.stores.postgres import exchanging, queues, told
 from queue_core.stores.postgres import packing as pack
+from queue_core.stores.postgres import queues, told
 from queue_core.stores.postgres.adding import etas_of, given, outcome_of
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.marking import MARK, AnswerLostError
@@ -39,7 +39,12 @@ _EXCHANGE = Statement(
         *MARK,
     ),
 )
-_RETELL = "SELECT * FROM towline.retell(%s, %s, %s::text::xid8)"
+_EXCHANGE_ONE = Statement(
+    "towline_exchange_one",
+    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARK),
+)
+_EXCHANGE_RESULT = "SELECT * FROM towline.exchange_result(%s, %s, %s::text::xid8)"
 _DELETED = (
     "SELECT s.numbers, s.texts FROM towline.samples AS s JOIN towline.queues AS q ON q.id = s.queue"
     " WHERE q.name = %s AND s.xid = %s::text::xid8 AND s.outcome = 'deleted'"
@@ -91,6 +96,7 @@ _LEASE_DELAYED = Statement(
 )
 _SETTLE = Statement("towline_settle", "SELECT * FROM towline.settle($1, $2, $3)", (pack.text, pack.int8, pack.int4))
 _FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
+_NOTHING = Granted(())
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
 _UNSETTLED, _REFUSED = 1, 2
@@ -100,6 +106,7 @@ _task_id, _grant = itemgetter(0), itemgetter(3)
 
 new_deleted = builder(Deleted)
 new_lease = builder(Lease)
+new_granted = builder(Granted)
 
 Fences = tuple[list[int], list[int]]
 """Ids of tasks, and the instants at which each was leased."""
@@ -162,11 +169,11 @@ def _exchange(
     step: Step, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
-    wanted = exchanging.filter_of(request) if ids is None or len(ids) == 1 else None
+    wanted = _filter_of(request) if ids is None or len(ids) == 1 else None
     try:
         if wanted is not None:
             fence = (ids[0], grants[0]) if ids and grants else (None, None)
-            swapped = exchanging.exchange_one(step, queue, fence, request, wanted, now=now)
+            swapped = _exchange_one(step, queue, fence, request, wanted, now=now)
             if swapped is not None:
                 return [] if fences is None else [swapped[0]], swapped[1]
         if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
@@ -202,6 +209,70 @@ def _exchange(
     return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
 
 
+def _filter_of(request: LeaseRequest) -> int | None:
+    """Return the filter of `exchange_one` for a request; None: it can't serve this one."""
+    kind = request.tags.kind
+    is_plain = kind in ("any", "untagged") or (kind == "tags" and len(request.tags.tags) == 1)
+    return _FILTERS[kind] if request.count == 1 and is_plain else None
+
+
+def _exchange_one(
+    step: Step,
+    queue: str,
+    fence: tuple[int | None, int | None],
+    request: LeaseRequest,
+    wanted: int,
+    *,
+    now: Instant,
+) -> tuple[Deleted | None, Granted] | None:
+    """Exchange one finished lease for one new one, by the fast path; None: nothing is done, and `exchange` is to do it.
+
+    Args:
+        fence: id and instant of the grant of what is done; Nones: nothing is.
+        wanted: of `_filter_of`.
+
+    Raises `AnswerLostError`.
+    """
+    done_id, done_grant = fence
+    ((xid, task_id, *granted, done_leases, ready_at, name, tag, worker),) = step.verb(
+        _EXCHANGE_ONE,
+        queue,
+        now,
+        done_id,
+        done_grant,
+        request.seconds,
+        wanted,
+        request.tags.tags[0] if request.tags.kind == "tags" else None,
+        request.worker,
+    )
+    if xid is None:
+        return None
+    step.note_number(xid or None)
+    deleted = None
+    if done_leases is not None:
+        assert done_id is not None and done_grant is not None, "something was done"
+        step.note_finished(queue, 1)
+        sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant)
+        deleted = new_deleted(told.finished_of(queue, sample, (name, tag, worker), "deleted", now))
+    if task_id is None:
+        return deleted, _NOTHING
+    eta, since, added_at, leased_at, leases, name, tag, payload = granted
+    new = new_lease(
+        queue,
+        f"_{task_id}" if name is None else name,
+        tag,
+        payload,
+        f"{task_id}.{leased_at}",
+        request.worker,
+        leases,
+        leased_at,
+        eta,
+        since,
+        added_at,
+    )
+    return deleted, new_granted((new,))
+
+
 def _bounds(room: Room | None) -> tuple[int | None, int, int]:
     return (None, 0, 1) if room is None else (room.total_bytes, room.each_bytes, room.least)
 
@@ -210,8 +281,8 @@ def _told_again(step: Step, lost: AnswerLostError, queue: str, *, now: Instant) 
     """The rows of a call that took effect; of leases that were granted a while ago, those that are held still."""
     if not lost.is_repeat:
         step.note_number(lost.xid)
-        return lost.retold(_RETELL, queue, now)
-    *leases, last = lost.retold(_RETELL, queue, 0)
+        return lost.retold(_EXCHANGE_RESULT, queue, now)
+    *leases, last = lost.retold(_EXCHANGE_RESULT, queue, 0)
     own = lost.leased
     deleted = lost.retold(_DELETED, queue)  # of all calls in that transaction: its own are found by their tokens
     numbers, texts = ([one for row in deleted for one in row[at]] for at in (0, 1))

@@ -11,7 +11,7 @@ from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, key_of
 from queue_core.stores.redis.packing import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
 from queue_core.stores.redis.storage import count_new_queue
-from queue_core.task import QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -37,13 +37,13 @@ def purge(
 
 def redrive(
     calls: Calls, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-) -> list[Task]:
+) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     kind, cells = pack_filter(tags)
     if names is not None:
         cells = tuple(dict.fromkeys(names))
     data = calls.change("redrive", queue, pack(">QIBB", now, limit, kind, names is not None), *cells)
-    tasks: list[Task] = []
+    tasks: list[StoredTask] = []
     at = DATA
     while at < len(data):
         task, at = parse_task(queue, data, at)

@@ -12,7 +12,7 @@ from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import session_key
 from queue_core.stores.redis.line import Cell
 from queue_core.stores.redis.packing import pack_body, pack_held, parse_added
-from queue_core.task import Task
+from queue_core.task import StoredTask
 
 _PLACE = Struct(">BQ")
 _NAME = Struct(">QH")
@@ -20,7 +20,7 @@ _ONE = ord("1")
 _ANSWER_KEPT_SECONDS = 2 * 86_400
 
 
-def restore(calls: Calls, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
     restored = [semantics.restore(task, task_id=0, queue=queue, now=now) for task in tasks]
     places = b"".join(_PLACE.pack(int(task.state) + 1, task.eta) for task in restored)

@@ -11,7 +11,7 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
 from queue_core.stores.kept_settings import kept_settings, kept_text
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
 """A longer payload has a hash of its own, so that only a lease reads it."""
@@ -46,7 +46,7 @@ def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: byt
     return (_BODY.pack(0, added_at, len(tag_bytes), len(name_bytes)) + tag_bytes + name_bytes + payload,)
 
 
-def pack_held(task: Task) -> bytes:
+def pack_held(task: StoredTask) -> bytes:
     """What leases made of a task, and its own bound; nothing before its first lease if it has none.
 
     `ready_at` of a task that is not LEASED is its eta.
@@ -61,7 +61,7 @@ def pack_held(task: Task) -> bytes:
     return b"".join((fixed, pack_instants(task.spent), *texts, pack_bounds([task]) if task.max_leases else b""))
 
 
-def pack_bounds(tasks: Sequence[NewTask | Task]) -> bytes:
+def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
     """The tasks' own bounds of leases, 0 where there is none."""
     return pack(f">{len(tasks)}I", *[task.max_leases or 0 for task in tasks])
 
@@ -183,7 +183,7 @@ def parse_all_finished(queue: str, answer: bytes, at: int, number: int) -> tuple
     return tuple(finished), at
 
 
-def parse_added(tasks: Sequence[NewTask | Task], answer: bytes, at: int) -> tuple[list[Added], int]:
+def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -> tuple[list[Added], int]:
     """The outcomes of adding these tasks, and where what follows begins."""
     task_id = int.from_bytes(answer[at : at + 8], "big")
     at += 8
@@ -216,7 +216,7 @@ def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, 
     return (leases, leased_at, ready_at), spent, texts, at
 
 
-def parse_task(queue: str, answer: bytes, at: int) -> tuple[Task, int]:
+def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     """A task as it is stored, and where the next one begins."""
     state_number, task_id, eta, held_bytes, body_bytes = _TASK.unpack_from(answer, at)
     held_at = at + _TASK.size
@@ -235,7 +235,7 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[Task, int]:
         numbers, spent, (_, _, worker, reason), bound_at = parse_held(answer, held_at)
         bound = int.from_bytes(answer[bound_at:body_at], "big")
     return (
-        Task(
+        StoredTask(
             task_id,
             queue,
             answer[payload_at:end],

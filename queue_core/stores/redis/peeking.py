@@ -14,7 +14,7 @@ from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.line import Cell
 from queue_core.stores.redis.packing import pack_filter, pack_instants, parse_task
-from queue_core.task import QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 _LOOK = Struct(">QBBQIIH")
 _SPARSE = b"s"
@@ -65,7 +65,7 @@ def _ids(calls: Calls, queue: str, look: Look) -> Iterator[int]:
 
 
 def _page(spec: QueueSpec, data: bytes, look: Look) -> Page:
-    tasks: list[Task] = []
+    tasks: list[StoredTask] = []
     at = DATA
     while at < len(data):
         task, at = parse_task(spec.name, data, at)

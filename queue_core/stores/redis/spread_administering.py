@@ -8,7 +8,7 @@ from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.spread import Spreads, by_shard, in_places
 from queue_core.stores.redis.spread_looking import SpreadLooking
 from queue_core.stores.redis.transaction import RedisTransaction
-from queue_core.task import TagFilter, Task
+from queue_core.task import StoredTask, TagFilter
 
 
 class SpreadAdministering(SpreadLooking):
@@ -52,7 +52,7 @@ class SpreadAdministering(SpreadLooking):
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         spread = self._spreads.of(queue)
         if spread is None:
             return self._plain.redrive(queue, names, tags, limit=limit, now=now)
@@ -62,7 +62,7 @@ class SpreadAdministering(SpreadLooking):
                 (index, [spread.inner_name(name) for name in some])
                 for index, _, some in by_shard(names, spread.index_of_name)
             ]
-        redriven: list[Task] = []
+        redriven: list[StoredTask] = []
         for index, inner in asked:
             if len(redriven) < limit:
                 some = self._plain.redrive(spread.shard(index), inner, tags, limit=limit - len(redriven), now=now)

@@ -12,7 +12,7 @@ from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagS
 from queue_core.store import ClientCall, HeldName, Page
 from queue_core.stores.redis.spread import Spread, Spreads, by_shard
 from queue_core.stores.redis.transaction import RedisTransaction
-from queue_core.task import Lease, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, QueueSpec, StoredTask, TagFilter, TaskState
 
 MAX_CURSORS = 1000
 
@@ -112,7 +112,7 @@ class SpreadLooking:
                 (index, [spread.inner_name(name) for name in some])
                 for index, _, some in by_shard(names, spread.index_of_name)
             ]
-        tasks: list[Task] = []
+        tasks: list[StoredTask] = []
         has_more = False
         for index, inner in asked:
             page = self._plain.peek(
@@ -191,7 +191,7 @@ class SpreadLooking:
     def _outer_finished(self, lease: FinishedLease, spread: Spread, index: int) -> FinishedLease:
         return replace(lease, queue=spread.queue, name=spread.outer_name(lease.name, index))
 
-    def _outer_task(self, task: Task, spread: Spread, index: int) -> Task:
+    def _outer_task(self, task: StoredTask, spread: Spread, index: int) -> StoredTask:
         return replace(task, queue=spread.queue, id=spread.outer_id(task.id, index))
 
     def _outer_of_shard(self, lease: FinishedLease) -> FinishedLease:

@@ -33,7 +33,7 @@ from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.spread import Spread, Spreads, by_shard, in_places
 from queue_core.stores.redis.spread_administering import SpreadAdministering
 from queue_core.stores.redis.transaction import RedisTransaction
-from queue_core.task import Lease, NewTask, QueueSpec, Task
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask
 
 Add = Callable[[str, Sequence[NewTask]], list[Added]]
 Routed = tuple[Spread | None, int, NewTask]
@@ -270,7 +270,7 @@ class SpreadTransaction(SpreadAdministering):
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
         self._plain.keep_answer(session, number, answer, now=now)
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         spread = self._spreads.of(queue)
         if spread is None:
             return self._plain.restore(queue, tasks, now=now)

@@ -24,7 +24,7 @@ from queue_core.store import (
 from queue_core.stores.redis import adding, administering, looking, moving, peeking, storage, supervising, working
 from queue_core.stores.redis.administering import NameOutcome
 from queue_core.stores.redis.calls import Calls
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 
 class RedisTransaction:
@@ -97,7 +97,7 @@ class RedisTransaction:
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         return administering.redrive(self._calls, queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -164,7 +164,7 @@ class RedisTransaction:
 
     # -- moving a queue to another store, and repeats -------------------------------------------------------------
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return moving.restore(self._calls, queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:

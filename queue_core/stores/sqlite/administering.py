@@ -1,4 +1,8 @@
-"""The verbs of people: delete by name, purge, redrive; none of them asks for a lease's token."""
+"""The verbs of people: create, set, pause and drop queues; delete by name, purge, redrive; limit what payloads come to.
+
+None of them asks for a lease's token. While payloads are limited, triggers count them with every row that comes and
+goes: whichever verb it is, and whichever process.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,22 +12,112 @@ from typing import Literal
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.limits import check_eta
-from queue_core.stores.sqlite import names as given_names
+from queue_core.store import Storage
 from queue_core.stores.sqlite.counts import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.counts import DEAD, DELAYED, DELETED, GAUGE_OF_STATE, READY
-from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.rows import COLUMNS, end, load, payload_of, ready_rows, remove, task_of, write
-from queue_core.stores.sqlite.settling import expire, settle
-from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import TagFilter, Task, TaskState
+from queue_core.stores.sqlite.driver import Connection, Row
+from queue_core.stores.sqlite.rows import (
+    COLUMNS,
+    end,
+    expire,
+    load,
+    payload_of,
+    ready_rows,
+    refusal_of_name,
+    remove,
+    settle,
+    task_id_of,
+    task_of,
+    write,
+)
+from queue_core.stores.sqlite.step import QueueRow, Step, settings_of, spec_of
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
-INDEX_OF_STATE = {
+_INDEX_OF_STATE = {
     TaskState.DELAYED: "tasks_delayed",
     TaskState.LEASED: "tasks_leased",
     TaskState.DEAD: "tasks_dead",
 }
+_ALL_TASKS = (
+    "FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0",
+    "FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0",
+    *(
+        f"FROM tasks INDEXED BY {index} WHERE queue = ?1 AND state = {int(state)}"
+        for state, index in _INDEX_OF_STATE.items()
+    ),
+)
+_CHANGE = "BEGIN UPDATE storage SET used_bytes = used_bytes {} length({}.payload); END"
+_TRIGGERS = {
+    f"{table}_{name}": f"CREATE TRIGGER {table}_{name} AFTER {verb} ON {table} WHEN {row}.payload IS NOT NULL "
+    + _CHANGE.format(sign, row)
+    for table in ("tasks", "payloads")
+    for name, verb, sign, row in (("stored", "INSERT", "+", "NEW"), ("freed", "DELETE", "-", "OLD"))
+}
+RECOUNT = (
+    "SELECT (SELECT coalesce(sum(length(payload)), 0) FROM tasks)"
+    " + (SELECT coalesce(sum(length(payload)), 0) FROM payloads)"
+)
+
+
+def put_queue(step: Step, spec: QueueSpec, *, now: Instant) -> bool:
+    """See `Transaction.put_queue`."""
+    connection = step.connection
+    step.told = True
+    row = connection.execute("SELECT id, settings FROM queues WHERE name = ?", (spec.name,)).fetchone()
+    settings = settings_of(spec)
+    if row is not None:
+        if row[1] != settings:
+            connection.execute("UPDATE queues SET settings = ? WHERE id = ?", (settings, row[0]))
+            step.catalog_changed()
+        return False
+    connection.execute("INSERT INTO queues (name, settings) VALUES (?, ?)", (spec.name, settings))
+    connection.execute(
+        "INSERT INTO counts (queue, changed_at) SELECT id, ? FROM queues WHERE name = ?", (now, spec.name)
+    )
+    step.catalog_changed()
+    return True
+
+
+def all_queues(step: Step) -> list[QueueSpec]:
+    """See `Transaction.queues`."""
+    rows = step.connection.execute("SELECT name, settings, paused, moved_to FROM queues ORDER BY name").fetchall()
+    return [spec_of(name, settings, paused=paused, moved_to=moved_to) for name, settings, paused, moved_to in rows]
+
+
+def set_paused(step: Step, name: str, paused: Literal["paused", "running"]) -> bool:
+    """See `Transaction.set_paused`."""
+    queue = step.queue(name)
+    step.told = True
+    if queue.spec.paused == (paused == "paused"):
+        return False
+    step.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", (int(paused == "paused"), queue.id))
+    step.catalog_changed()
+    return True
+
+
+def delete_queue(step: Step, name: str) -> int:
+    """See `Transaction.delete_queue`."""
+    queue = step.queue(name)
+    connection = step.connection
+    step.told = True
+    step.write()  # so that nothing gathered is written to rows that are gone
+    count = 0
+    for chosen in _ALL_TASKS:
+        row = connection.execute(f"SELECT count(*) {chosen}", (queue.id,)).fetchone()
+        count += 0 if row is None else int(row[0])
+        connection.execute(
+            f"DELETE FROM payloads WHERE id IN (SELECT id {chosen} AND payload IS NULL)",  # noqa: S608
+            (queue.id,),
+        )
+        connection.execute(f"DELETE {chosen}", (queue.id,))
+    connection.execute("DELETE FROM names WHERE queue = ?", (queue.id,))
+    connection.execute("DELETE FROM counts WHERE queue = ?", (queue.id,))
+    connection.execute("DELETE FROM samples WHERE id >= ? AND id < ?", (queue.id << 40, (queue.id + 1) << 40))
+    connection.execute("DELETE FROM queues WHERE id = ?", (queue.id,))
+    step.catalog_changed()
+    return count
 
 
 def delete_by_name(step: Step, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
@@ -37,7 +131,7 @@ def delete_by_name(step: Step, name: str, names: Sequence[str], *, now: Instant)
 def _delete_named(step: Step, queue: QueueRow, name: str, *, now: Instant) -> NameOutcome:
     row = _settled_row(step, queue, name, now=now)
     if row is None:
-        return "tombstoned" if given_names.taken(step.connection, queue, name, now=now) else "unknown"
+        return "tombstoned" if refusal_of_name(step.connection, queue, name, now=now) else "unknown"
     state = TaskState(row[2])
     if state is TaskState.LEASED:
         end(step, queue, row, semantics.delete(task_of(step, queue, row), now=now))
@@ -58,7 +152,7 @@ def _settled_row(step: Step, queue: QueueRow, name: str, *, now: Instant) -> Row
 
 def row_of_name(step: Step, queue: QueueRow, name: str) -> Row | None:
     """The row of the task of a given or chosen name."""
-    task_id = given_names.task_id_of(step.connection, queue, name)
+    task_id = task_id_of(step.connection, queue, name)
     if task_id is None:
         return None
     row = next(iter(load(step.connection, queue, [task_id])), None)
@@ -109,7 +203,7 @@ def in_state(step: Step, queue: QueueRow, state: TaskState, tag_ids: list[int] |
         return step.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
     if tag_ids is None:
         return step.connection.execute(
-            f"SELECT {COLUMNS} FROM tasks INDEXED BY {INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+            f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
             " LIMIT ?",
             (queue.id, limit),
         ).fetchall()
@@ -122,7 +216,7 @@ def in_state(step: Step, queue: QueueRow, state: TaskState, tag_ids: list[int] |
             (json.dumps(tag_ids), limit),
         ).fetchall()
     return step.connection.execute(
-        f"SELECT {COLUMNS} FROM tasks INDEXED BY {INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+        f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
         " AND tag IN (SELECT value FROM json_each(?)) LIMIT ?",
         (queue.id, json.dumps(tag_ids), limit),
     ).fetchall()
@@ -140,7 +234,7 @@ def gauge(step: Step, tag_ids: Sequence[int], state: TaskState) -> int:
 
 def redrive(
     step: Step, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-) -> list[Task]:
+) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     queue = step.open_queue(name)
     settle(step, queue, now=now)
@@ -160,3 +254,30 @@ def redrive(
 def _payload(step: Step, task_id: int) -> bytes:
     row = step.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchone()
     return b"" if row is None else payload_of(step.connection, task_id, row[0])
+
+
+def storage(connection: Connection) -> Storage:
+    """See `Transaction.storage`."""
+    row = connection.execute("SELECT limit_bytes, used_bytes FROM storage").fetchone()
+    return Storage() if row is None else Storage(int(row[0]), int(row[1]))
+
+
+def set_storage_limit(step: Step, limit_bytes: int | None) -> None:
+    """See `Transaction.set_storage_limit`."""
+    connection = step.connection
+    step.told = True
+    before = storage(connection)
+    if limit_bytes == before.limit_bytes:
+        return
+    step.known.is_limited = limit_bytes is not None
+    step.catalog_changed()
+    if limit_bytes is None:
+        for name in _TRIGGERS:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("DELETE FROM storage")
+    elif before.limit_bytes is None:
+        for trigger in _TRIGGERS.values():
+            connection.execute(trigger)
+        connection.execute(f"INSERT INTO storage SELECT ?, ({RECOUNT})", (limit_bytes,))
+    else:
+        connection.execute("UPDATE storage SET limit_bytes = ?", (limit_bytes,))

@@ -1,21 +1,29 @@
-"""The last answer of each client's session, so that a repeat of its call is answered again and not done again."""
+"""The last answer of each client's session, so that a repeat of its call is answered again and not done again (ADR 28).
+
+Answers of one transaction are kept together, in one row at the end of a table. A row is read only when a call is
+repeated, so it is found by a search from the newest on, and costs no index.
+"""
+
+import re
+from collections.abc import Iterator
 
 from queue_core.clock import Instant, after
 from queue_core.errors import OutcomeUnknownError
 from queue_core.store import ClientCall
-from queue_core.stores.sqlite.answer_log import (
-    KEPT_ROWS,
-    TRIM_EVERY,
-    answers_after,
-    find_answer,
-    is_forgotten,
-    line_of,
-    parse_line,
-    trim_answers,
-)
+from queue_core.stores.sqlite.driver import Connection, Cursor
 from queue_core.stores.sqlite.step import Known, Step
 
 MAX_SESSIONS = 20_000
+"""Whose last call one process remembers."""
+KEPT_ROWS = 100_000
+"""Transactions whose answers are kept: ten seconds' worth under full load. A repeat from before is told so."""
+TRIM_EVERY = 512
+
+_TRIM = "DELETE FROM answers WHERE id <= (SELECT max(id) FROM answers) - ?"
+_OLDEST = "SELECT id, kept_at FROM answers ORDER BY id LIMIT 1"
+_AFTER = "SELECT id, kept FROM answers WHERE id > ? ORDER BY id"
+_FIND = "SELECT kept FROM answers WHERE instr(kept, ?) ORDER BY id DESC LIMIT 1"
+_CALL = re.compile(r"\n([^/\n]+)/([0-9]+)/")
 
 
 def answer_of(step: Step, call: ClientCall, *, now: Instant) -> bytes | None:
@@ -25,10 +33,10 @@ def answer_of(step: Step, call: ClientCall, *, now: Instant) -> bytes | None:
         if step.known.calls.get(call.session, 0) < call.number:
             return None
     here = step.answers.get(call.session)
-    found = find_answer(step.connection, call.session) if here is None else parse_line(f"\n{here}", call.session)
+    found = _find_answer(step.connection, call.session) if here is None else _parse_line(f"\n{here}", call.session)
     if found is not None:
         return call.answer_in((found[0], found[1].encode()))
-    if is_forgotten(step.connection, since=after(now, -call.age_seconds)):
+    if _is_forgotten(step.connection, since=after(now, -call.age_seconds)):
         raise OutcomeUnknownError(
             f"more than {KEPT_ROWS} changes were made since this call was first sent ({call.age_seconds} s ago): "
             "whether it took effect is not known any more; look before repeating"
@@ -45,7 +53,7 @@ def _learn_calls_of_others(step: Step) -> None:
     known = step.known
     if known.answers_are_read:
         return
-    for row_id, session, number in answers_after(step.cursor, known.answers_read):
+    for row_id, session, number in _answers_after(step.cursor, known.answers_read):
         known.answers_read = row_id
         _remember(known, session, number)
     known.answers_are_read = True
@@ -62,8 +70,39 @@ def _remember(known: Known, session: str, number: int) -> None:
 def note_answer(step: Step, call: ClientCall, answer: bytes) -> None:
     """See `Transaction.note_answer`. Transactions are made one by one, so none can have come in between."""
     step.told = True
-    step.answers[call.session] = line_of(call.session, call.number, answer.decode())
+    step.answers[call.session] = _line_of(call.session, call.number, answer.decode())
     _remember(step.known, call.session, call.number)
     step.known.kept_answers += 1
     if step.known.kept_answers % TRIM_EVERY == 0:
-        trim_answers(step.cursor)
+        step.cursor.execute(_TRIM, (KEPT_ROWS,))
+
+
+def _answers_after(cursor: Cursor, row_id: int) -> Iterator[tuple[int, str, int]]:
+    """Yield row, session and number of each call whose answer was kept after row `row_id`, in order."""
+    for found_id, kept in cursor.execute(_AFTER, (row_id,)).fetchall():
+        for session, number in _CALL.findall(kept):
+            yield found_id, session, int(number)
+
+
+def _line_of(session: str, number: int, answer: str) -> str:
+    """One answer as it is kept; `answer` is JSON, and so one line."""
+    return f"{session}/{number}/{answer}"
+
+
+def _is_forgotten(connection: Connection, *, since: Instant) -> bool:
+    """Whether an answer that was kept at `since` or later may be among those that were forgotten."""
+    row = connection.execute(_OLDEST).fetchone()
+    return row is not None and row[0] > 1 and row[1] > since
+
+
+def _find_answer(connection: Connection, session: str) -> tuple[int, str] | None:
+    """Return the number of a session's last call that is kept, and its answer; None: there is none."""
+    row = connection.execute(_FIND, (f"\n{session}/",)).fetchone()
+    return None if row is None else _parse_line(str(row[0]), session)
+
+
+def _parse_line(kept: str, session: str) -> tuple[int, str]:
+    """Return the number and the answer of a session's call in a row that has one."""
+    _, _, rest = kept.partition(f"\n{session}/")
+    number, _, answer = rest.partition("\n")[0].partition("/")
+    return int(number), answer

@@ -1,8 +1,8 @@
 """Verifies the file and recounts everything the counters, indexes and names promise."""
 
 from queue_core.store import Check
+from queue_core.stores.sqlite.administering import RECOUNT
 from queue_core.stores.sqlite.driver import Connection
-from queue_core.stores.sqlite.storage import RECOUNT
 
 MAX_PROBLEMS = 50
 

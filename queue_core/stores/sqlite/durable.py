@@ -1,26 +1,31 @@
-"""Makes commits survive a power cut, many with one sync, and locks writers of other processes out meanwhile.
+"""Make commits survive a power cut, many with one sync, and keep room on the disk for those that finish tasks.
 
 After a failed sync nobody is told that anything is durable again: the kernel may have dropped what it could not write.
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
-from threading import Condition, RLock, Thread
+from threading import Condition, Lock, RLock, Thread
 from typing import Protocol
 
-from queue_core.errors import StoreReadOnlyError, StoreUnavailableError
+from queue_core.clock import Clock
+from queue_core.errors import StoreFullError, StoreUnavailableError
 from queue_core.store import Ticket
+from queue_core.units import format_bytes
 
 FEWEST_PAGES = 16
 """A log that is shorter, of a program that adds a few tasks and ends, is left as it is."""
 SPARE_PAGES = 8
 """More than most commits take."""
-LOCK_SUFFIX = "-lock"
 LOG_HEAD_BYTES = 32
 FRAME_HEAD_BYTES = 24
+RESERVE_BYTES = 12 << 20
+RESERVE_LOG_BYTES = 5 << 20
+"""A log of full length (`CHECKPOINT_PAGES`) takes 4.2 million bytes."""
+RESERVE_PIECE_BYTES = 1 << 20
+RESERVE_RETRY_SECONDS = 1.0
 
 
 class Syncer(Protocol):
@@ -37,6 +42,9 @@ class Syncer(Protocol):
 
     def close(self) -> None:
         """Release the file."""
+
+
+OpenSyncer = Callable[[Path], Syncer]
 
 
 class FileSyncer:
@@ -232,38 +240,6 @@ class SyncAhead:
             self._thread.join()
 
 
-class FileLock:
-    """A kernel lock between processes: fair enough, free of polling, and gone with its holder."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._descriptor = open_lock_file(path)
-        except OSError as error:
-            raise StoreReadOnlyError(f"can't write {path} ({error.strerror}): make the folder writable") from error
-
-    def acquire(self) -> None:
-        """Wait for the lock."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def release(self) -> None:
-        """Let the next process in."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Release the file."""
-        os.close(self._descriptor)
-
-
-def lock_file(path: Path) -> Path:
-    """The small file beside a store's: whoever writes to the store locks it, and whoever waits writes a mark there."""
-    return path.with_name(path.name + LOCK_SUFFIX)
-
-
-def open_lock_file(path: Path) -> int:
-    """A descriptor of it, made when it is not there for those who may open the store's file. Raises `OSError`."""
-    return open_beside(path, path.with_name(path.name.removesuffix(LOCK_SUFFIX)))
-
-
 def open_beside(path: Path, store: Path) -> int:
     """A descriptor of a file beside the store's; a new one gets the mode and the owner that the store's file has, as
     SQLite does with its own. Raises `OSError`."""
@@ -291,4 +267,89 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-OpenSyncer = Callable[[Path], Syncer]
+class Reserve:
+    """Keeps room on the disk for what finishes tasks, so that a full disk refuses adds and nothing else.
+
+    A file beside the store's holds it, and is cut when the disk is full: first by what a log of full length takes,
+    which then begins anew from its start again and again; later, piece by piece, by the few pages that the store's file
+    grows without adds. A disk that is too small for it has none: when full it refuses whatever needs room.
+
+    Any thread may use it.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Args:
+        path: of the store's file.
+        """
+        self._store = path
+        self._path = path.with_name(path.name + "-reserve")
+        self._clock = clock
+        self._lock = Lock()
+        self._tried_at = 0.0
+        self.is_spent = False
+        """Whether the disk was full, and is for all that is known."""
+
+    def take(self) -> None:
+        """Take the room unless it was taken before. A part of it that is there was spent, by whatever process."""
+        left = self._left()
+        if left < RESERVE_BYTES:
+            self.is_spent = self._path.exists()
+            self._refill()
+
+    def spend(self) -> bool:
+        """Give a part of the room back to the disk, which is full; whether there was any, and another try is worth it.
+
+        At once: others wait for room as well.
+        """
+        with self._lock:
+            left = self._left()
+            if not left:
+                return False
+            part = RESERVE_LOG_BYTES if left >= RESERVE_BYTES else RESERVE_PIECE_BYTES
+            try:
+                os.truncate(self._path, max(0, left - part))
+            except OSError:
+                return False
+            self.is_spent = True
+            self._tried_at = self._clock.monotonic()
+            return True
+
+    def check(self) -> None:
+        """Raise `StoreFullError` while there is no room for the reserve; tried once a second."""
+        if not self.is_spent:
+            return
+        with self._lock:
+            now = self._clock.monotonic()
+            if now - self._tried_at >= RESERVE_RETRY_SECONDS:
+                self._tried_at = now
+                self._refill()
+            if self.is_spent:
+                raise StoreFullError(
+                    f"the disk of {self._store} is full: tasks are leased, released and deleted, but none are added "
+                    f"until {format_bytes(RESERVE_BYTES)} are free; nothing was changed: free disk space and try again",
+                    is_alone=True,
+                )
+
+    def _left(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except OSError:
+            return 0
+
+    def _refill(self) -> None:
+        """Take the room again, all of it or nothing."""
+        try:
+            descriptor = open_beside(self._path, self._store)
+        except OSError:
+            return  # nothing new may be made here: as without a reserve
+        left = os.fstat(descriptor).st_size
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            self.is_spent = False
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, left)
+            if not self.is_spent:
+                self._path.unlink(missing_ok=True)  # too small a disk, or a file system that can't
+        finally:
+            os.close(descriptor)

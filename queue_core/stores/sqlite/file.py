@@ -1,4 +1,8 @@
-"""Opens the file: makes a new one, recognises ours, refuses any other, and brings its schema up to date."""
+"""Open the file: make a new one, recognise ours, refuse any other, and bring its schema up to date.
+
+And notice that the files a store has open are no longer those at its path: moved, removed or replaced. What is written
+to them then is lost with the process, or never found again, so nothing more may be acknowledged.
+"""
 
 import hashlib
 import os
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from queue_core.clock import Clock
 from queue_core.errors import (
     InvalidSettingError,
     StoreCorruptError,
@@ -16,7 +21,7 @@ from queue_core.errors import (
     StoreVersionError,
 )
 from queue_core.stores.sqlite.driver import Connection, Driver
-from queue_core.stores.sqlite.durable import FileLock, sync_folder
+from queue_core.stores.sqlite.durable import sync_folder
 
 APPLICATION_ID = 0x546F776C  # "Towl"
 PAGE_BYTES = 2048
@@ -27,6 +32,13 @@ NEW_FILE_MODE = 0o600
 """Payloads may be private; of a file that is there already the mode is its owner's choice."""
 CACHE_KIBIBYTES = 32_768
 WAL_KEPT_BYTES = 64 << 20
+_KINDS = ("", "-wal", "-shm")
+SETTLED_MICROSECONDS = 3_000_000
+"""A folder's time of change is relied on once it is older: two changes within a tick of its clock, 2 s on the coarsest
+file systems, leave one time."""
+GLANCE_SECONDS = 0.1
+"""How old the last look may be where nothing is synced: a look costs more than a tenth of a change there."""
+_FileId = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +130,8 @@ def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACH
     return connection
 
 
-def prepare(driver: Driver, path: Path, lock: FileLock, vfs: str) -> Connection:
-    """Create or bring up to date the file, while other processes that would do so wait; a connection to it."""
-    lock.acquire()
+def prepare(driver: Driver, path: Path, vfs: str) -> Connection:
+    """Create or bring up to date the file, and return a connection to it. Nobody else may do so meanwhile."""
     connection = connect(driver, path, vfs)
     try:
         try:
@@ -133,8 +144,6 @@ def prepare(driver: Driver, path: Path, lock: FileLock, vfs: str) -> Connection:
     except BaseException:
         connection.close()
         raise
-    finally:
-        lock.release()
     return connection
 
 
@@ -239,3 +248,66 @@ def _number(connection: Connection, sql: str) -> int:
     row = connection.execute(sql).fetchone()
     assert row is not None, "a pragma or count answers one row"
     return int(row[0])
+
+
+class Identity:
+    """Compares device and inode of the file, its log and the log's index with those that were opened.
+
+    A look at the folder alone, 1.5 us, tells that none was moved, removed or replaced in it since the last comparison.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Args:
+        path: of the store's file, which is there and will be opened next.
+        clock: the host's, which stamps the folder.
+        """
+        self._path = path
+        self._folder = os.fspath(path.parent)
+        self._clock = clock
+        self._looked_at = 0.0
+        self._quiet: tuple[int, int, int] | None = None
+        self._opened: dict[str, _FileId] = {"": found} if (found := self._at("")) is not None else {}
+
+    def opened(self) -> None:
+        """Keep which files are open; called when all of them are. Raises `StoreUnavailableError`."""
+        for kind in _KINDS:
+            found = self._at(kind)
+            if found is None or self._opened.setdefault(kind, found) != found:
+                raise self._error(kind, found)
+
+    def check(self) -> None:
+        """Raise `StoreUnavailableError` when one of the files is not at its path any more."""
+        try:
+            folder = os.stat(self._folder)  # noqa: PTH116 - on the way of every change
+        except OSError:
+            raise self._error("", None) from None
+        seen = folder.st_mtime_ns, folder.st_ino, folder.st_dev
+        if seen == self._quiet:
+            return
+        for kind, opened in self._opened.items():
+            if (found := self._at(kind)) != opened:
+                self._quiet = None
+                raise self._error(kind, found)
+        is_settled = self._clock.now() - folder.st_mtime_ns // 1000 > SETTLED_MICROSECONDS
+        self._quiet = seen if is_settled else None
+
+    def glance(self) -> None:
+        """The same, unless it was done a moment ago."""
+        now = self._clock.monotonic()
+        if now - self._looked_at >= GLANCE_SECONDS:
+            self.check()
+            self._looked_at = now
+
+    def _at(self, kind: str) -> _FileId | None:
+        try:
+            found = self._path.with_name(self._path.name + kind).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _error(self, kind: str, found: _FileId | None) -> StoreUnavailableError:
+        became = "was moved or removed" if found is None else "was replaced by another file"
+        return StoreUnavailableError(
+            f"{self._path}{kind} {became} while it was open: no change is acknowledged, as it would be lost. "
+            "Put the file back; or, before this process ends, save what it still holds: `towline backup FILE`"
+        )

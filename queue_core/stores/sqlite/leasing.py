@@ -4,7 +4,6 @@ import heapq
 import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from queue_core import limits, semantics
 from queue_core.admission import check_lease_time
@@ -21,12 +20,12 @@ from queue_core.stores.sqlite.rows import (
     load,
     payload_of,
     ready_rows,
+    settle,
     spent_of,
     spent_text,
     task_of,
     write,
 )
-from queue_core.stores.sqlite.settling import settle
 from queue_core.stores.sqlite.step import QueueRow, Step, untagged_id
 from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, TagFilter, lease_of
@@ -34,27 +33,11 @@ from queue_core.task import Lease, TagFilter, lease_of
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
 
 
-class First(NamedTuple):
-    """What finds the first ready tasks, ?2 at most: those of queue ?1, and those of tag ?1."""
-
-    any: str
-    tag: str
-
-
-def first(also: str = "") -> First:
-    """The two statements.
-
-    Args:
-        also: a further condition, from its AND on.
-    """
-    return First(
-        f"{ready_rows(_COLUMNS, also)} ORDER BY eta, id LIMIT ?2",
-        f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ?1 AND state = 0{also}"  # noqa: S608
-        " ORDER BY eta, id LIMIT ?2",
-    )
-
-
-FIRST = first()
+_FIRST_OF_ALL = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
+_FIRST_OF_TAG = (
+    f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ?1 AND state = 0"  # noqa: S608
+    " ORDER BY eta, id LIMIT ?2"
+)
 _ONE = f"SELECT {_COLUMNS} FROM tasks WHERE id = ?"  # noqa: S608
 _HEAD = "SELECT eta, id FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"
 _SET = (
@@ -141,11 +124,11 @@ def _fitting(step: Step, rows: list[Row], room: Room) -> list[Row]:
     return rows[: room.fitting(sizes)]
 
 
-def first_ready(queue: QueueRow, tag_id: int | None, find: First = FIRST) -> tuple[str, int]:
-    """What finds the first ready tasks of a tag, or of all, and whose they are."""
+def first_ready(queue: QueueRow, tag_id: int | None) -> tuple[str, int]:
+    """Return the statement that finds the first ready tasks, ?2 at most, of a tag or of all; and what ?1 is."""
     if tag_id is not None:
-        return find.tag, tag_id
-    return (find.any, queue.id) if queue.has_tags else (find.tag, untagged_id(queue.id))
+        return _FIRST_OF_TAG, tag_id
+    return (_FIRST_OF_ALL, queue.id) if queue.has_tags else (_FIRST_OF_TAG, untagged_id(queue.id))
 
 
 def in_order(step: Step, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:
@@ -166,7 +149,7 @@ def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[
 
 
 def take(step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant) -> Sequence[Lease]:
-    """Lease the ready tasks of rows that were read as `First` has them."""
+    """Lease the ready tasks of rows that were read as `first_ready` has them."""
     end = after(now, seconds)
     ends, payloads = _exceptions(step, rows, end=end, worker=worker, now=now)
     plain = [row[1] for row in rows if row[1] not in ends] if ends else [row[1] for row in rows]

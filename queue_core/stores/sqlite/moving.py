@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.store import Added, HeldName
-from queue_core.stores.sqlite import names as given_names
 from queue_core.stores.sqlite.counts import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
-from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, spent_text
+from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, refusal_of_name, spent_text
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _HELD = (
@@ -22,16 +21,16 @@ _HOLD = (
 )
 
 
-def restore(step: Step, name: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+def restore(step: Step, name: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
     queue = step.queue(name)
     step.told = True
     outcomes: list[Added] = []
-    kept: list[Task] = []
+    kept: list[StoredTask] = []
     named: dict[str, int] = {}
     for moved in tasks:
         if moved.name is not None:
-            taken = given_names.taken(step.connection, queue, moved.name, now=now)
+            taken = refusal_of_name(step.connection, queue, moved.name, now=now)
             if moved.name in named or taken is not None:
                 outcomes.append(Added(moved.name, taken or "exists"))
                 continue
@@ -42,11 +41,11 @@ def restore(step: Step, name: str, tasks: Sequence[Task], *, now: Instant) -> li
         step.next_id += 1
     _insert(step, queue, kept)
     if named:
-        given_names.give(step.connection, queue, list(named.items()), now=now)
+        give_names(step.connection, queue, list(named.items()), now=now)
     return outcomes
 
 
-def _insert(step: Step, queue: QueueRow, tasks: Sequence[Task]) -> None:
+def _insert(step: Step, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
     rows: list[tuple[Cell, ...]] = []
     for task in tasks:
         tag = step.tag_id(queue, task.tag)
@@ -67,8 +66,8 @@ def _insert(step: Step, queue: QueueRow, tasks: Sequence[Task]) -> None:
                 task.reason,
                 task.name,
                 spent_text(task.spent),
-                None if is_long else task.payload,
                 task.max_leases,
+                None if is_long else task.payload,
             )
         )
     step.connection.executemany(_INSERT, rows)

@@ -1,18 +1,31 @@
-"""Between a task's row and its `Task`; the verbs that are not hot run the pure semantics over these."""
+"""Tasks as rows: found, read, written, ended; their given names; and what time does to them.
 
+Time acts inside the verb that looks next: due tasks become ready (or dead), a bounded number at a time.
+"""
+
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from queue_core.clock import Instant
+from queue_core import semantics
+from queue_core.clock import Instant, after
 from queue_core.semantics import Ending
 from queue_core.stats import FinishedLease
-from queue_core.stores.sqlite.counts import DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
+from queue_core.stores.sqlite.counts import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Connection, Row
-from queue_core.stores.sqlite.names import take_back
 from queue_core.stores.sqlite.step import QueueRow, Step
-from queue_core.task import Task, TaskState
+from queue_core.task import StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
+SETTLED_PER_CALL = 500
+NAMES_PRUNED_PER_ADD = 2
+NAME_GRACE_SECONDS = 60.0
+"""A name is kept so much longer than it is taken, as a clock may be set back a little."""
+
+Refusal = Literal["exists", "tombstoned"]
+
+_CHOSEN = re.compile(r"_([0-9]{1,18})")
 
 # Everything but the payload, of which only is told whether it is a long one.
 COLUMNS = (
@@ -41,15 +54,11 @@ def by_ids(sql: str) -> dict[Form, str]:
     return {form: sql.replace("{ids}", condition) for form, condition in _CONDITIONS.items()}
 
 
-def ready_rows(columns: str, also: str = "") -> str:
-    """A statement without its order: these columns of all ready tasks of queue ?1, the tagged and the untagged.
-
-    Args:
-        also: a further condition, from its AND on.
-    """
+def ready_rows(columns: str) -> str:
+    """A statement without its order: these columns of all ready tasks of queue ?1, the tagged and the untagged."""
     return (
-        f"SELECT {columns} FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0{also}"  # noqa: S608
-        f" UNION ALL SELECT {columns} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0{also}"
+        f"SELECT {columns} FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0"  # noqa: S608
+        f" UNION ALL SELECT {columns} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0"
     )
 
 
@@ -64,9 +73,9 @@ def load(connection: Connection, queue: QueueRow, ids: list[int]) -> list[Row]:
     return connection.execute(_LOAD[form], (*cells, queue.id)).fetchall()
 
 
-def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> Task:
+def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> StoredTask:
     """The task of a row that was selected as `COLUMNS`."""
-    return Task(
+    return StoredTask(
         row[0],
         queue.spec.name,
         payload,
@@ -94,7 +103,7 @@ def payload_of(connection: Connection, task_id: int, payload: bytes | None) -> b
     return bytes(row[0])
 
 
-def write(connection: Connection, tasks: Iterable[Task]) -> None:
+def write(connection: Connection, tasks: Iterable[StoredTask]) -> None:
     """Write what may change of tasks."""
     connection.executemany(
         _WRITE,
@@ -120,7 +129,7 @@ def remove(step: Step, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> 
     remove_ids(step, [row[0] for row in rows], long=[row[0] for row in rows if row[12]])
     named = [row[10] for row in rows if row[10] is not None]
     if named:
-        take_back(step.connection, queue, named, at=at)
+        take_back_names(step.connection, queue, named, at=at)
 
 
 def remove_ids(step: Step, ids: list[int], *, long: list[int]) -> None:
@@ -165,3 +174,120 @@ def spent_of(text: str | None) -> tuple[Instant, ...]:
 def spent_text(spent: Sequence[Instant]) -> str | None:
     """How `spent` is kept."""
     return ",".join(map(str, spent)) if spent else None
+
+
+# -- given names ----------------------------------------------------------------------------------------------------
+
+
+def refusal_of_name(connection: Connection, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
+    """`exists` or `tombstoned` for a name that can't be added; None: it is free."""
+    row = connection.execute("SELECT task, until FROM names WHERE queue = ? AND name = ?", (queue.id, name)).fetchone()
+    if row is None:
+        return None
+    if row[0] is not None:
+        return "exists"
+    return "tombstoned" if row[1] > now else None
+
+
+def give_names(connection: Connection, queue: QueueRow, names: Sequence[tuple[str, int]], *, now: Instant) -> None:
+    """Give names to tasks, and forget a few names whose time is over."""
+    connection.executemany("REPLACE INTO names VALUES (?, ?, ?, NULL)", [(queue.id, *name) for name in names])
+    connection.execute(
+        "DELETE FROM names WHERE (queue, name) IN (SELECT queue, name FROM names WHERE until <= ? LIMIT ?)",
+        (after(now, -NAME_GRACE_SECONDS), NAMES_PRUNED_PER_ADD * len(names)),
+    )
+
+
+def take_back_names(connection: Connection, queue: QueueRow, names: Sequence[str], *, at: Instant) -> None:
+    """Part names from their deleted tasks; they stay taken for the queue's retention."""
+    until = after(at, queue.spec.name_retention_seconds)
+    connection.executemany(
+        "UPDATE names SET task = NULL, until = ? WHERE queue = ? AND name = ?",
+        [(until, queue.id, name) for name in names],
+    )
+
+
+def task_id_of(connection: Connection, queue: QueueRow, name: str) -> int | None:
+    """The id that a name stands for: a given name's task, or the digits of a chosen one; the task may be gone."""
+    row = connection.execute("SELECT task FROM names WHERE queue = ? AND name = ?", (queue.id, name)).fetchone()
+    if row is not None:
+        return None if row[0] is None else int(row[0])
+    chosen = _CHOSEN.fullmatch(name)
+    return int(chosen[1]) if chosen else None
+
+
+# -- time -----------------------------------------------------------------------------------------------------------
+
+
+_DUE_AT = (
+    "SELECT (SELECT min(eta) FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2),"
+    " CASE (SELECT delayed FROM counts WHERE id = ?2) WHEN 0 THEN NULL ELSE"
+    " (SELECT min(eta) FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1) END"
+)
+"""When the first lease of queue ?1, which row ?2 counts, ends, and the first delay there."""
+_DUE_DELAYED = (
+    "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
+    " ORDER BY eta, id LIMIT ?"
+)
+_DUE_LEASED = (
+    f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?"  # noqa: S608
+    " ORDER BY eta, id LIMIT ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Leases found expired, and the (eta, id) of the first due task left; those before it may be leased in order."""
+
+    expired: tuple[FinishedLease, ...] = ()
+    horizon: tuple[int, int] | None = None
+
+
+NOTHING_DUE = Settled()
+
+
+def is_due(step: Step, queue: QueueRow, *, now: Instant) -> bool:
+    """Whether time has something to do in a queue: a lease that has ended, a delay that is over."""
+    ends: Instant | None
+    begins: Instant | None
+    ((ends, begins),) = step.cursor.execute(_DUE_AT, (queue.id, queue.whole)).fetchall()
+    return (ends is not None and ends <= now) or (begins is not None and begins <= now)
+
+
+def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
+    """Settle the first `limit` due tasks by eta."""
+    if not is_due(step, queue, now=now):
+        return NOTHING_DUE
+    delayed = step.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
+    leased = step.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()
+    step.told = True
+    horizon = None
+    if len(delayed) + len(leased) > limit:
+        horizon = sorted([(row[2], row[0]) for row in delayed] + [(row[3], row[0]) for row in leased])[limit]
+        delayed = [row for row in delayed if (row[2], row[0]) < horizon]
+        leased = [row for row in leased if (row[3], row[0]) < horizon]
+    if delayed:
+        step.connection.executemany("UPDATE tasks SET state = 0 WHERE id = ?", [(row[0],) for row in delayed])
+        for row in delayed:
+            step.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
+    return Settled(tuple([expire(step, queue, row, now=now) for row in leased]), horizon)
+
+
+def settle_used_up(step: Step, queue: QueueRow, name: str, *, now: Instant) -> bool:
+    """Settle the task of a given name if it went with the end of its last lease; whether it did."""
+    if queue.spec.on_exhausted != "delete":
+        return False
+    task_id = task_id_of(step.connection, queue, name)
+    for row in [] if task_id is None else load(step.connection, queue, [task_id]):
+        ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+        if isinstance(ending, Ending) and ending.task is None:
+            end(step, queue, row, ending)
+            return True
+    return False
+
+
+def expire(step: Step, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
+    """End the expired lease of a row selected as `rows.COLUMNS`."""
+    ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+    assert isinstance(ending, Ending), "a due LEASED task ends its lease"
+    return end(step, queue, row, ending)

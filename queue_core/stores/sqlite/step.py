@@ -4,9 +4,12 @@ A `Known` outlives transactions. A part of it holds until another process commit
 rest until the catalog's revision, in row 0 of `counts`, rises.
 """
 
+import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Condition, Lock
 from typing import TypeAlias
 
 from queue_core.admission import check_not_moved
@@ -14,24 +17,21 @@ from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
-from queue_core.stores.sqlite.answer_log import write_answers
 from queue_core.stores.sqlite.counts import Counts
-from queue_core.stores.sqlite.driver import Connection, Cursor
-from queue_core.stores.sqlite.read_ahead import ReadAhead
+from queue_core.stores.sqlite.driver import Connection, Cursor, Driver
 from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
 MAX_KNOWN_TAGS = 50_000
 MAX_KNOWN_WORKERS = 10_000
+MAX_IDLE_READERS = 4
 TAG_IDLE_MICROSECONDS = 86_400 * 1_000_000
 TAGS_EXAMINED_PER_NEW_TAG = 8
 
 Arrival: TypeAlias = tuple[int, int, int, Instant, int | None, bytes]
 
-_LOOK = (
-    "SELECT catalog_revision, added, (SELECT max(id) FROM arrivals), s.number, s.until"
-    " FROM counts, (SELECT count(*) AS number, min(until) AS until FROM swaps) AS s WHERE counts.id = 0"
-)
+_LOOK = "SELECT catalog_revision, added, (SELECT max(id) FROM arrivals) FROM counts WHERE id = 0"
+_KEEP_ANSWERS = "INSERT INTO answers (kept_at, kept) VALUES (?, ?)"
 _ACTED_ON = (
     "lease_seconds",
     "max_lease_seconds",
@@ -61,9 +61,6 @@ class Known:
         self.next_id = 1
         self.counted_id = 0  # the last id that `counts` tells of: those of arrivals are beyond
         self.is_limited = False
-        self.swapped = 0
-        self.swapped_until: Instant | None = None
-        self.ahead = ReadAhead()
         self.last_samples: dict[int, int] = {}
         self.revision = -1
         self.queues: dict[str, QueueRow] = {}
@@ -80,7 +77,6 @@ class Known:
     def forget(self) -> None:
         """Know nothing: after a rollback, or when the catalog has changed."""
         self.seen = -1
-        self.ahead.forget()
         self.last_samples.clear()
         self.revision = -1
         self.queues.clear()
@@ -104,8 +100,6 @@ class Step:
         "known",
         "next_id",
         "now",
-        "swapped",
-        "swapped_until",
         "told",
     )
 
@@ -131,19 +125,16 @@ class Step:
         self.next_id = known.next_id  # ids are given to tasks in order, and never a second time
         self.arrived = known.next_id - 1 - known.counted_id  # those that wait in the table
         self.arriving: list[tuple[int, Arrival]] = []
-        """Added in this transaction, to wait or to be sorted in (`arriving.py`): the row that counts the whole queue,
+        """Added in this transaction, to wait or to be sorted in (`adding.py`): the row that counts the whole queue,
         and the cells of a row."""
-        self.swapped = known.swapped  # the rows of `swaps` (`swapping.py`)
-        self.swapped_until = known.swapped_until  # no lease among them ends before; None: none is held
 
     def _look_again(self) -> None:
         """Read what another process may have changed."""
         known = self.known
-        known.ahead.is_shared = True
         known.answers_are_read = False
         row = self.connection.execute(_LOOK).fetchone()
         assert row is not None, "the migration wrote it"
-        revision, known.counted_id, last_arrival, known.swapped, known.swapped_until = row
+        revision, known.counted_id, last_arrival = row
         if revision != known.revision:
             known.forget()
             known.revision = revision
@@ -153,15 +144,8 @@ class Step:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits to be sorted in: tasks that were added alone, leases that were swapped."""
-        return bool(self.arrived or self.arriving or self.swapped)
-
-    def arrived_since(self) -> Instant | None:
-        """When the first of the tasks that wait to be sorted in was added; None: none waits."""
-        added = [cells[3] for _, cells in self.arriving]
-        if self.arrived:
-            added.append(self.cursor.execute("SELECT min(added_at) FROM arrivals").fetchall()[0][0])
-        return min(added, default=None)
+        """Whether tasks that were added alone wait to be sorted in."""
+        return bool(self.arrived or self.arriving)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -299,7 +283,7 @@ class Step:
         """Write samples, answers and counters; the last act before the commit."""
         self.write_samples()
         if self.answers:
-            write_answers(self.cursor, self.answers, now=self.now)
+            self.cursor.execute(_KEEP_ANSWERS, (self.now, "\n".join(["", *self.answers.values(), ""])))
         known, last_id = self.known, self.next_id - 1
         if last_id != known.counted_id and not self.arrived:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
@@ -314,8 +298,6 @@ class Step:
         self.known.seen = seen
         if self.answers and self.known.answers_are_read:
             self.known.answers_read += 1  # one row for those of a transaction
-        self.known.swapped = self.swapped
-        self.known.swapped_until = self.swapped_until
 
 
 def untagged_id(queue_id: int) -> int:
@@ -333,3 +315,79 @@ def spec_of(name: str, settings: str, *, paused: int, moved_to: str) -> QueueSpe
 def settings_of(spec: QueueSpec) -> str:
     """A queue's settings for its row: all but its name, whether it is paused, and where it was moved to."""
     return json.dumps({field: getattr(spec, field) for field in _ACTED_ON} | json.loads(kept_text(spec)))
+
+
+class Readers:
+    """Connections of readers, beside the writer: each with what it knows, a few kept for the next. From any thread."""
+
+    def __init__(self, driver: Driver, connect: Callable[[], Connection]) -> None:
+        self._driver = driver
+        self._connect = connect
+        self._idle: list[tuple[Connection, Known]] = []
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
+        self._in_use = 0
+        self._is_held = False
+
+    @contextmanager
+    def glance(self) -> Iterator[Step]:
+        """The file as it is. Raises the driver's errors."""
+        with self._lock:
+            while self._is_held:
+                self._changed.wait()
+            self._in_use += 1
+            reader = self._idle.pop() if self._idle else None
+        try:
+            connection, known = reader or (self._connect(), Known())
+            try:
+                connection.execute("BEGIN")
+                yield Step(connection, known)
+            finally:
+                with contextlib.suppress(self._driver.error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                self._keep(connection, known)
+        finally:
+            with self._lock:
+                self._in_use -= 1
+                if not self._in_use:
+                    self._changed.notify_all()
+
+    def close(self) -> Sequence[Connection]:
+        """Keep none from now on; those that were kept, for whoever closes them."""
+        with self._lock:
+            self._is_closed = True
+            return self._take_idle()
+
+    def hold(self, seconds: float) -> None:
+        """Let nobody in, and wait until all are out, so many seconds at most."""
+        with self._lock:
+            self._is_held = True
+            self._changed.wait_for(lambda: not self._in_use, seconds)
+
+    def resume(self) -> None:
+        """Let them in again."""
+        with self._lock:
+            self._is_held = False
+            self._changed.notify_all()
+
+    def take_over(self) -> tuple[Sequence[Connection], bool]:
+        """In the child of a fork: the connections that were kept, and whether there was no other. Begins anew."""
+        are_all = not self._in_use
+        self._begin()
+        return self._take_idle(), are_all
+
+    def _take_idle(self) -> Sequence[Connection]:
+        idle, self._idle = self._idle, []
+        return [connection for connection, _ in idle]
+
+    def _keep(self, connection: Connection, known: Known) -> None:
+        with self._lock:
+            if not self._is_closed and len(self._idle) < MAX_IDLE_READERS:
+                self._idle.append((connection, known))
+                return
+        connection.close()

@@ -7,25 +7,30 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import Literal
 
 from queue_core import forking
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Check, Ticket, Unit
-from queue_core.stores.sqlite import arriving
+from queue_core.stores.sqlite import adding
 from queue_core.stores.sqlite.check import check
-from queue_core.stores.sqlite.driver import Connection, Driver, Progress, Row, best_driver
-from queue_core.stores.sqlite.durable import FileLock, FileSyncer, GroupSync, LogRoom, OpenSyncer, SyncAhead, lock_file
-from queue_core.stores.sqlite.file import check_path, connect, create_file, inspect, page_bytes, prepare, real_path
-from queue_core.stores.sqlite.identity import Identity
-from queue_core.stores.sqlite.inherited import INHERITED
-from queue_core.stores.sqlite.reading import Readers
-from queue_core.stores.sqlite.reserve import Reserve
+from queue_core.stores.sqlite.driver import INHERITED, Connection, Driver, Progress, Row, best_driver
+from queue_core.stores.sqlite.durable import FileSyncer, GroupSync, LogRoom, OpenSyncer, Reserve, SyncAhead
+from queue_core.stores.sqlite.file import (
+    Identity,
+    check_path,
+    connect,
+    create_file,
+    inspect,
+    page_bytes,
+    prepare,
+    real_path,
+)
 from queue_core.stores.sqlite.signals import SocketSignals
-from queue_core.stores.sqlite.step import Known, Step
+from queue_core.stores.sqlite.step import Known, Readers, Step
 from queue_core.stores.sqlite.transaction import SqliteTransaction
+from queue_core.stores.sqlite.write_lock import WriteLock
 
 CHECKPOINT_PAGES = 2000  # twice as many were tried: pages then take longer to find in the log than is gained
 CHECKPOINT_COMMITS = 500
@@ -78,31 +83,31 @@ class SqliteStore:
         self._vfs = vfs
         self._open_syncer = open_syncer or FileSyncer
         self._clock = SystemClock()
-        self._lock = Lock()
+        self._lock = WriteLock(self._path)
         self._readers = Readers(self._driver, self._connect_reader)
         self._is_open = self._is_inherited = self._closed = False
-        self._is_paused = self._is_locked_for_fork = False
         forking.renew_after_forks(self)
-        with self._lock:
+        with self._lock.threads:
             self._open()
         self._signals = SocketSignals(self._path)
 
     def _open(self) -> None:
-        """Open the file, or make it; the caller has the lock."""
+        """Open the file, or make it; no other thread may do so meanwhile."""
         INHERITED.let_go(self._driver, self._path)
         check_path(self._path)
         inspect(self._driver, self._path, self._vfs)
         if not self._vfs:
             create_file(self._path)
         self._identity = Identity(self._path, self._clock)
-        self._file_lock = FileLock(lock_file(self._path))
+        self._lock.open()
         self._reserve = Reserve(self._path, self._clock)
         try:
             self._writer = self._prepare()
         except BaseException:
-            self._file_lock.close()
+            self._lock.close()
             raise
         self._cursor = self._writer.cursor()
+        self._lock.begin_with(self._driver, self._writer, self._cursor)
         self._log = self._driver.watch(self._writer)
         self._pages_left = 0
         self._commits = 0
@@ -118,12 +123,13 @@ class SqliteStore:
         self._is_open = True
 
     def _prepare(self) -> Connection:
-        try:
-            return prepare(self._driver, self._path, self._file_lock, self._vfs)
-        except StoreUnavailableError:  # a full disk has no room for the log's index; some libraries call that otherwise
-            if not self._reserve.spend():
-                raise
-        return prepare(self._driver, self._path, self._file_lock, self._vfs)
+        with self._lock.alone():
+            try:
+                return prepare(self._driver, self._path, self._vfs)
+            except StoreUnavailableError:  # a full disk has no room for the log's index; some libraries say otherwise
+                if not self._reserve.spend():
+                    raise
+            return prepare(self._driver, self._path, self._vfs)
 
     def _beside(self, suffix: str) -> Path:
         return self._path.with_name(self._path.name + suffix)
@@ -180,29 +186,26 @@ class SqliteStore:
         Args:
             to_keep: False for one that will be rolled back, which a disk that failed does not mind.
         """
-        self._lock.acquire()
         try:
-            if not self._is_open:
-                self._open_anew()
-            if to_keep:
-                self._group.check()
-            self._file_lock.acquire()
-        except BaseException:
-            self._lock.release()
-            raise
+            self._lock.acquire(self._check_open if to_keep else self._open_anew)
+        except self._driver.error as error:
+            raise self._driver.translate(error, str(self._path)) from error
         try:
-            self._cursor.execute("BEGIN IMMEDIATE")
             return Step(self._writer, self._known, cursor=self._cursor, seen=self._driver.version(self._writer))
         except BaseException as error:
             self._give_up(error)
             raise
+
+    def _check_open(self) -> None:
+        self._open_anew()
+        self._group.check()
 
     def leave(self, step: Step, error: BaseException | None) -> None:
         """Commit, or roll back for an `error`, and let the next writer in; for `Writing`."""
         if error is None:
             try:
                 if step.arriving:
-                    arriving.let_wait(step)
+                    adding.let_wait(step)
                 step.write()
                 if self._is_strict:
                     self._room.keep(self._log.pages)
@@ -217,29 +220,19 @@ class SqliteStore:
                     self._group.note_commit()
                 self._checkpoint_if_due()
             finally:
-                self._unlock()
+                self._lock.release()
         else:
             self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
         """Roll back and let the next one in; a failure of the library is raised as what it means."""
-        try:
-            self._roll_back()
-        finally:
-            self._unlock()
+        self._cancel()
         if isinstance(error, self._driver.error):
             raise self._driver.translate(error, str(self._path)) from error
 
-    def _unlock(self) -> None:
-        self._file_lock.release()
-        self._lock.release()
-
-    def _roll_back(self) -> None:
+    def _cancel(self) -> None:
         self._known.forget()
-        # After some failures SQLite has rolled back by itself, and another must not hide the first.
-        with contextlib.suppress(self._driver.error):
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+        self._lock.release()
 
     def within(self, connection: object) -> AbstractContextManager[SqliteTransaction]:  # noqa: ARG002 - the protocol's
         """See `Store.within`."""
@@ -255,7 +248,7 @@ class SqliteStore:
     def _snapshot(self) -> Iterator[Step]:
         """All tasks as they are by now: nothing waits to be sorted in."""
         if not self._is_open:
-            with self._lock:
+            with self._lock.threads:
                 self._open_anew()
         if self._is_misplaced():
             with self._unsaved() as step:
@@ -272,7 +265,7 @@ class SqliteStore:
                 return
             with self._readers.glance() as step:
                 # What waits by now came after this look began; without it the file is as it was a moment before.
-                step.arrived = step.swapped = 0
+                step.arrived = 0
                 yield step
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
@@ -291,14 +284,11 @@ class SqliteStore:
         """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
         step = self.enter(to_keep=False)
         try:
-            arriving.sort_in(step)
+            adding.sort_in(step)
             step.write()
             yield step
         finally:
-            try:
-                self._roll_back()
-            finally:
-                self._unlock()
+            self._cancel()
 
     def ticket(self) -> Ticket:
         """See `Store.ticket`."""
@@ -322,17 +312,12 @@ class SqliteStore:
         if not self._reserve.spend():
             return False
         self.enter(to_keep=False)
-        self._room.take_all()
         try:
-            self._roll_back()
+            self._room.take_all()
         finally:
-            self._unlock()
-        with self._lock:
-            self._file_lock.acquire()
-            try:
-                self._fold_log()
-            finally:
-                self._file_lock.release()
+            self._cancel()
+        with self._lock.threads, self._lock.alone():
+            self._fold_log()
         return True
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
@@ -347,11 +332,11 @@ class SqliteStore:
 
         Also while the file is not at its path any more: then nothing else is done in this process meanwhile.
         """
-        with self._lock:
+        with self._lock.threads:
             self._open_anew()
         try:
             if self._is_misplaced():
-                with self._lock:
+                with self._lock.threads:
                     self._driver.copy(self._writer, str(path), progress)
                 return
             with self._readers.glance() as step:  # a reader like others: a fork waits for it, and knows of it
@@ -364,7 +349,7 @@ class SqliteStore:
 
     def close(self) -> None:
         """See `Store.close`. The last process to close folds the log into the file."""
-        with self._lock:
+        with self._lock.threads:
             if self._closed:
                 return
             self._closed = True
@@ -375,54 +360,45 @@ class SqliteStore:
             connections = self._readers.close()
             if self._ahead is not None:
                 self._ahead.close()
-            self._file_lock.acquire()
-            # SQLite would remove the log by its name, which may be another's by now; and on a full disk there is no
-            # room for a new one.
-            if self._is_misplaced() or self._reserve.is_spent:
-                self._driver.leave_log(self._writer)
-            # What can't be folded into the file stays in the log, and is read when the store is next opened.
-            for connection in (*connections, self._writer):
-                with contextlib.suppress(self._driver.error):
-                    connection.close()
-            self._file_lock.release()
+            with self._lock.alone():
+                # SQLite would remove the log by its name, which may be another's by now; and on a full disk there is
+                # no room for a new one.
+                if self._is_misplaced() or self._reserve.is_spent:
+                    self._driver.leave_log(self._writer)
+                # What can't be folded into the file stays in the log, and is read when the store is next opened.
+                for connection in (*connections, self._writer):
+                    with contextlib.suppress(self._driver.error):
+                        connection.close()
             self._group.close()
-            self._file_lock.close()
+            self._lock.close()
 
     # -- forks ----------------------------------------------------------------------------------------------------
 
     def pause_for_fork(self, seconds: float) -> None:
         """See `forking.Pausable`: no thread may be within SQLite."""
         ends_at = self._clock.monotonic() + seconds
-        self._is_locked_for_fork = self._lock.acquire(timeout=seconds)
-        are_out = self._readers.hold(max(0.0, ends_at - self._clock.monotonic()))
-        self._is_paused = self._is_locked_for_fork and are_out
+        self._lock.pause_for_fork(seconds)
+        self._readers.hold(max(0.0, ends_at - self._clock.monotonic()))
 
     def resume_after_fork(self) -> None:
         """See `forking.Pausable`."""
-        self._is_paused = False
         self._readers.resume()
-        if self._is_locked_for_fork:
-            self._is_locked_for_fork = False
-            self._lock.release()
+        self._lock.resume_after_fork()
 
     def renew_after_fork(self) -> None:
         """See `forking.Renewable`. The next call opens the file anew."""
-        was_free = self._is_paused or not self._lock.locked()
+        was_free = self._lock.renew_after_fork()
         connections, are_all = self._readers.take_over()
-        self._is_paused = self._is_locked_for_fork = False
-        self._lock = Lock()
         if hasattr(self, "_signals"):  # not while another thread was opening the store
             self._signals.renew_after_fork()
         if self._is_open:
             self._is_open, self._is_inherited = False, True
-            # Descriptors: whoever has one of the lock file's keeps what the parent locks through it, should that die.
-            self._file_lock.close()
             self._group.close()
             connections = (*connections, self._writer)
         INHERITED.add(self._driver, connections, is_whole=was_free and are_all)
 
     def _open_anew(self) -> None:
-        """In the child of a fork, once it needs the store; the caller has the lock."""
+        """In the child of a fork, once it needs the store; no other thread may do so meanwhile."""
         if self._is_open:
             return
         if self._closed:

@@ -7,8 +7,7 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
-from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
-from queue_core.stores.sqlite.settling import settle
+from queue_core.stores.sqlite.rows import COLUMNS, end, settle, task_of
 from queue_core.stores.sqlite.step import MAX_KNOWN_WORKERS, Step
 from queue_core.verb_values import Busy
 

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.admission import check_lease_time
 from queue_core.clock import Instant
-from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
@@ -27,24 +25,18 @@ from queue_core.stores.sqlite import (
     adding,
     administering,
     answers,
-    arriving,
     ending,
-    exchanging,
     leasing,
     looking,
     moving,
-    peeking,
-    queues,
+    rows,
     samples,
     sessions,
-    settling,
-    storage,
     supervision,
-    swapping,
 )
 from queue_core.stores.sqlite.administering import NameOutcome
 from queue_core.stores.sqlite.step import Step
-from queue_core.task import Lease, NewTask, QueueSpec, TagFilter, Task, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
 
@@ -57,12 +49,10 @@ class SqliteTransaction:
 
     @property
     def _step(self) -> Step:
-        """For all but adds and swaps: by now nothing waits to be sorted in."""
+        """For all but adds: by now nothing waits to be sorted in."""
         step = self._bare
         if step.waits:
-            arriving.sort_in(step)
-        else:
-            step.known.ahead.forget()
+            adding.sort_in(step)
         return step
 
     def _at(self, now: Instant) -> Step:
@@ -70,31 +60,31 @@ class SqliteTransaction:
         return self._step
 
     def sort_in(self) -> None:
-        """Let nothing wait: see `arriving`, `swapping`."""
-        arriving.sort_in(self._bare)
+        """Let nothing wait: see `arriving`."""
+        adding.sort_in(self._bare)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        return queues.put_queue(self._at(now), spec, now=now)
+        return administering.put_queue(self._at(now), spec, now=now)
 
     def queue(self, name: str) -> QueueSpec:
         return self._step.queue(name).spec
 
     def queues(self) -> list[QueueSpec]:
-        return queues.all_queues(self._step)
+        return administering.all_queues(self._step)
 
     def delete_queue(self, name: str) -> int:
-        return queues.delete_queue(self._step, name)
+        return administering.delete_queue(self._step, name)
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        return queues.set_paused(self._step, queue, paused)
+        return administering.set_paused(self._step, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        storage.set_storage_limit(self._step, limit_bytes)
+        administering.set_storage_limit(self._step, limit_bytes)
 
     def storage(self) -> Storage:
-        return storage.storage(self._bare.connection)
+        return administering.storage(self._bare.connection)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
@@ -102,13 +92,13 @@ class SqliteTransaction:
         step = self._bare
         step.now = now
         adding.check_adds(step, queue, tasks, now=now)
-        if (arrived := arriving.arrive(step, queue, tasks, now=now)) is not None:
+        if (arrived := adding.arrive(step, queue, tasks, now=now)) is not None:
             return arrived
         return adding.add(self._step, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         step = self._at(now)
-        if (exchanged := exchanging.exchange_one(step, queue, (), request, now=now)) is not None:
+        if (exchanged := ending.exchange_one(step, queue, (), request, now=now)) is not None:
             return exchanged[1]
         return leasing.lease(step, queue, request, now=now)
 
@@ -124,23 +114,11 @@ class SqliteTransaction:
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        self._bare.now = now
-        if (swapped := swapping.swap(self._bare, queue, deletions, request, now=now)) is not None:
-            return swapped
-        step = self._step
-        if (exchanged := exchanging.exchange_one(step, queue, deletions, request, now=now)) is not None:
-            return exchanged
-        if request.seconds is not None:
-            check_lease_time(step.open_queue(queue).spec, request.seconds)
-        outcomes = ending.delete(step, queue, deletions, now=now)
-        try:
-            return outcomes, leasing.lease(step, queue, request, now=now)
-        except WorkerRetiredError:
-            return outcomes, Granted((), refused=True)
+        return ending.exchange(self._at(now), queue, deletions, request, now=now)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         step = self._at(now)
-        settled = settling.settle(step, step.open_queue(queue), now=now, limit=limit)
+        settled = rows.settle(step, step.open_queue(queue), now=now, limit=limit)
         return list(settled.expired), settled.horizon is not None
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -156,7 +134,7 @@ class SqliteTransaction:
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         return administering.redrive(self._at(now), queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -183,8 +161,8 @@ class SqliteTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = peeking.Look(tags, states, names, after, limit, payload_bytes, now)
-        return peeking.peek(self._at(now), queue, look)
+        look = looking.Look(tags, states, names, after, limit, payload_bytes, now)
+        return looking.peek(self._at(now), queue, look)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return looking.stats(self._at(now), queue, tags, now=now)
@@ -225,7 +203,7 @@ class SqliteTransaction:
 
     # -- moving a queue to another store, repeats -----------------------------------------------------------------
 
-    def restore(self, queue: str, tasks: Sequence[Task], *, now: Instant) -> list[Added]:
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return moving.restore(self._at(now), queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from queue_core.api import QueueApi
+from queue_core.api import Queue
 from queue_core.connect import open_queue
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.bench.alone.served import resident_bytes, serving
@@ -80,7 +80,7 @@ def _verbs(places: Mapping[Depth, Place]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def _sample(queue: QueueApi, tag: str | None) -> dict[str, float]:
+def _sample(queue: Queue, tag: str | None) -> dict[str, float]:
     """Each verb once; the store is as deep afterwards as before."""
     tags = ANY if tag is None else TagFilter.of(tag)
     leases: list[Lease] = []

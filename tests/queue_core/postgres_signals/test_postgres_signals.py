@@ -173,10 +173,10 @@ def test_nobody_is_notified_where_nobody_waits(url: str, here: NotifySignals) ->
 
 def test_nothing_is_left_of_waiters_that_are_gone(url: str, here: NotifySignals) -> None:
     ears = [here.subscribe("q", ANY) for _ in range(20)]
-    assert rows(url, "ears") == 20
+    assert rows(url, "waiters") == 20
     closing(*ears)
     settle(here, here)
-    eventually(lambda: rows(url, "ears") == 0)
+    eventually(lambda: rows(url, "waiters") == 0)
     here.close()
     assert rows(url, "listeners") == 0
 

@@ -41,14 +41,14 @@ def test_a_caller_s_own_transaction_wakes_when_it_commits(url: str, here: Notify
     idle, busy = here.subscribe("q", ANY), here.subscribe("q", ANY)
     with operator(url) as connection:
         connection.execute("BEGIN")
-        connection.execute("SELECT towline.tell('q', 'a', 1)")
+        connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
         settle(here, here)
         assert woken(idle, busy) == [False, False]
         connection.execute("COMMIT")
     assert busy.wait(timeout_seconds=LONG)
     settle(here, here)
     assert woken(idle) == [False]
-    assert rows(url, "untold") == 0
+    assert rows(url, "unsent_notifications") == 0
     closing(idle, busy)
 
 
@@ -56,7 +56,7 @@ def test_a_caller_s_transaction_that_is_rolled_back_wakes_nobody(url: str, here:
     ear = here.subscribe("q", ANY)
     with operator(url) as connection:
         connection.execute("BEGIN")
-        connection.execute("SELECT towline.tell('q', 'a', 1)")
+        connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
         connection.execute("ROLLBACK")
     settle(here, here)
     assert woken(ear) == [False]
@@ -67,7 +67,7 @@ def test_a_waiter_that_came_during_the_caller_s_transaction_is_woken_in_seconds(
     other = here.subscribe("other", ANY)
     with operator(url) as connection:
         connection.execute("BEGIN")
-        connection.execute("SELECT towline.tell('q', 'a', 1)")
+        connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
         ear = here.subscribe("q", ANY)
         connection.execute("COMMIT")
     assert ear.wait(timeout_seconds=2 * listening.PASS_ON_SECONDS)
@@ -78,13 +78,13 @@ def test_the_first_listener_looks_again_for_those_who_told_nobody(url: str, monk
     monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", (0.2,))
     with operator(url) as connection:
         connection.execute("BEGIN")
-        connection.execute("SELECT towline.tell('q', 'a', 1)")
+        connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
         with signals_on(url) as here:
             ear = here.subscribe("q", ANY)
             connection.execute("COMMIT")
             assert ear.wait(timeout_seconds=2.0)
             ear.close()
-    assert rows(url, "untold") == 0
+    assert rows(url, "unsent_notifications") == 0
 
 
 # -- behind a proxy -----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_behind_a_pooler_waiters_look_for_themselves_and_it_is_said_once(
             ear.close()
         assert "listen=" in here.trouble
     assert [entry["event"] for entry in logged] == [events.SIGNALS_UNHEARD]
-    assert rows(url, "ears") == 0
+    assert rows(url, "waiters") == 0
 
 
 def test_behind_a_pooler_others_are_woken_all_the_same(pooled: str, here: NotifySignals) -> None:

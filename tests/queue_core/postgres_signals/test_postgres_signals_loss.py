@@ -83,7 +83,7 @@ def test_a_process_that_was_killed_swallows_no_wake_up(url: str, here: NotifySig
         eventually(lambda: _listening_backends(url) == 1)
         here.publish("q", None, 1)
         assert ear.wait(timeout_seconds=1.0)
-        eventually(lambda: rows(url, "ears") == 1)
+        eventually(lambda: rows(url, "waiters") == 1)
         assert rows(url, "listeners") == 1
     ear.close()
 
@@ -114,10 +114,10 @@ def test_a_new_listener_removes_what_the_dead_left(url: str, here: NotifySignals
         process.kill()
         process.wait()
         eventually(lambda: _listening_backends(url) == 0)
-        assert rows(url, "ears") == 1
+        assert rows(url, "waiters") == 1
         closing(here.subscribe("other", ANY))
         settle(here, here)
-        eventually(lambda: rows(url, "ears") == 0)
+        eventually(lambda: rows(url, "waiters") == 0)
         assert rows(url, "listeners") == 1
 
 
@@ -157,7 +157,7 @@ def test_a_cut_wire_is_mended_and_all_look(url: str) -> None:
         assert ear.wait(timeout_seconds=LONG)
         with signals_on(url) as there:
             # That of the lost listener may be there still: whoever wakes it finds it dead, and passes it over.
-            eventually(lambda: rows(url, "ears WHERE towline.is_listening(listener)") == 1)
+            eventually(lambda: rows(url, "waiters WHERE towline.is_listening(listener)") == 1)
             there.publish("q", None, 1)
             assert ear.wait(timeout_seconds=LONG)
         ear.close()

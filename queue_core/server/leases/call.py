@@ -1,0 +1,341 @@
+"""The life of one call of lease or exchange: it leases in a turn, waits if there was nothing, and is answered once.
+
+    start -> turn -> answered        with leases, or with none for a caller who does not wait
+              ^ |
+        retry | v
+              waits -> answered      with none: the time is up, the server stops, or its client called once more
+
+`cancel` ends it at any point: the caller hung up.
+"""
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from queue_core.building import builder
+from queue_core.errors import QueueError, StoreError
+from queue_core.server.leases.presence import Presence
+from queue_core.server.leases.waiters import Activity
+from queue_core.server.turns import Turns
+from queue_core.service import QueueService, Step
+from queue_core.store import ClientCall, Deletion, Granted, Release, Room, Unit
+from queue_core.task import Lease, TagFilter
+from queue_core.verb_values import handed_over, unit_of_lease
+from queue_core.verbs import Turn
+
+OVERTIME_SECONDS = 1.0
+"""How long an answer of the store is awaited when the time is up meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAnswer:
+    """What a call is answered with."""
+
+    granted: Granted
+    lost: tuple[str, ...] = ()
+
+
+new_answer = builder(LeaseAnswer)
+NOTHING = Granted(())
+WAITED = ".w"
+"""Marks the session under which a client's call leases after it has waited: its deletions have an answer already."""
+
+
+class WaitingRoom(Protocol):
+    """Where calls wait until there may be a task for them."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nobody may wait any more."""
+
+    def changes(self, queue: str) -> int:
+        """Return the number of changes of a queue that this server knows of. Any thread may call this."""
+
+    def enter(self, call: "LeaseCall") -> None:
+        """Wait: the call is retried when there may be a task for it, at once if the queue has changed meanwhile."""
+
+    def leave(self, call: "LeaseCall") -> bool:
+        """Wait no more; False when the call did not wait."""
+
+
+class Sessions:
+    """The latest lease call of each client. A client has one call under way: a later one means that its connection was
+    cut, and that nobody reads the answer of the one before."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, LeaseCall] = {}
+
+    def begin(self, call: "LeaseCall") -> "LeaseCall | None":
+        """Note a call that came, and return the one that it supersedes."""
+        if call.client_call is None:
+            return None
+        before = self._latest.get(call.client_call.session)
+        if (
+            before is not None
+            and before.client_call is not None
+            and before.client_call.number > call.client_call.number
+        ):
+            return None  # this one was late on its way, and its client reads its answer no more
+        self._latest[call.client_call.session] = call
+        return before
+
+    def is_superseded(self, call: "LeaseCall") -> bool:
+        """Return whether its client has sent a call once more, or a later one."""
+        return call.client_call is not None and self._latest.get(call.client_call.session, call) is not call
+
+    def end(self, call: "LeaseCall") -> None:
+        """Forget a call that is over."""
+        if call.client_call is not None and self._latest.get(call.client_call.session) is call:
+            del self._latest[call.client_call.session]
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What all lease calls of a server share."""
+
+    service: QueueService
+    turns: Turns
+    waiting: WaitingRoom
+    presence: Presence = field(default_factory=Presence)
+    activity: Activity = field(default_factory=Activity)
+    sessions: Sessions = field(default_factory=Sessions)
+
+    def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
+        """Release leases of which nobody knows, as if they had never been granted: not counted, and in their place."""
+        if leases:
+            releases = [Release(lease.token, None, "uncounted") for lease in leases]
+            self.turns.submit(lambda turn: turn.release(queue, releases), lambda _outcome: None)
+
+
+@dataclass(slots=True, eq=False)
+class LeaseCall:
+    """One call of lease or exchange. Lives in the server's loop; its steps may run in a thread.
+
+    Args:
+        caller: whose activity counts: the worker, or its connection when it gave no name.
+        answer: called once, in the loop: with the leases and the tokens that were lost, or with an error.
+        is_gone: returns whether the caller has hung up; called right before a lease is granted to one that waited.
+        client_call: the client's call that this is, if it may be sent again.
+        room: room for the leased tasks in the answer.
+        grant: grants leases, where that is more than one `Turn.lease`.
+    """
+
+    queue: str
+    count: int
+    seconds: float | None
+    tags: TagFilter
+    worker: str
+    wait_seconds: float
+    caller: Hashable
+    deletions: Sequence[Deletion]
+    answer: Callable[[LeaseAnswer | QueueError | Exception], None]
+    is_gone: Callable[[], bool]
+    size_bytes: int = 0
+    client_call: ClientCall | None = None
+    room: Room | None = None
+    grant: Callable[[Turn], Granted] | None = None
+    lost: tuple[str, ...] = field(default=(), init=False)
+    """Tokens that it would have deleted, and that were not current."""
+    active_at: float = field(default=0.0, init=False)
+    """When its caller last worked, as of the time when it began to wait."""
+    changes_seen: int = field(default=0, init=False)
+    """`WaitingRoom.changes` before it last leased."""
+    _has_deleted: bool = field(default=False, init=False)
+    """Whether its deletions took effect: the caller must know, whatever becomes of the lease."""
+    _is_over: bool = field(default=False, init=False)
+    _ends_at: float | None = field(default=None, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _context: CallContext = field(init=False, repr=False)
+
+    def start(self, context: CallContext) -> None:
+        """Delete and lease; wait when there is nothing to lease."""
+        self._context = context
+        now = context.service.clock.monotonic()
+        context.presence.call_began(self.queue, self.worker, waits=self.wait_seconds > 0, now=now)
+        superseded = context.sessions.begin(self)
+        if superseded is not None and context.waiting.leave(superseded):
+            superseded.end_empty()
+        self._submit(self._exchange)
+
+    def retry(self, *, then: Callable[[], None] | None = None) -> None:
+        """Lease, as there may be something by now; wait again if not. `then` is called once that is decided."""
+        self._submit(self.lease, then=then)
+
+    def cancel(self) -> None:
+        """Forget a call whose caller hung up. Leases that it was granted and did not get are given back, but not those
+        of a client that may ask for the same leases again."""
+        if not self._is_over:
+            self._leave_presence(hung_up=True)
+        self._is_over = True
+        self._context.waiting.leave(self)
+        self._stop_timer()
+        self._context.sessions.end(self)
+
+    def end_empty(self) -> None:
+        """Answer that there was nothing to lease."""
+        self._end(LeaseAnswer(NOTHING, self.lost))
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error; where the store failed after the deletions, with what became of those."""
+        if self._has_deleted and isinstance(error, StoreError):
+            self.end_empty()
+        else:
+            self._end(error)
+
+    # -- in a turn ------------------------------------------------------------------------------------------------
+
+    def _exchange(self, turn: Turn) -> LeaseAnswer:
+        """Delete what is done, and lease."""
+        if self._is_over and not self.deletions:
+            return LeaseAnswer(NOTHING)  # its caller hung up before its turn
+        self.changes_seen = self._context.waiting.changes(self.queue)
+        if self.grant is not None:
+            return new_answer(self.grant(turn))
+        call = self.client_call
+        if call is not None:
+            self.client_call = replace(call, is_repeat=True)  # should this have to be run again
+        granted, lost = turn.exchange(
+            self.queue,
+            self.deletions,
+            count=self.count,
+            seconds=self.seconds,
+            tags=self.tags,
+            worker=self.worker,
+            call=call,
+            room=self.room,
+        )
+        self.lost = tuple(lost)
+        if call is not None and call.is_repeat and not granted.leases:
+            granted = self._lease(turn)  # it may have been granted something after it had waited
+        return new_answer(granted, self.lost)
+
+    def lease(self, turn: Turn) -> LeaseAnswer:
+        """Lease what there is now, unless the caller is gone; nothing is deleted again."""
+        if self._is_over or self.is_gone():
+            return LeaseAnswer(NOTHING)
+        self.changes_seen = self._context.waiting.changes(self.queue)
+        return LeaseAnswer(self._lease(turn), self.lost)
+
+    def _lease(self, turn: Turn) -> Granted:
+        if self.grant is not None:
+            return self.grant(turn)
+        call = self.client_call
+        if call is not None:
+            call = replace(call, session=call.session + WAITED)
+        return turn.lease(
+            self.queue,
+            count=self.count,
+            seconds=self.seconds,
+            tags=self.tags,
+            worker=self.worker,
+            room=self.room,
+            call=call,
+        )
+
+    def _submit(self, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
+        done = self.proceed if then is None else partial(self._proceed_then, then)
+        is_several = self.grant is not None or (self.client_call is not None and handed_over(self.deletions))
+        unit: Unit = "transaction" if is_several else unit_of_lease(self.worker)
+        self._context.turns.submit(step, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
+
+    # -- after a turn ---------------------------------------------------------------------------------------------
+
+    def proceed(self, outcome: object) -> None:
+        """Go on by the outcome of a turn: answer, lease again, or wait."""
+        if not isinstance(outcome, LeaseAnswer):
+            self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
+            return
+        context, granted = self._context, outcome.granted
+        self._has_deleted = bool(self.deletions)
+        is_repeatable = self.client_call is not None
+        if self._is_over:
+            if not is_repeatable:
+                context.give_back(self.queue, granted.leases)
+        elif context.service.is_late(granted.leases):
+            if is_repeatable:  # another server may have answered its client with them meanwhile
+                self._renew_late(granted.leases)
+            else:
+                context.give_back(self.queue, granted.leases)
+                self.retry()
+        elif granted.leases:
+            self._end(outcome)
+            context.activity.record(self.caller, now=context.service.clock.monotonic())
+        elif granted.unsettled:
+            self.retry()
+        else:
+            self.wait()
+
+    def _proceed_then(self, then: Callable[[], None], outcome: object) -> None:
+        try:
+            self.proceed(outcome)
+        finally:
+            then()
+
+    def _renew_late(self, leases: Sequence[Lease]) -> None:
+        """Leases that are answered late are answered with their whole time ahead, as far as they are held still."""
+
+        def renewed(outcome: object) -> None:
+            if not isinstance(outcome, list):
+                self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"no outcome: {outcome!r}"))
+                return
+            held = [
+                replace(lease, expires_at=one.expires_at)
+                for lease, one in zip(leases, outcome, strict=True)
+                if one is not None
+            ]
+            if held:
+                self._end(LeaseAnswer(Granted(tuple(held)), self.lost))
+            else:
+                self.retry()
+
+        tokens = [lease.token for lease in leases]
+        self._context.turns.submit(lambda turn: turn.renew(self.queue, tokens, seconds=self.seconds), renewed)
+
+    def wait(self) -> None:
+        """Wait for a task until the time is up; answer at once where nobody waits for the answer."""
+        context = self._context
+        now = context.service.clock.monotonic()
+        if context.sessions.is_superseded(self) or not self._may_wait(now):
+            self.end_empty()
+            return
+        if self._ends_at is None:
+            self._ends_at = now + self.wait_seconds
+            self._timer = asyncio.get_running_loop().call_later(self.wait_seconds, self._time_up)
+            if self.deletions:
+                context.activity.record(self.caller, now=now)
+        self.active_at = context.activity.active_at(self.caller, now=now)
+        context.waiting.enter(self)
+
+    def _may_wait(self, now: float) -> bool:
+        if self._context.waiting.is_stopping or self.wait_seconds <= 0:
+            return False
+        return self._ends_at is None or self._ends_at > now
+
+    def _time_up(self) -> None:
+        """What a turn that is under way grants after the overtime is given back."""
+        self._timer = None
+        if self._context.waiting.leave(self):
+            self.end_empty()
+        elif self._context.turns.is_beside:
+            self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self.end_empty)
+
+    def _end(self, answer: LeaseAnswer | Exception) -> None:
+        self._stop_timer()
+        self._context.sessions.end(self)
+        if not self._is_over:
+            self._is_over = True
+            try:
+                self.answer(answer)  # before all else that is to be noted of it
+            finally:
+                self._leave_presence()
+
+    def _leave_presence(self, *, hung_up: bool = False) -> None:
+        now = self._context.service.clock.monotonic()
+        self._context.presence.call_ended(self.queue, self.worker, now=now, hung_up=hung_up)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,198 @@
+"""Notifications between the processes on one store: of changes to queues that somebody waits on here, and of tasks that
+others may lease. A notification is a hint: leases go on, a little later, without it."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from queue_core.errors import QueueError
+from queue_core.server import events
+from queue_core.server.hands import Hands
+from queue_core.store import Store, Subscription
+from queue_core.task import ANY
+
+PATIENCE_SECONDS = 5.0
+"""How long to listen on after the last caller left: a busy worker is back before that."""
+MAX_QUEUES = 64
+"""Queues listened to at once; a store with more of them in several servers relies on the next eta or add here."""
+MAX_REMOTE_QUEUES = 256
+"""The same for a store across a network; with more, the rest is checked every few seconds."""
+RETRY_SECONDS = 1.0
+"""How soon to subscribe again when that failed."""
+CLOSE_SECONDS = 1.0
+"""How long a stop waits for the threads: what they do across a network may never end."""
+MAX_UNSENT = 10_000
+"""Tags that wait to be sent. A notification that is dropped costs those who wait elsewhere a few seconds."""
+
+log = structlog.get_logger()
+
+
+class NotificationListener:
+    """Listens to each queue that is waited on, in a thread for each."""
+
+    def __init__(self, store: Store, notify: Callable[[str], None], is_wanted: Callable[[str], bool]) -> None:
+        """Args:
+        notify: called with the queue, in the loop in which `listen` was called.
+        is_wanted: whether anybody still waits on a queue; called in a thread of the listener.
+        """
+        self._store = store
+        self._notify = notify
+        self._is_wanted = is_wanted
+        self._max_queues = MAX_REMOTE_QUEUES if store.is_remote else MAX_QUEUES
+        self._threads: dict[str, _ListeningThread] = {}
+        self._lock = threading.Lock()
+
+    def listen(self, queue: str) -> None:
+        """Listen to a queue from now on. Call it in the loop, once `is_wanted` is true of the queue."""
+        if queue in self._threads:
+            return
+        with self._lock:
+            if queue in self._threads or len(self._threads) >= self._max_queues:
+                return
+            loop = asyncio.get_running_loop()
+            thread = _ListeningThread(
+                self._store, queue, lambda: self._notify_in(loop, queue), lambda: self._is_done(queue)
+            )
+            self._threads[queue] = thread
+        thread.start()
+
+    def is_listening(self, queue: str) -> bool:
+        """Return whether our own notifications on this queue reach ourselves too."""
+        return queue in self._threads
+
+    def close(self) -> None:
+        """End the threads."""
+        with self._lock:
+            threads = list(self._threads.values())
+            self._threads.clear()
+        for thread in threads:
+            thread.end()
+        clock = self._store.clock
+        until = clock.monotonic() + CLOSE_SECONDS if self._store.is_remote else math.inf
+        for thread in threads:
+            thread.join(seconds=until - clock.monotonic())
+
+    def _notify_in(self, loop: asyncio.AbstractEventLoop, queue: str) -> None:
+        try:
+            loop.call_soon_threadsafe(self._notify, queue)
+        except RuntimeError:
+            return  # the loop has ended: nobody waits any more
+
+    def _is_done(self, queue: str) -> bool:
+        """Return whether a thread that had no notification for a while is done; it is forgotten in the same step."""
+        with self._lock:
+            if queue in self._threads and self._is_wanted(queue):
+                return False
+            self._threads.pop(queue, None)
+            return True
+
+
+class _ListeningThread:
+    """One thread on one queue."""
+
+    def __init__(self, store: Store, queue: str, notify: Callable[[], None], is_done: Callable[[], bool]) -> None:
+        self._store = store
+        self._queue = queue
+        self._notify = notify
+        self._is_done = is_done
+        self._closed = threading.Event()
+        self._subscription: Subscription | None = None
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._run, name=f"towline-listener-{queue}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen; and notify once, for what happened before."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Listen no more."""
+        self._closed.set()
+        if self._subscription is not None:
+            self._subscription.wake()
+
+    def join(self, *, seconds: float) -> None:
+        """Wait until the thread has ended, or so long."""
+        self._thread.join(None if seconds == math.inf else max(0.0, seconds))
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._listen()
+                return
+            except (QueueError, OSError) as error:
+                if not self._is_failing:
+                    log.warning(events.SIGNALS_UNHEARD, queue=self._queue, error=str(error))
+                self._is_failing = True
+            self._closed.wait(RETRY_SECONDS)
+            if self._is_done():
+                return
+
+    def _listen(self) -> None:
+        subscription = self._store.signals.subscribe(self._queue, ANY)
+        self._subscription = subscription
+        self._is_failing = False
+        try:
+            self._notify()
+            while not self._closed.is_set():
+                if subscription.wait(timeout_seconds=PATIENCE_SECONDS):
+                    self._notify()
+                elif self._closed.is_set() or self._is_done():
+                    return
+        finally:
+            subscription.close()
+
+
+class NotificationSender:
+    """Notifies other processes of tasks they may lease: in the loop, or in a thread where that crosses a network.
+
+    Several notifications of a tag become one while another is on its way. Used in the loop.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._signals = store.signals
+        self._hands = Hands(1, name="towline-signals") if store.is_remote else None
+        self._unsent: dict[tuple[str, str | None], int] = {}
+        self._is_failing = False
+
+    def publish(self, queue: str, tag: str | None, count: int) -> None:
+        """Notify others of `count` leasable tasks of a tag, for which nobody waits here."""
+        if self._hands is None:
+            self._signals.publish(queue, tag, count)
+            return
+        key = (queue, tag)
+        if key in self._unsent or len(self._unsent) < MAX_UNSENT:
+            self._unsent[key] = self._unsent.get(key, 0) + count
+        self._send(self._hands)
+
+    def close(self) -> None:
+        """Send what is on its way."""
+        if self._hands is not None:
+            self._hands.close()
+
+    def _send(self, hands: Hands) -> None:
+        if not self._unsent or not hands.idle:
+            return
+        unsent, self._unsent = self._unsent, {}
+
+        def send() -> None:
+            for (queue, tag), count in unsent.items():
+                self._signals.publish(queue, tag, count)
+
+        def sent(outcome: Exception | None) -> None:
+            self._log_failure(outcome)
+            self._send(hands)
+
+        hands.do(send, sent)
+
+    def _log_failure(self, outcome: Exception | None) -> None:
+        """Log the first of several failures in a row."""
+        if outcome is None:
+            self._is_failing = False
+            return
+        if not self._is_failing:
+            known = isinstance(outcome, QueueError | OSError)
+            log.warning(events.SIGNALS_UNSENT, error=str(outcome), exc_info=None if known else outcome)
+        self._is_failing = True

@@ -1,0 +1,199 @@
+"""Lease rates that App Engine knew: leases granted in the last minute and hour, and a bound on lease calls a second.
+
+The store counts leases in a total that only grows, whichever server granted them. This server records those totals
+every few seconds while anything happens, so a count costs one subtraction whatever the traffic. The readings are lost
+when it ends: after a start, counts cover the time since then. The last minute has a reading every few seconds, the last
+hour one a minute.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.errors import StoreError
+from queue_core.server.hands import Hands
+from queue_core.service import QueueService
+from queue_core.stats import QueueStats
+from queue_core.task import ANY
+from queue_core.verbs import Turn
+
+MINUTE = 60 * MICROSECONDS
+HOUR = 60 * MINUTE
+RECORD_SECONDS = 5.0
+"""Between two readings; the leases of so long a time may be missed or counted too much where a window begins."""
+MAX_QUEUES = 1000
+"""Queues whose totals are recorded, the first by name; the counts of others are 0."""
+MAX_LIMITED_QUEUES = 1000
+"""Queues remembered before those that were quiet for a second are forgotten."""
+
+_Reading = tuple[Instant, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RecentCounts:
+    """Leases granted in the last minute, and in the last hour."""
+
+    last_minute: int = 0
+    last_hour: int = 0
+
+
+class LeaseCounts:
+    """Readings of totals, per queue, and the counts that follow from them. One thread records, any may read."""
+
+    def __init__(self) -> None:
+        self._readings: Mapping[str, tuple[_Reading, ...]] = {}
+        self._recorded_at: Instant | None = None
+
+    def record(self, totals: Mapping[str, int], *, now: Instant) -> None:
+        """Remember the totals of all queues at `now`. A new queue was made, empty, since the last reading."""
+        born: tuple[_Reading, ...] = () if self._recorded_at is None else ((self._recorded_at, 0),)
+        self._readings = {
+            queue: thinned((*self._readings.get(queue, born), (now, totals[queue])), now=now)
+            for queue in list(totals)[:MAX_QUEUES]
+        }
+        self._recorded_at = now
+
+    def counts(self, stats: QueueStats, *, now: Instant) -> RecentCounts:
+        """Leases of a queue up to the total in `stats`, which was read at `now`."""
+        if self._recorded_at is None:
+            return RecentCounts()
+        born: tuple[_Reading, ...] = ((self._recorded_at, 0),) if len(self._readings) < MAX_QUEUES else ()
+        readings = self._readings.get(stats.queue, born)
+        return RecentCounts(
+            _since(readings, Instant(now - MINUTE), stats.leased_total),
+            _since(readings, Instant(now - HOUR), stats.leased_total),
+        )
+
+
+def _since(readings: tuple[_Reading, ...], start: Instant, total: int) -> int:
+    """Return what came on top of the last reading at or before `start`, or of the first one when none is so old."""
+    if not readings:
+        return 0
+    base = readings[0][1]
+    for at, recorded in readings:
+        if at > start:
+            break
+        base = recorded
+    return max(0, total - base)
+
+
+def thinned(readings: tuple[_Reading, ...], *, now: Instant) -> tuple[_Reading, ...]:
+    """Return the readings that a window needs: one that is older than an hour, then one a minute, then all.
+
+    The first one stays until an hour has passed: what was leased in its own minute counts from it.
+    """
+    kept: list[_Reading] = []
+    for at, total in readings:
+        if at > now:
+            continue  # the clock was set back
+        is_idle = len(kept) > 1 and kept[-1][1] == kept[-2][1] == total
+        is_same_minute = len(kept) > 1 and at <= now - MINUTE and at // MINUTE == kept[-1][0] // MINUTE
+        is_old = is_same_minute or (kept and at <= now - HOUR)
+        if is_idle or is_old:
+            kept[-1] = (at, total)
+        else:
+            kept.append((at, total))
+    return tuple(kept)
+
+
+# -- taking the readings ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTotals:
+    """Leases that each queue has granted since its birth, at an instant."""
+
+    at: Instant
+    totals: Mapping[str, int]
+
+
+def lease_totals(turn: Turn) -> LeaseTotals:
+    """Read the totals of all queues; a step that changes nothing."""
+    queues = [spec.name for spec in turn.transaction.queues()[:MAX_QUEUES]]
+    return LeaseTotals(turn.now, {queue: turn.stats(queue, ANY).leased_total for queue in queues})
+
+
+class LeaseCountRecorder:
+    """Records the totals at the start, and then a few seconds after any change; an idle server does nothing."""
+
+    def __init__(self, counts: LeaseCounts, service: QueueService, hands: Hands) -> None:
+        self._counts = counts
+        self._service = service
+        self._hands = hands
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_reading = False
+
+    def start(self) -> None:
+        """Record the totals before the first call."""
+        if self._service.store.is_remote:
+            self._read()
+            return
+        try:
+            self._record(self._service.look(lease_totals))
+        except StoreError as error:
+            self._record(error)
+
+    def after_turn(self) -> None:
+        """Something may have been leased."""
+        if self._timer is None and not self._is_reading:
+            self._timer = asyncio.get_running_loop().call_later(RECORD_SECONDS, self._read)
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._is_reading = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _read(self) -> None:
+        self._timer = None
+        self._is_reading = True
+        self._hands.do(lambda: self._service.look(lease_totals), self._record)
+
+    def _record(self, outcome: LeaseTotals | Exception) -> None:
+        self._is_reading = False
+        if isinstance(outcome, LeaseTotals):  # else the store is away: the next reading has it all
+            self._counts.record(outcome.totals, now=outcome.at)
+
+
+# -- a bound on lease calls -------------------------------------------------------------------------------------------
+
+
+class LeaseRate:
+    """Bounds the lease calls of a queue in any second. Any thread may call it: a remote store's turns have theirs.
+
+    Source: App Engine, "10 LeaseTasks requests per queue per second".
+    """
+
+    def __init__(self) -> None:
+        self._granted: dict[str, deque[Instant]] = {}
+        self._lock = Lock()
+
+    def allows(self, queue: str, spec_limit: int | None, now: Instant) -> bool:
+        """Return whether a call at `now` is within the limit; only a call within it counts.
+
+        Args:
+            spec_limit: calls in any second; None: no bound, and nothing is counted.
+        """
+        if spec_limit is None:
+            return True
+        with self._lock:
+            if queue not in self._granted and len(self._granted) >= MAX_LIMITED_QUEUES:
+                self._forget(now)
+            granted = self._granted.setdefault(queue, deque())
+            # Later than now: the clock was stepped back, and those calls say nothing of this second.
+            while granted and not now - MICROSECONDS < granted[0] <= now:
+                granted.popleft()
+            while granted and granted[-1] > now:
+                granted.pop()
+            if len(granted) >= spec_limit:
+                return False
+            granted.append(now)
+            return True
+
+    def _forget(self, now: Instant) -> None:
+        quiet = [queue for queue, granted in self._granted.items() if not granted or granted[-1] <= now - MICROSECONDS]
+        for queue in quiet:
+            del self._granted[queue]

@@ -1,0 +1,180 @@
+"""When time alone next makes a task leasable that somebody waits for: read after turns, one timer for all queues.
+
+A store that other servers change is read now and then as well: nobody notifies us of their etas, and a notification may
+be lost.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queue_core.clock import MICROSECONDS, Clock, Instant
+from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
+from queue_core.server.turns import Turns
+from queue_core.task import ANY
+from queue_core.verbs import Turn
+
+PAUSE_SECONDS = 0.002
+"""After a turn, how soon the next eta is read again: bounds what a busy server spends on one idle waiter."""
+REMOTE_PAUSE_SECONDS = 0.02
+RECHECK_SECONDS = 1.0
+"""How often the etas of a remote store are read when nothing happens here; also after a read that failed."""
+READY_SECONDS = 5.0
+"""How often that read is for ready tasks too, of which no notification came."""
+PART_SECONDS = 0.005
+"""Servers that wait for the same eta check up to so much after it, each at its own time: the first one settles it."""
+MAX_QUEUES_PER_READ = 200
+READ_SECONDS = 3.0
+"""A read that takes longer has failed."""
+MAX_FAILURES = 2
+"""Failures in a row after which those who wait get the error: another server may reach the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueState:
+    """One queue as of a read. `is_gone`: there is no such queue."""
+
+    queue: str
+    eta: Instant | None = None
+    has_ready: bool = False
+    is_gone: bool = False
+
+
+class DueTimer:
+    """The timer. Lives in the server's loop."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        clock: Clock,
+        *,
+        queues: Callable[[], set[str]],
+        due: Callable[[str], None],
+        gone: Callable[[str], None],
+        failed: Callable[[QueueError], None],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Args:
+        queues: returns those that anybody waits on or watches.
+        due: called with a queue in which a task is due.
+        gone: called with a queue that is there no more.
+        failed: called with the error when the store can't be read.
+        """
+        self._turns = turns
+        self._clock = clock
+        self._queues = queues
+        self._due = due
+        self._gone = gone
+        self._failed = failed
+        self._failures = 0
+        self._jitter = jitter
+        self._eta_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._read_at = 0.0
+        self._reading: asyncio.TimerHandle | None = None
+        """Runs while a read is under way, for as long as that may take."""
+        self._is_outdated = False
+        self._ready_at = 0.0
+        self._is_stopped = False
+
+    def after_turn(self) -> None:
+        """Etas may have changed: read the next one soon, if anybody waits."""
+        if self._reading is not None:
+            self._is_outdated = True
+        elif self._turns.is_beside:
+            self._read_in(REMOTE_PAUSE_SECONDS)
+        elif self._read_timer is None:
+            self._read_in(PAUSE_SECONDS)
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._is_stopped = True
+        for timer in (self._eta_timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def _read_in(self, seconds: float) -> None:
+        at = self._clock.monotonic() + seconds
+        if self._is_stopped or (self._read_timer is not None and self._read_at <= at) or not self._queues():
+            return
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        self._read_at = at
+        self._read_timer = asyncio.get_running_loop().call_later(seconds, self._read)
+
+    def _read(self) -> None:
+        self._read_timer = None
+        queues = sorted(self._queues())
+        if not queues:
+            return
+        now = self._clock.monotonic()
+        wants_ready = self._turns.is_beside and now >= self._ready_at
+        if wants_ready:
+            self._ready_at = now + READY_SECONDS * (0.75 + self._jitter() / 2)
+        if len(queues) > MAX_QUEUES_PER_READ:
+            begin = int(self._jitter() * len(queues))
+            queues = (queues + queues)[begin : begin + MAX_QUEUES_PER_READ]
+        self._is_outdated = False
+        if not self._turns.is_beside:
+            self._turns.look(lambda turn: [_state(turn, queue) for queue in queues], self._finish_read)
+            return
+        reading = asyncio.get_running_loop().call_later(READ_SECONDS, self._too_slow)
+        self._reading = reading
+
+        def finish(outcome: object) -> None:
+            if self._reading is reading:
+                reading.cancel()
+                self._reading = None
+                self._finish_read(outcome)
+
+        self._turns.look(lambda turn: [_state(turn, queue, wants_ready=wants_ready) for queue in queues], finish)
+
+    def _too_slow(self) -> None:
+        self._reading = None
+        self._finish_read(StoreUnavailableError(f"the store has not answered for {READ_SECONDS:g} s; try again"))
+
+    def _finish_read(self, outcome: object) -> None:
+        if self._is_stopped:
+            return
+        if isinstance(outcome, list):
+            self._failures = 0
+            self._apply(outcome)
+        elif isinstance(outcome, QueueError):
+            self._failures += 1
+            if self._failures >= MAX_FAILURES or not self._turns.is_beside:
+                self._failed(outcome)
+        if self._is_outdated and not self._failures:
+            self.after_turn()
+        elif self._turns.is_beside:
+            self._read_in(RECHECK_SECONDS * (0.75 + self._jitter() / 2))
+
+    def _apply(self, states: list[_QueueState]) -> None:
+        for one in states:
+            if one.is_gone:
+                self._gone(one.queue)
+            elif one.has_ready:
+                self._due(one.queue)
+        if self._eta_timer is not None:
+            self._eta_timer.cancel()
+            self._eta_timer = None
+        etas = [(one.eta, one.queue) for one in states if one.eta is not None]
+        if etas:
+            eta, queue = min(etas)
+            seconds = max(0.0, (eta - self._clock.now()) / MICROSECONDS)
+            if self._turns.is_beside:
+                seconds += self._jitter() * PART_SECONDS
+            self._eta_timer = asyncio.get_running_loop().call_later(seconds, self._reached, queue)
+
+    def _reached(self, queue: str) -> None:
+        self._eta_timer = None
+        self._due(queue)
+
+
+def _state(turn: Turn, queue: str, *, wants_ready: bool = False) -> _QueueState:
+    try:
+        eta = turn.transaction.next_eta(queue, now=turn.now)
+        has_ready = wants_ready and turn.stats(queue, ANY).ready > 0
+    except UnknownQueueError:
+        return _QueueState(queue, is_gone=True)
+    return _QueueState(queue, eta, has_ready=has_ready)

@@ -1,0 +1,167 @@
+"""Who waits at a server, and in which order they are woken. Pure.
+
+The most recently active worker is woken first: the workers of a pool that has too many become visibly idle.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Generic, Protocol, TypeVar
+
+from queue_core.task import TagFilter
+
+MAX_CALLERS_REMEMBERED = 20_000
+
+
+class Waiter(Protocol):
+    """One waiting caller: what it would take, and how recently it worked. Compared by identity."""
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def tags(self) -> TagFilter: ...
+
+    @property
+    def active_at(self) -> float: ...
+
+    def is_gone(self) -> bool:
+        """Return whether the caller has hung up: it is not woken, and stays until it is removed."""
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Waiters(Generic[W]):
+    """All who wait, by queue and by what they wait for. Adding and leaving cost O(1); waking one costs O(filters of its
+    queue, and waiters of those that fit)."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[str, dict[TagFilter, dict[W, None]]] = {}
+        self._count = 0
+
+    def add(self, waiter: W) -> None:
+        """Begin to wait."""
+        self._by_queue.setdefault(waiter.queue, {}).setdefault(waiter.tags, {})[waiter] = None
+        self._count += 1
+
+    def discard(self, waiter: W) -> bool:
+        """Stop waiting; False when it had been taken or was never here."""
+        by_tags = self._by_queue.get(waiter.queue, {})
+        waiting = by_tags.get(waiter.tags, {})
+        if waiter not in waiting:
+            return False
+        del waiting[waiter]
+        self._count -= 1
+        if not waiting:
+            del by_tags[waiter.tags]
+            if not by_tags:
+                del self._by_queue[waiter.queue]
+        return True
+
+    def take(self, queue: str, count: int, *, fits: Callable[[TagFilter], bool]) -> list[W]:
+        """Remove and return up to `count` waiters of a queue whose filters fit, the most recently active first."""
+        by_tags = self._by_queue.get(queue, {})
+        fitting = [waiter for tags, waiting in by_tags.items() if fits(tags) for waiter in waiting]
+        fitting.sort(key=lambda waiter: waiter.active_at, reverse=True)
+        return self.take_all(islice((waiter for waiter in fitting if not waiter.is_gone()), count))
+
+    def take_all(self, waiters: Iterable[W]) -> list[W]:
+        """Remove these, and return those of them that were still waiting."""
+        return [waiter for waiter in list(waiters) if self.discard(waiter)]
+
+    def queues(self) -> list[str]:
+        """Return the queues that somebody waits on; any thread may call this."""
+        return list(self._by_queue)
+
+    def filters(self, queue: str) -> set[TagFilter]:
+        """Return what is waited for in a queue."""
+        return set(self._by_queue.get(queue, ()))
+
+    def of(self, queue: str) -> Iterator[W]:
+        """Return those who wait on a queue."""
+        return chain.from_iterable(self._by_queue.get(queue, {}).values())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[W]:
+        return chain.from_iterable(self.of(queue) for queue in self._by_queue)
+
+
+def taking(tag: str | None) -> Callable[[TagFilter], bool]:
+    """Return the condition that a filter lets a task of this tag pass."""
+    return lambda tags: tags.accepts(tag)
+
+
+class Activity:
+    """When each caller last worked. Those that were silent for longest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._active_at: dict[Hashable, float] = {}
+
+    def record(self, caller: Hashable, *, now: float) -> None:
+        """Remember that a caller works."""
+        active_at = self._active_at
+        active_at.pop(caller, None)
+        active_at[caller] = now
+        if len(active_at) > MAX_CALLERS_REMEMBERED:
+            del active_at[next(iter(active_at))]
+
+    def active_at(self, caller: Hashable, *, now: float) -> float:
+        """Return when a caller last worked; one that is new counts as active `now`."""
+        known = self._active_at.get(caller)
+        if known is None:
+            self.record(caller, now=now)
+            return now
+        return known
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watcher:
+    """One who is notified of work without taking any: a supervisor of pools that are asleep.
+
+    Args:
+        wanted: queues, and tags in them.
+        notify: called once, with the queue that has work.
+    """
+
+    wanted: Sequence[tuple[str, TagFilter]]
+    notify: Callable[[str], None]
+
+
+class Watchers:
+    """All who watch. There are few of them (a supervisor each), so every method goes through all."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[Watcher, None] = {}
+
+    def add(self, watcher: Watcher) -> None:
+        """Begin to watch."""
+        self._watchers[watcher] = None
+
+    def discard(self, watcher: Watcher) -> None:
+        """Stop; it may have been notified meanwhile."""
+        self._watchers.pop(watcher, None)
+
+    def queues(self) -> set[str]:
+        """Return the queues that somebody watches; any thread may call this."""
+        return {queue for watcher in list(self._watchers) for queue, _ in watcher.wanted}
+
+    def filters(self, queue: str) -> set[TagFilter]:
+        """Return what is watched for in a queue."""
+        return {tags for watcher in self._watchers for wanted, tags in watcher.wanted if wanted == queue}
+
+    def notify(self, queue: str, *, fits: Callable[[TagFilter], bool] = lambda _tags: True) -> None:
+        """Notify those who watch a queue with a filter that fits, and forget them."""
+        fitting = [
+            watcher
+            for watcher in self._watchers
+            if any(wanted == queue and fits(tags) for wanted, tags in watcher.wanted)
+        ]
+        for watcher in fitting:
+            del self._watchers[watcher]
+            watcher.notify(queue)
+
+    def __len__(self) -> int:
+        return len(self._watchers)

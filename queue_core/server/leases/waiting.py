@@ -1,0 +1,200 @@
+"""The lease calls that wait at a server: which of them are woken for which task, and by whom.
+
+They cost nothing while they wait, and the most recently active worker is served first.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from queue_core.errors import QueueError
+from queue_core.notes import Wake
+from queue_core.server.leases.call import CallContext, LeaseAnswer, LeaseCall
+from queue_core.server.leases.notifications import NotificationListener, NotificationSender
+from queue_core.server.leases.ready_checks import ReadyChecks
+from queue_core.server.leases.timers import DueTimer
+from queue_core.server.leases.waiters import Waiters, Watcher, Watchers, taking
+from queue_core.server.turns import Turns
+from queue_core.service import QueueService
+from queue_core.task import Lease
+from queue_core.verbs import Turn
+
+MAX_FOLLOWERS = 8
+"""Calls that lease in the turn that made something leasable; that turn is to be answered soon, and more of them are
+woken after it."""
+
+
+class WaitingLeases:
+    """The watch over all queues of a server, and the `WaitingRoom` of its lease calls. Lives in its loop."""
+
+    def __init__(self, service: QueueService, turns: Turns, *, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
+        self._is_stopping = False
+        self._waiters: Waiters[LeaseCall] = Waiters()
+        self.watchers = Watchers()
+        self._context = CallContext(service, turns, self)
+        self.presence = self._context.presence
+        self._checks = ReadyChecks(turns, self._waiters, self.watchers, failed=self.retry_queue)
+        self._listener = NotificationListener(service.store, self._checks.check, lambda queue: queue in self._queues())
+        self._sender = NotificationSender(service.store)
+        self._timer = DueTimer(
+            turns,
+            service.clock,
+            queues=self._queues,
+            due=self._checks.check,
+            gone=self.retry_queue,
+            failed=self._fail_all,
+        )
+        turns.follow_with(self._followers)
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nobody may wait any more."""
+        return self._is_stopping
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more caller may not wait."""
+        return len(self._waiters) >= self._max_waiting
+
+    def start(self, call: LeaseCall) -> None:
+        """Delete and lease; wait when there is nothing to lease."""
+        call.start(self._context)
+
+    def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
+        """See `CallContext.give_back`."""
+        self._context.give_back(queue, leases)
+
+    def stop(self) -> None:
+        """Answer all who wait, empty, at once; nobody waits from now on."""
+        self._is_stopping = True
+        self._timer.stop()
+        self._checks.stop()
+        self._notify_all_watchers()
+        for call in self._waiters.take_all(self._waiters):
+            call.end_empty()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._listener.close()
+        self._sender.close()
+
+    # -- who waits ------------------------------------------------------------------------------------------------
+
+    def changes(self, queue: str) -> int:
+        """See `WaitingRoom.changes`."""
+        return self._checks.changes(queue)
+
+    def enter(self, call: LeaseCall) -> None:
+        """See `WaitingRoom.enter`."""
+        self._waiters.add(call)
+        self._listener.listen(call.queue)
+        if call.changes_seen != self.changes(call.queue):
+            self._checks.check(call.queue)
+
+    def leave(self, call: LeaseCall) -> bool:
+        """See `WaitingRoom.leave`."""
+        return self._waiters.discard(call)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Notify it of ready tasks without leasing them, once."""
+        self.watchers.add(watcher)
+        for queue, _ in watcher.wanted:
+            self._listener.listen(queue)
+        self.after_turn()
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Notify it no more."""
+        self.watchers.discard(watcher)
+
+    def _queues(self) -> set[str]:
+        """Return the queues that anybody waits on or watches; any thread may call this."""
+        return {*self._waiters.queues(), *self.watchers.queues()}
+
+    # -- who is woken ---------------------------------------------------------------------------------------------
+
+    def wake(self, wakes: Iterable[Wake]) -> None:
+        """Let as many fitting callers as there are new tasks retry; other processes are notified of the rest."""
+        for wake in wakes:
+            self._checks.count_change(wake.queue)
+            self.watchers.notify(wake.queue, fits=taking(wake.tag))
+            woken = self._take(wake, wake.count - wake.served)
+            for call in woken:
+                call.retry()
+            left = wake.count - wake.served - len(woken)
+            if left:
+                ourselves = self._listener.is_listening(wake.queue)  # our own listener may be notified first
+                self._sender.publish(wake.queue, wake.tag, left + ourselves)
+
+    def after_turn(self) -> None:
+        """Etas may have changed, if that matters to anybody."""
+        if self._waiters or self.watchers:
+            self._timer.after_turn()
+
+    def retry_worker(self, worker: str) -> None:
+        """Let the waiting calls of a worker that was retired retry: they are answered that it was."""
+        self._retry(call for call in self._waiters if call.worker == worker)
+
+    def retry_queue(self, queue: str) -> None:
+        """Let all who wait on a queue that is gone retry: they are answered that it is."""
+        self.watchers.notify(queue)
+        self._retry(self._waiters.of(queue))
+
+    def _retry(self, calls: Iterable[LeaseCall]) -> None:
+        for call in self._waiters.take_all(calls):
+            call.retry()
+
+    def _fail_all(self, error: QueueError) -> None:
+        """The store can't be reached from here: those who wait may have better luck at another server."""
+        self._notify_all_watchers()
+        for call in self._waiters.take_all(self._waiters):
+            call.fail(error)
+
+    def _notify_all_watchers(self) -> None:
+        for queue in self.watchers.queues():
+            self.watchers.notify(queue)
+
+    def _take(self, wake: Wake, count: int) -> list[LeaseCall]:
+        return self._waiters.take(wake.queue, count, fits=taking(wake.tag))
+
+    def _followers(self, turn: Turn) -> "Iterator[LeaseFollower]":
+        """Yield a few calls that wait for what the turn has made leasable: they lease in its transaction, see ADR 20.
+
+        Each has leased before the next is chosen; no more are once all tasks are gone, or one call has found nothing.
+        """
+        if not self._waiters:
+            return
+        followers = 0
+        for wake in turn.all_wakes():
+            left = wake.count
+            while left > 0 and followers < MAX_FOLLOWERS and (taken := self._take(wake, 1)):
+                followers += 1
+                follower = LeaseFollower(taken[0])
+                yield follower
+                left -= follower.found
+                if not follower.found:
+                    break
+            turn.note_served(wake, wake.count - max(0, left))
+
+
+class LeaseFollower:
+    """A `Follower`: a call that waited; `found` is how much it leased."""
+
+    def __init__(self, call: LeaseCall) -> None:
+        self.found = 0
+        self._call = call
+
+    def step(self, turn: Turn) -> LeaseAnswer:
+        """See `Follower`."""
+        answer = self._call.lease(turn)
+        self.found = len(answer.granted.leases)
+        return answer
+
+    def done(self, outcome: object) -> None:
+        """See `Follower`."""
+        self._call.proceed(outcome)
+
+    def back(self) -> None:
+        """See `Follower`."""
+        self._call.wait()

@@ -1,0 +1,212 @@
+-- The add verb. Outcomes: 0 added, 1 the name exists, 2 it is still taken by a deleted task.
+-- connection, call: see commit_markers.sql; NULL, the call leaves no marker.
+
+-- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them.
+CREATE FUNCTION add_run(
+    queue_id int4, has_tags bool, slot int2, now int8, payloads bytea[], tags text[], etas int8[], names text[],
+    OUT ids int8[], OUT outcomes int2[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    one text := tags[1];
+    total int4 := cardinality(payloads);
+    is_named bool := names <> '{}' AND (total > 1 OR names[1] IS NOT NULL);
+    is_plain bool := etas = '{}' AND (tags = '{}' OR total = 1 OR tags = array_fill(tags[1], ARRAY[cardinality(tags)]));
+BEGIN
+    IF NOT has_tags AND tags <> '{}' AND tags <> array_fill(NULL::text, ARRAY[total]) THEN
+        UPDATE towline.queues AS e SET has_tags = true WHERE e.id = queue_id;
+    END IF;
+    IF is_named THEN
+        IF total = 1 THEN
+            SELECT ARRAY[t.id], ARRAY[t.outcome] INTO ids, outcomes
+            FROM towline.take_name(queue_id, now, names[1]) AS t;
+        ELSE
+            SELECT t.ids, t.outcomes INTO ids, outcomes FROM towline.take_names(queue_id, now, names) AS t;
+        END IF;
+        PERFORM towline.forget_names(now, total);
+        is_plain := false;
+        WITH new AS (
+            INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, tag, name, payload)
+            SELECT n.id, coalesce(n.eta, now), coalesce(n.eta, now), now, queue_id,
+                CASE WHEN n.eta > now THEN 1 ELSE 0 END, n.tag, n.name, n.payload
+            FROM unnest(ids, payloads, tags, etas, names) AS n (id, payload, tag, eta, name)
+            WHERE n.id IS NOT NULL
+            RETURNING t.tag, t.eta
+        )
+        SELECT coalesce(array_agg(new.tag), '{}'), array_agg(new.eta) INTO tags, etas FROM new;
+    ELSIF total = 1 THEN
+        INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, tag, payload)
+        VALUES (
+            nextval('towline.task_ids'), coalesce(etas[1], now), coalesce(etas[1], now), now, queue_id,
+            CASE WHEN etas[1] > now THEN 1 ELSE 0 END, one, payloads[1]
+        )
+        RETURNING ARRAY[t.id] INTO ids;
+    ELSE
+        WITH new AS (
+            INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, tag, payload)
+            SELECT nextval('towline.task_ids'), coalesce(n.eta, now), coalesce(n.eta, now), now, queue_id,
+                CASE WHEN n.eta > now THEN 1 ELSE 0 END, n.tag, n.payload
+            FROM unnest(payloads, tags, etas) AS n (payload, tag, eta)
+            RETURNING t.id
+        )
+        SELECT array_agg(new.id) INTO ids FROM new;
+    END IF;
+    -- The tag first: its row may be missing, and then all tagged tasks' is counted with it.
+    IF is_plain THEN
+        UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
+        WHERE c.queue = queue_id AND c.kind = CASE WHEN one IS NULL THEN 1 ELSE 2 END AND c.tag = coalesce(one, '')
+            AND c.slot = add_run.slot;
+    END IF;
+    IF is_plain AND FOUND THEN
+        IF one IS NOT NULL THEN
+            UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
+            WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = add_run.slot;
+        END IF;
+    ELSE
+        PERFORM towline.count_added(
+            queue_id, slot, now,
+            CASE WHEN tags = '{}' AND NOT is_named THEN array_fill(NULL::text, ARRAY[total]) ELSE tags END, etas
+        );
+    END IF;
+END $$;
+
+-- Add tasks. `queues` has one name for all of them, or one for each.
+CREATE FUNCTION add(
+    queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[],
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    free_slot int2;
+    queue_id int4;
+    moved text;
+    has_tags bool;
+    queue_name text;
+    total CONSTANT int4 := cardinality(payloads);
+    first int4 := 1;
+    last int4;
+    run record;
+    is_marked bool;
+BEGIN
+    free_slot := CASE
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN 0
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 1) THEN 1
+        ELSE towline.take_slot()
+    END;
+    FOREACH queue_name IN ARRAY CASE
+        WHEN cardinality(queues) = 1 THEN queues ELSE towline.distinct_names(queues)
+    END LOOP
+        IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
+            RETURN;  -- never: in a condition a function is called without a query around it
+        END IF;
+        SELECT e.id, e.moved_to, e.has_tags INTO queue_id, moved, has_tags
+        FROM towline.queues AS e WHERE e.name = queue_name;
+        IF queue_id IS NULL THEN
+            refusal := 1;
+            note := queue_name || ' ' || coalesce(towline.some_queues(), '');
+            RETURN;
+        ELSIF moved <> '' THEN
+            refusal := 2;
+            note := queue_name || ' ' || moved;
+            RETURN;
+        END IF;
+    END LOOP;
+    IF cardinality(queues) = 1 THEN
+        IF total > 0 THEN
+            run := towline.add_run(queue_id, has_tags, free_slot, now, payloads, tags, etas, names);
+            ids := run.ids;
+            outcomes := run.outcomes;
+        END IF;
+    ELSE
+        WHILE first <= total LOOP
+            last := first;
+            WHILE last < total AND queues[last + 1] = queues[first] LOOP
+                last := last + 1;
+            END LOOP;
+            SELECT e.id, e.has_tags INTO queue_id, has_tags FROM towline.queues AS e WHERE e.name = queues[first];
+            run := towline.add_run(
+                queue_id, has_tags, free_slot, now, payloads[first:last], tags[first:last], etas[first:last],
+                names[first:last]
+            );
+            ids := ids || run.ids;
+            outcomes := outcomes || coalesce(run.outcomes, array_fill(0::int2, ARRAY[last - first + 1]));
+            first := last + 1;
+        END LOOP;
+    END IF;
+    xid := txid_current_if_assigned();
+    IF call IS NOT NULL AND xid IS NOT NULL THEN
+        is_marked := towline.set_commit_marker(
+            connection, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
+        );
+    END IF;
+END $$;
+
+-- Add one task without a name or a bound of its own, as `add` does, but without arrays or anything that only other
+-- cases need: what a program that adds one task at a time does again and again. Return its id; NULL: nothing was done,
+-- ask `add`, which tells why. eta NULL: at once. See ADR 11.
+CREATE FUNCTION add_one(
+    queue_name text, now int8, payload bytea, tag text, eta int8, connection int8, call int8, OUT xid int8, OUT id int8
+) LANGUAGE plpgsql AS $$
+DECLARE
+    queue_id int4;
+    has_tags bool;
+    free_slot int2;
+    is_delayed CONSTANT int4 := CASE WHEN eta > now THEN 1 ELSE 0 END;
+    is_marked bool;
+BEGIN
+    IF pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name)) IS NULL THEN
+        RETURN;  -- never: in a condition a function is called without a query around it
+    END IF;
+    SELECT e.id, e.has_tags INTO queue_id, has_tags
+    FROM towline.queues AS e WHERE e.name = queue_name AND e.moved_to = '';
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    free_slot := CASE
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN 0
+        WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 1) THEN 1
+        ELSE towline.take_slot()
+    END;
+    IF tag IS NOT NULL AND NOT has_tags THEN
+        UPDATE towline.queues AS e SET has_tags = true WHERE e.id = queue_id;
+    END IF;
+
+    id := nextval('towline.task_ids');
+    INSERT INTO towline.tasks (id, eta, ready_at, added_at, queue, state, tag, payload)
+    VALUES (add_one.id, coalesce(eta, now), coalesce(eta, now), now, queue_id, is_delayed, tag, payload);
+
+    -- The tag first: its row may be missing, and then all tagged tasks' is counted with it.
+    UPDATE towline.counts AS c SET
+        ready = c.ready + 1 - is_delayed, delayed = c.delayed + is_delayed, added = c.added + 1, changed_at = now
+    WHERE c.queue = queue_id AND c.kind = CASE WHEN add_one.tag IS NULL THEN 1 ELSE 2 END
+        AND c.tag = coalesce(add_one.tag, '') AND c.slot = free_slot;
+    IF NOT FOUND THEN
+        PERFORM towline.count_added(queue_id, free_slot, now, ARRAY[tag], ARRAY[eta]);
+    ELSIF tag IS NOT NULL THEN
+        UPDATE towline.counts AS c SET
+            ready = c.ready + 1 - is_delayed, delayed = c.delayed + is_delayed, added = c.added + 1, changed_at = now
+        WHERE c.queue = queue_id AND c.kind = 0 AND c.tag = '' AND c.slot = free_slot;
+    END IF;
+    xid := txid_current();
+    IF call IS NOT NULL THEN
+        is_marked := towline.set_commit_marker(connection, call, ARRAY[id]);
+    END IF;
+END $$;
+
+-- Give tasks that this transaction has just added bounds of their own. Adding itself knows nothing of them, so that
+-- they cost tasks without one nothing.
+CREATE FUNCTION bound_tasks(ids int8[], bounds int4[]) RETURNS void LANGUAGE sql AS $$
+    UPDATE towline.tasks AS t SET max_leases = b.bound FROM unnest(ids, bounds) AS b (id, bound)
+    WHERE t.id = b.id AND b.bound IS NOT NULL
+$$;
+
+-- Add tasks some of which have a bound of their own.
+CREATE FUNCTION add_bounded(
+    queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[], bounds int4[],
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT a.* INTO refusal, note, xid, ids, outcomes
+    FROM towline.add(queues, now, payloads, tags, etas, names, connection, call) AS a;
+    PERFORM towline.bound_tasks(ids, bounds);
+END $$;

@@ -1,0 +1,53 @@
+-- Queues: finding, holding and dropping them.
+
+-- Return some queues' names, for the message that a queue does not exist.
+CREATE FUNCTION some_queues() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT string_agg(few.name, ', ')
+    FROM (SELECT queues.name FROM towline.queues ORDER BY queues.name LIMIT 5) AS few
+$$;
+
+-- Return each name once, in the order in which queues are locked.
+CREATE FUNCTION distinct_names(names text[]) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT array_agg(DISTINCT n.name ORDER BY n.name) FROM unnest(names) AS n (name)
+$$;
+
+-- Keep others from fencing or dropping the queue while this transaction lasts.
+CREATE FUNCTION hold_queue(queue_name text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_advisory_xact_lock_shared('towline.queues'::regclass::oid::int4, hashtext(queue_name))
+$$;
+
+-- Wait until nobody holds the queue, and keep it.
+CREATE FUNCTION seize_queue(queue_name text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_advisory_xact_lock('towline.queues'::regclass::oid::int4, hashtext(queue_name))
+$$;
+
+-- Hold a queue, to change what is in it, and tell how that went.
+CREATE FUNCTION open_queue(queue_name text) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
+DECLARE
+    q towline.queues;
+BEGIN
+    PERFORM towline.hold_queue(queue_name);
+    SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
+    IF NOT FOUND THEN
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+    ELSIF q.moved_to <> '' THEN
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
+    ELSE
+        RETURN NEXT towline.outcome_row(0, NULL, 0);
+    END IF;
+END $$;
+
+-- Drop a queue, which is seized, with all that is in it; return how many tasks went.
+CREATE FUNCTION drop_queue(queue_id int4) RETURNS int8 LANGUAGE plpgsql AS $$
+DECLARE
+    gone int8;
+BEGIN
+    DELETE FROM towline.tasks AS t WHERE t.queue = queue_id;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    DELETE FROM towline.names AS n WHERE n.queue = queue_id;
+    DELETE FROM towline.counts AS c WHERE c.queue = queue_id;
+    DELETE FROM towline.samples AS s WHERE s.queue = queue_id;
+    DELETE FROM towline.trimmed AS t WHERE t.queue = queue_id;
+    DELETE FROM towline.queues AS q WHERE q.id = queue_id;
+    RETURN gone;
+END $$;

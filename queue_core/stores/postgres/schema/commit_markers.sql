@@ -1,0 +1,93 @@
+-- Commit markers: a call that is committed as it is made, and whose answer is lost, is found again by its marker.
+
+-- The last call of each connection that was committed: the connection's own number, which its client chose (or that of
+-- a client's session), and the number of the call on it. Written by the call itself: no crash, no failover and no proxy
+-- can part the two.
+CREATE TABLE commit_markers (
+    connection int8 PRIMARY KEY,
+    call int8 NOT NULL,
+    xid xid8 NOT NULL,
+    marked_at timestamptz NOT NULL DEFAULT now(),
+    is_closed bool NOT NULL DEFAULT false,
+    ids int8[]
+) WITH (
+    fillfactor = 10,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Return what `set_commit_marker` keeps of an `add` some of whose names were refused: the new ids, and in place of a
+-- refused one's the outcome, less than 0.
+CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE sql AS $$
+    SELECT array_agg(coalesce(o.id, -o.outcome) ORDER BY o.place)
+    FROM unnest(ids, outcomes) WITH ORDINALITY AS o (id, outcome, place)
+$$;
+
+-- Leave the marker of a call, in the call's own transaction. ids: see `added_ids`; NULL, the call was no `add`. Always
+-- true: a function whose answer is assigned is called without a query around it.
+CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE towline.commit_markers AS m
+    SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids
+    WHERE m.connection = set_commit_marker.connection AND m.call < set_commit_marker.call AND NOT m.is_closed;
+    IF NOT FOUND THEN
+        -- The connection's first call; or it was closed, and then this fails, and the call with it.
+        INSERT INTO towline.commit_markers VALUES (
+            set_commit_marker.connection, set_commit_marker.call, pg_current_xact_id(), now(), false,
+            set_commit_marker.ids
+        );
+    END IF;
+    RETURN true;
+END $$;
+
+-- Return what became of a connection's last call, which can't take effect any more after this: `xid` NULL, nothing did.
+-- Waits for the call to end if it is under way.
+CREATE FUNCTION close_commit_marker(connection int8, call int8, OUT xid xid8, OUT ids int8[]) LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO towline.commit_markers VALUES (close_commit_marker.connection, 0, pg_current_xact_id(), now(), true)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        UPDATE towline.commit_markers AS m SET is_closed = true WHERE m.connection = close_commit_marker.connection
+        RETURNING CASE WHEN m.call = close_commit_marker.call THEN m.xid END, m.ids INTO xid, ids;
+    END IF;
+END $$;
+
+-- Return what `exchange` has answered in a transaction, but for the tags of what time has made ready: those who wait
+-- for them look by themselves before long. Fails when it is not kept any more.
+CREATE FUNCTION exchange_result(queue_name text, now int8, wanted xid8) RETURNS SETOF towline.lease_row
+LANGUAGE plpgsql AS $$
+DECLARE
+    queue_id int4;
+    numbers int8[];
+    texts text[];
+    settled text;
+BEGIN
+    SELECT e.id INTO queue_id FROM towline.queues AS e WHERE e.name = queue_name;
+    IF EXISTS (SELECT FROM towline.trimmed AS t WHERE t.queue = queue_id AND t.xid >= wanted) THEN
+        RAISE 'the answer was lost, and what it was is not kept any more' USING ERRCODE = '08007';
+    END IF;
+    -- A row that another has changed since is not leased by this call any more.
+    RETURN QUERY SELECT t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
+            NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[], NULL::text
+        FROM towline.tasks AS t
+        WHERE t.queue = queue_id AND t.state = 2 AND t.leased_at >= exchange_result.now AND t.xmin = wanted::xid;
+    SELECT s.numbers, s.texts INTO numbers, texts FROM towline.samples AS s
+    WHERE s.queue = queue_id AND s.xid = wanted AND s.outcome = 'deleted';
+    SELECT json_build_array(coalesce(json_agg(json_build_array(
+        s.numbers[i.place][1], s.numbers[i.place][2], s.numbers[i.place][3], s.numbers[i.place][4],
+        s.texts[i.place][1], s.texts[i.place][2], s.texts[i.place][3],
+        coalesce(s.ended_at[i.place], s.ended_at[1]), s.reasons[i.place]
+    )), '[]'), '[]'::json) INTO settled
+    FROM towline.samples AS s CROSS JOIN LATERAL generate_subscripts(s.numbers, 1) AS i (place)
+    WHERE s.queue = queue_id AND s.xid = wanted AND s.outcome = 'expired';
+    RETURN NEXT ROW(
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, NULL, numbers, texts, settled
+    )::towline.lease_row;
+END $$;
+
+-- Forget connections that have made no call for a day.
+CREATE FUNCTION forget_commit_markers() RETURNS void LANGUAGE sql AS $$
+    DELETE FROM towline.commit_markers AS m WHERE m.marked_at < now() - interval '1 day'
+$$;

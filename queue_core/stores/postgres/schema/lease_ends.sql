@@ -1,0 +1,242 @@
+-- The verbs of a lease's holder that look at one task after the other: renew, release, delete and add the next.
+
+-- Renew leases, in order; the longest allowed is checked for all of them before anything is written.
+CREATE FUNCTION renew(queue_name text, now int8, ids int8[], grants int8[], seconds float8[])
+RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
+DECLARE
+    q towline.queues;
+    task towline.tasks;
+    end_at int8;
+    cut_short int8[];
+    held bool[];
+BEGIN
+    PERFORM towline.hold_queue(queue_name);
+    SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
+    IF NOT FOUND THEN
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN;
+    ELSIF q.moved_to <> '' THEN
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN;
+    END IF;
+    FOR place IN 1..cardinality(ids) LOOP
+        PERFORM FROM towline.tasks AS t
+        WHERE t.id = ids[place] AND t.queue = q.id AND t.state = 2 AND t.leased_at = grants[place] AND t.eta > now
+        FOR UPDATE;
+        held[place] := FOUND;
+        IF FOUND THEN
+            end_at := now + round(coalesce(seconds[place], q.lease_seconds) * 1000000)::int8;
+            -- Seven days bound each renewal alone, never the sum.
+            IF q.max_lease_seconds < 604800 AND (end_at - grants[place]) / 1000000::float8 > q.max_lease_seconds THEN
+                RETURN NEXT towline.outcome_row(
+                    4, concat_ws(' ', queue_name, (end_at - grants[place]) / 1000000::float8, q.max_lease_seconds), 0
+                );
+                RETURN;
+            END IF;
+        END IF;
+    END LOOP;
+    FOR place IN 1..cardinality(ids) LOOP
+        CONTINUE WHEN NOT held[place];
+        SELECT * INTO task FROM towline.tasks AS t WHERE t.id = ids[place];
+        cut_short := towline.ahead_of(task.spent || task.eta, now);
+        end_at := towline.unspent_end(
+            now + round(coalesce(seconds[place], q.lease_seconds) * 1000000)::int8, cut_short
+        );
+        UPDATE towline.tasks AS t SET eta = end_at, spent = cut_short WHERE t.id = task.id;
+        RETURN NEXT ROW(
+            5, place, end_at, NULL, NULL, NULL, task.leases, task.worker, coalesce(task.name, '_' || task.id), task.tag,
+            NULL, NULL
+        )::towline.result_row;
+    END LOOP;
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
+END $$;
+
+-- End the live lease of a task that is given back; return the reason if the task died.
+CREATE FUNCTION give_back(
+    q towline.queues, slot int2, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, dead_reason text
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    cut_short int8[] := towline.ahead_of(task.spent || task.eta, now);
+    why text := nullif(dead_reason, '');
+    next_eta int8;
+BEGIN
+    IF why IS NULL AND NOT is_uncounted AND task.leases >= coalesce(task.max_leases, q.max_leases) THEN
+        why := 'max_leases';
+    END IF;
+    PERFORM towline.note_finished(task, 'released', now, why);
+    IF why IS NOT NULL THEN
+        IF q.deletes_exhausted THEN
+            DELETE FROM towline.tasks AS t WHERE t.id = task.id;
+            PERFORM towline.part_name(q, task.name, now);
+        ELSE
+            UPDATE towline.tasks AS t SET state = 3, eta = now, ready_at = now, reason = why, spent = cut_short
+            WHERE t.id = task.id;
+        END IF;
+        PERFORM towline.count_tasks(
+            q.id, slot, task.tag, now, leased => -1, released => 1, died => 1,
+            dead => CASE WHEN q.deletes_exhausted THEN 0 ELSE 1 END
+        );
+        RETURN why;
+    END IF;
+    next_eta := CASE WHEN delay_seconds IS NULL THEN least(task.ready_at, now)
+        ELSE now + round(delay_seconds * 1000000)::int8 END;
+    UPDATE towline.tasks AS t SET
+        state = CASE WHEN next_eta <= now THEN 0 ELSE 1 END, eta = next_eta, ready_at = next_eta,
+        leases = t.leases - CASE WHEN is_uncounted THEN 1 ELSE 0 END, spent = cut_short
+    WHERE t.id = task.id;
+    PERFORM towline.count_tasks(
+        q.id, slot, task.tag, now, leased => -1, released => 1, ready => CASE WHEN next_eta <= now THEN 1 ELSE 0 END,
+        delayed => CASE WHEN next_eta <= now THEN 0 ELSE 1 END
+    );
+    RETURN NULL;
+END $$;
+
+-- Give leases back, in order. A delay of NULL: the queue's back-off, or at once for a lease that is not counted.
+CREATE FUNCTION release(
+    queue_name text, now int8, ids int8[], grants int8[], delays float8[], uncounted bool[], reasons text[],
+    jitters float8[]
+) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
+DECLARE
+    q towline.queues;
+    slot int2 := towline.take_slot();
+    task towline.tasks;
+    delay_seconds float8;
+    why text;
+BEGIN
+    PERFORM towline.hold_queue(queue_name);
+    SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
+    IF NOT FOUND THEN
+        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
+        RETURN;
+    ELSIF q.moved_to <> '' THEN
+        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
+        RETURN;
+    END IF;
+    FOR place IN 1..cardinality(ids) LOOP
+        SELECT * INTO task FROM towline.tasks AS t
+        WHERE t.id = ids[place] AND t.queue = q.id AND t.state = 2 AND t.leased_at = grants[place] AND t.eta > now
+        FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        delay_seconds := delays[place];
+        IF delay_seconds IS NULL AND NOT uncounted[place] THEN
+            delay_seconds := least(
+                q.retry_max_seconds, q.retry_min_seconds * power(2::float8, least(greatest(task.leases - 1, 0), 60))
+            ) * (1.0::float8 - 0.1::float8 * jitters[place]);
+        END IF;
+        why := towline.give_back(q, slot, now, task, delay_seconds, uncounted[place], reasons[place]);
+        RETURN NEXT ROW(
+            6, place, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
+            coalesce(task.name, '_' || task.id), task.tag, why, NULL
+        )::towline.result_row;
+    END LOOP;
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
+END $$;
+
+-- Give back all that a dead worker holds, each task to its old place, and retire the worker. `reason` says why a task
+-- died, and `payload` names the queue.
+CREATE FUNCTION release_worker(worker_name text, now int8) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
+DECLARE
+    slot int2 := towline.take_slot();
+    q towline.queues;
+    task towline.tasks;
+    why text;
+BEGIN
+    PERFORM pg_advisory_xact_lock('towline.workers'::regclass::oid::int4, hashtext(worker_name));
+    PERFORM towline.fence_worker(worker_name, now);
+    FOR q IN SELECT * FROM towline.queues AS each ORDER BY each.id LOOP
+        PERFORM towline.hold_queue(q.name);
+        SELECT * INTO q FROM towline.queues AS each WHERE each.id = q.id;
+        CONTINUE WHEN NOT FOUND OR q.moved_to <> '';
+        PERFORM towline.settle_some(q, slot, now);
+        FOR task IN
+            SELECT * FROM towline.tasks AS t
+            WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name ORDER BY t.id FOR UPDATE
+        LOOP
+            why := towline.give_back(q, slot, now, task, NULL, false, '');
+            RETURN NEXT ROW(
+                6, 0, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
+                coalesce(task.name, '_' || task.id), task.tag, why, convert_to(q.name, 'UTF8')
+            )::towline.result_row;
+        END LOOP;
+    END LOOP;
+    RETURN NEXT towline.outcome_row(0, NULL, 0);
+END $$;
+
+-- Delete tasks, in order, and with each add those that come next: `sizes` of them, from the other arrays. One row for
+-- each deletion that took effect, with its place and its sample, and an id and an outcome for each of its tasks.
+CREATE FUNCTION hand_over(
+    queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
+    tags text[], etas int8[], names text[]
+) RETURNS TABLE (
+    refusal int8, note text, xid int8, place int4, numbers int8[], texts text[], ids int8[], outcomes int2[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    q towline.queues;
+    slot int2 := towline.take_slot();
+    each_name text;
+    next_place int4 := 1;
+    new_id int8[];
+    new_outcome int2[];
+BEGIN
+    refusal := 0;
+    FOR each_name IN SELECT DISTINCT n.name FROM unnest(queues || queue_name) AS n (name) ORDER BY 1 LOOP
+        PERFORM towline.hold_queue(each_name);
+        SELECT * INTO q FROM towline.queues AS each WHERE each.name = each_name;
+        IF NOT FOUND OR q.moved_to <> '' THEN
+            refusal := CASE WHEN q.id IS NULL THEN 1 ELSE 2 END;
+            note := each_name || ' '
+                || coalesce(CASE refusal WHEN 1 THEN towline.some_queues() ELSE q.moved_to END, '');
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END LOOP;
+    FOR at IN 1..cardinality(given_ids) LOOP
+        SELECT e.numbers, e.texts INTO numbers, texts
+        FROM towline.exchange(
+            queue_name, now, given_ids[at:at], grants[at:at], 0, NULL, 0::int2, '{}', ''
+        ) AS e;
+        IF numbers IS NOT NULL THEN
+            place := at;
+            ids := '{}';
+            outcomes := '{}';
+            FOR then_at IN next_place..next_place + sizes[at] - 1 LOOP
+                SELECT * INTO q FROM towline.queues AS each WHERE each.name = queues[then_at];
+                SELECT r.ids, r.outcomes INTO new_id, new_outcome
+                FROM towline.add_run(
+                    q.id, q.has_tags, slot, now, payloads[then_at:then_at], ARRAY[tags[then_at]], ARRAY[etas[then_at]],
+                    CASE WHEN names[then_at] IS NULL THEN '{}' ELSE names[then_at:then_at] END
+                ) AS r;
+                ids := ids || new_id[1];
+                outcomes := outcomes || coalesce(new_outcome[1], 0::int2);
+            END LOOP;
+            RETURN NEXT;
+        END IF;
+        next_place := next_place + sizes[at];
+    END LOOP;
+    place := NULL;
+    xid := txid_current_if_assigned();
+    RETURN NEXT;
+END $$;
+
+-- Do as `hand_over`, with tasks some of which have a bound of their own.
+CREATE FUNCTION hand_over_bounded(
+    queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
+    tags text[], etas int8[], names text[], bounds int4[]
+) RETURNS TABLE (
+    refusal int8, note text, xid int8, place int4, numbers int8[], texts text[], ids int8[], outcomes int2[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    first int4;
+BEGIN
+    FOR refusal, note, xid, place, numbers, texts, ids, outcomes IN
+        SELECT h.* FROM towline.hand_over(
+            queue_name, now, given_ids, grants, sizes, queues, payloads, tags, etas, names
+        ) AS h
+    LOOP
+        IF place IS NOT NULL THEN
+            first := 1 + coalesce((SELECT sum(s.size) FROM unnest(sizes[:place - 1]) AS s (size)), 0);
+            PERFORM towline.bound_tasks(ids, bounds[first:first + sizes[place] - 1]);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;

@@ -1,0 +1,57 @@
+-- The rows in which the functions of several verbs answer.
+
+-- What a verb tells, row by row. kind 0: how the call went (`id` a refusal or 0, `eta` the transaction's number,
+-- `leases` flags, `name` what the refusal's message needs); 5: a renewal, 6: a release, `id` its place in the call.
+CREATE TYPE result_row AS (
+    kind int2,
+    id int8,
+    eta int8,
+    ready_at int8,
+    added_at int8,
+    leased_at int8,
+    leases int4,
+    worker text,
+    name text,
+    tag text,
+    reason text,
+    payload bytea
+);
+
+-- Return how the call went. Refusals: 1 no such queue, 2 moved, 3 the worker was retired, 4 the lease would be too
+-- long.
+CREATE FUNCTION outcome_row(refusal int8, note text, flags int4) RETURNS towline.result_row LANGUAGE sql AS $$
+    SELECT 0::int2, refusal, txid_current_if_assigned(), NULL::int8, NULL::int8, NULL::int8, flags, NULL::text, note,
+        NULL::text, NULL::text, NULL::bytea
+$$;
+
+-- What lease verbs tell: one row for each lease, and a last one that says how the call went: a refusal (see
+-- `outcome_row`), its note (0: the tasks left over, see `fitting`), flags (1: more is due than was settled, 2: the
+-- worker was retired and got nothing), the transaction's number, samples of what was deleted, and `settled`, a JSON
+-- list of what time did: the expired leases, and [tag, tasks] of those that became ready.
+CREATE TYPE lease_row AS (
+    id int8,
+    eta int8,
+    ready_at int8,
+    added_at int8,
+    leased_at int8,
+    leases int4,
+    name text,
+    tag text,
+    payload bytea,
+    refusal int8,
+    note text,
+    flags int4,
+    xid int8,
+    numbers int8[],
+    texts text[],
+    settled text
+);
+
+-- Return the last row of a lease verb.
+CREATE FUNCTION lease_outcome_row(
+    refusal int8, note text, flags int4, numbers int8[] DEFAULT NULL, texts text[] DEFAULT NULL,
+    settled text DEFAULT NULL
+) RETURNS towline.lease_row LANGUAGE sql AS $$
+    SELECT NULL::int8, NULL::int8, NULL::int8, NULL::int8, NULL::int8, NULL::int4, NULL::text, NULL::text, NULL::bytea,
+        refusal, note, flags, txid_current_if_assigned(), numbers, texts, settled
+$$;

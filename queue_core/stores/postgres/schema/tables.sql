@@ -1,0 +1,175 @@
+-- The tables of queues, tasks and what is kept about them. Instants are microseconds since the epoch, UTC. States: 0
+-- ready, 1 delayed, 2 leased, 3 dead.
+--
+-- All files of this folder run with the store's schema as search_path. Function bodies write `towline.`, which stands
+-- for that schema, before every name: a search_path of their own would cost each call 3 us.
+
+-- The queues and their settings; `kept` holds, as a JSON object, the settings that no function here reads.
+CREATE TABLE queues (
+    id int4 PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    lease_seconds float8 NOT NULL,
+    max_lease_seconds float8 NOT NULL,
+    max_leases int4,
+    retry_min_seconds float8 NOT NULL,
+    retry_max_seconds float8 NOT NULL,
+    deletes_exhausted boolean NOT NULL,
+    name_retention_seconds float8 NOT NULL,
+    paused boolean NOT NULL DEFAULT false,
+    moved_to text NOT NULL DEFAULT '',
+    has_tags boolean NOT NULL DEFAULT false,
+    kept text NOT NULL DEFAULT '{}'
+);
+
+-- The ids of tasks. Not cached: ties in eta are leased in the order of insertion, whichever connection inserted.
+CREATE SEQUENCE task_ids CACHE 1;
+
+-- The tasks. `max_leases` goes before the queue's (NULL: the queue's holds); `spent` has those ends of earlier leases
+-- that are still to come.
+-- Every row is inserted, updated by its lease and deleted. Room is left on a page for the updated version, so that the
+-- server's log need not repeat the payload, which comes last. A long payload is kept out of line as it is: a lease does
+-- not touch it, and a part of it can be read alone. The index by id is half filled for the same reason: a lease writes
+-- its entry anew beside the old one, and would split each page.
+CREATE TABLE tasks (
+    id int8 PRIMARY KEY WITH (fillfactor = 50),
+    eta int8 NOT NULL,
+    ready_at int8 NOT NULL,
+    added_at int8 NOT NULL,
+    leased_at int8 NOT NULL DEFAULT 0,
+    queue int4 NOT NULL,
+    leases int4 NOT NULL DEFAULT 0,
+    state int2 NOT NULL,
+    max_leases int4,
+    tag text COLLATE "C",
+    name text COLLATE "C",
+    worker text,
+    reason text,
+    spent int8[],
+    payload bytea NOT NULL
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_scale_factor = 0.2,
+    autovacuum_analyze_scale_factor = 0.2,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+ALTER TABLE tasks ALTER COLUMN payload SET STORAGE EXTERNAL;
+
+-- Finds the tasks of a queue in one state, in the order in which they are leased.
+CREATE INDEX tasks_in_order ON tasks (queue, state, eta, id);
+
+-- Finds the ready tasks of a tag in the order in which they are leased. Statements that go by tag, and no others, say
+-- `state + 0 = 0` too, and order by the tag where they want the untagged: so that this index is the only one in their
+-- order, whatever the planner believes of the tasks. It knows nothing of a table that was filled a moment ago, and
+-- would rather sort the whole queue.
+CREATE INDEX tasks_by_tag ON tasks (queue, tag, eta, id) WHERE state + 0 = 0;
+
+-- The counters: one row for each queue's tagged tasks (kind 0), its untagged tasks (kind 1), and each tag (kind 2), in
+-- as many slots as transactions were under way at a time. Each transaction has a slot to itself until it ends. Sums
+-- over the slots are the truth; a queue's are those of its tagged and its untagged tasks, so that an untagged task is
+-- counted in one row only.
+CREATE TABLE counts (
+    queue int4 NOT NULL,
+    kind int2 NOT NULL,
+    slot int2 NOT NULL,
+    tag text COLLATE "C" NOT NULL DEFAULT '',
+    ready int8 NOT NULL DEFAULT 0,
+    delayed int8 NOT NULL DEFAULT 0,
+    leased int8 NOT NULL DEFAULT 0,
+    dead int8 NOT NULL DEFAULT 0,
+    added int8 NOT NULL DEFAULT 0,
+    leases int8 NOT NULL DEFAULT 0,
+    deleted int8 NOT NULL DEFAULT 0,
+    released int8 NOT NULL DEFAULT 0,
+    expired int8 NOT NULL DEFAULT 0,
+    died int8 NOT NULL DEFAULT 0,
+    changed_at int8 NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue, kind, tag, slot)
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- The names that were given to tasks; `task` is NULL once the task is deleted, and the name is then taken until
+-- `until`.
+CREATE TABLE names (
+    queue int4 NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    task int8,
+    until int8,
+    PRIMARY KEY (queue, name)
+) WITH (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Finds the names whose time is over.
+CREATE INDEX names_until ON names (until) WHERE until IS NOT NULL;
+
+-- The order of samples within a transaction.
+CREATE SEQUENCE sample_ids CACHE 1;
+
+-- Finished leases, those of one verb in one row. For each, `numbers` has the task's id, the lease's number,
+-- microseconds waited and the instant of the grant, and `texts` the given name, the tag and the worker. A single
+-- `ended_at` is that of all, and no `reasons` mean that none died. They are read in the order of their transactions'
+-- numbers, so that none is passed over which commits late.
+CREATE TABLE samples (
+    queue int4 NOT NULL,
+    size int4 NOT NULL,
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    id int8 NOT NULL DEFAULT nextval('sample_ids'),
+    noted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    outcome text NOT NULL,
+    numbers int8[] NOT NULL,
+    texts text[] NOT NULL,
+    ended_at int8[] NOT NULL,
+    reasons text[],
+    PRIMARY KEY (queue, xid, id)
+) WITH (
+    toast_tuple_target = 8160,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- The transaction of the newest finished lease that was forgotten, for each queue.
+CREATE TABLE trimmed (
+    queue int4 PRIMARY KEY,
+    xid xid8 NOT NULL
+);
+
+-- The workers: when each was first seen, and when it was retired.
+CREATE TABLE workers (
+    worker text COLLATE "C" PRIMARY KEY,
+    seen_at int8,
+    retired_at int8
+);
+
+-- Finds the workers that were retired long ago.
+CREATE INDEX workers_retired ON workers (retired_at) WHERE retired_at IS NOT NULL;
+
+-- Who leads: the holder of each lead, and until when.
+CREATE TABLE leads (
+    name text COLLATE "C" PRIMARY KEY,
+    holder text NOT NULL,
+    until int8 NOT NULL
+) WITH (fillfactor = 50);
+
+-- The last call of each client's session, and its answer.
+CREATE TABLE sessions (
+    session text COLLATE "C" PRIMARY KEY,
+    number int8 NOT NULL,
+    answer bytea NOT NULL,
+    kept_at int8 NOT NULL
+) WITH (
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);

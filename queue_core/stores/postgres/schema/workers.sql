@@ -1,0 +1,64 @@
+-- Workers, leads and the answers that sessions keep.
+
+-- Keep when a worker was first seen, and forget a few that were retired 30 days ago.
+CREATE FUNCTION remember_worker(worker_name text, now int8) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO towline.workers (worker, seen_at) VALUES (worker_name, now) ON CONFLICT DO NOTHING;
+    DELETE FROM towline.workers AS w USING (
+        SELECT f.worker FROM towline.workers AS f WHERE f.retired_at < now - 2592000000000
+        ORDER BY f.retired_at LIMIT 4 FOR UPDATE SKIP LOCKED
+    ) AS gone
+    WHERE w.worker = gone.worker;
+END $$;
+
+-- Retire a worker, whatever it holds.
+CREATE FUNCTION fence_worker(worker_name text, now int8) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO towline.workers AS w (worker, retired_at) VALUES (worker_name, now)
+    ON CONFLICT (worker) DO UPDATE SET retired_at = coalesce(w.retired_at, excluded.retired_at)
+$$;
+
+-- Retire a worker unless it holds a lease; waits for leases that are being granted to it.
+CREATE FUNCTION retire_worker(worker_name text, now int8) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock('towline.workers'::regclass::oid::int4, hashtext(worker_name));
+    PERFORM FROM towline.queues AS q, towline.tasks AS t
+    WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name LIMIT 1;
+    IF FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM towline.fence_worker(worker_name, now);
+    RETURN true;
+END $$;
+
+-- Take or keep a lead; return whether the holder has it.
+CREATE FUNCTION take_lead(lead_name text, new_holder text, new_until int8, now int8) RETURNS bool LANGUAGE sql AS $$
+    WITH taken AS (
+        INSERT INTO towline.leads AS l VALUES (lead_name, new_holder, new_until)
+        ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+        WHERE l.holder = excluded.holder OR l.until <= now
+        RETURNING 1
+    )
+    SELECT EXISTS (SELECT FROM taken)
+$$;
+
+-- Keep a session's answer, and forget a few idle sessions; return false when a later call was answered already.
+CREATE FUNCTION keep_answer(session_name text, new_number int8, new_answer bytea, now int8) RETURNS bool
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE towline.sessions AS s SET number = new_number, answer = new_answer, kept_at = now
+    WHERE s.session = session_name AND s.number < new_number;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    INSERT INTO towline.sessions VALUES (session_name, new_number, new_answer, now) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Names are random, so these are any four.
+    DELETE FROM towline.sessions AS s USING (
+        SELECT f.session FROM towline.sessions AS f WHERE f.session > session_name ORDER BY f.session LIMIT 4
+        FOR UPDATE SKIP LOCKED
+    ) AS few
+    WHERE s.session = few.session AND s.kept_at < now - 172800000000;
+    RETURN true;
+END $$;

@@ -1,0 +1,244 @@
+"""Runs an app's handlers inside a test: a store in memory and a clock that is advanced, no process and no network."""
+
+from asyncio import CancelledError
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Thread
+from typing import Final
+
+from queue_core.api import as_new_tasks
+from queue_core.clock import ManualClock, seconds_between
+from queue_core.errors import AppError, QueueError
+from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.service import QueueService
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verb_values import Deletion
+from queue_core.worker.app import App
+from queue_core.worker.call import Call
+from queue_core.worker.runner import Runner
+from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.shift import EXIT_OK
+
+__all__ = ["ManualClock", "MemoryQueues", "NotEmptyError", "TaskOutcome", "run_until_empty"]
+
+MAX_CALLS: Final = 1000
+"""Handler calls of one run: a task that always fails may be retried for ever."""
+_ERRORS_OF_HANDLERS: Final = (Exception, SystemExit, CancelledError)
+"""What else escapes from a handler, such as Ctrl-C or `pytest.fail`, is meant for the test."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """A task that was deleted or became dead.
+
+    Args:
+        result: what its handler returned; of a batch handler that returned a list, the task's entry.
+        error: why it is dead, or was deleted unfinished by a queue that keeps no dead tasks: what its handler raised
+            at the last call. None: the task is done.
+        attempts: calls of its handler.
+    """
+
+    queue: str
+    name: str
+    tag: str | None
+    payload: bytes
+    result: object
+    error: BaseException | None
+    attempts: int
+
+
+class NotEmptyError(AssertionError):
+    """Tasks are left: they are retried for ever, nobody handles them, or their queue is paused."""
+
+
+class MemoryQueues(LocalQueues):
+    """All queues of a fresh store in memory. Its time is `clock`'s, and stands still until that is advanced."""
+
+    def __init__(self, *specs: QueueSpec, clock: ManualClock | None = None) -> None:
+        """`specs`: queues that are there from the start; `run_until_empty` makes the others that its app handles."""
+        store = MemoryStore()
+        store.clock = self.clock = clock or ManualClock()
+        super().__init__(QueueService(store, jitter=lambda: 0.0))
+        for spec in specs:
+            self.put_queue(spec)
+
+    def line(self, name: str, run: "_Run") -> "_Line":
+        """For `run_until_empty`: return a queue whose worker is retired when there is nothing to do."""
+        return _Line(self._service, name, run)
+
+    def seconds_until_due(self, queues: Sequence[str]) -> float | None:
+        """For `run_until_empty`: return how long until time makes a task leasable; None: it never does."""
+        etas = self._service.look(lambda turn: [turn.transaction.next_eta(name, now=turn.now) for name in queues])
+        known = [eta for eta in etas if eta is not None]
+        return max(0.0, seconds_between(self.clock.now(), min(known))) if known else None
+
+
+def run_until_empty(
+    app: App,
+    tasks: bytes | NewTask | Iterable[NewTask] = (),
+    *,
+    queues: MemoryQueues | None = None,
+    max_calls: int = MAX_CALLS,
+) -> list[TaskOutcome]:
+    """Add tasks and run the app's handlers, one call at a time, until its queues hold nothing but dead tasks.
+
+    Handlers are run by a worker's own code: retries, hand-overs, batches and errors are as in production. The clock
+    stands still while a handler runs, and jumps to the next eta when nothing is leasable. Plain handlers run in the
+    caller's thread.
+
+    Args:
+        tasks: added first; one without a `queue` goes to the only queue that the app has handlers for.
+        queues: where the tasks are, for a test that sets queues, adds by itself, or looks at what is handed over.
+        max_calls: handler calls, at most.
+
+    Returns the tasks that handlers were called for, in the order of their last calls. Raises `NotEmptyError` when
+    tasks are left in a queue of the app.
+    """
+    queues = queues or MemoryQueues()
+    known = {spec.name for spec in queues.queues()}
+    for name in app.queues:
+        if name not in known:
+            queues.put_queue(QueueSpec(name))
+    for task in as_new_tasks(tasks):
+        queues.queue(task.queue or _only_queue(app)).add(replace(task, queue=None))
+    run = _Run(app, queues, max_calls)
+    while run.calls_left > 0 and (run.work() or run.pass_time()):
+        pass
+    return run.outcomes()
+
+
+def _only_queue(app: App) -> str:
+    if len(app.queues) != 1:
+        found = ", ".join(app.queues) or "none"
+        raise AppError(f"which queue? the app has handlers for: {found}; name one by NewTask(queue=...)")
+    return app.queues[0]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run: the calls that are left to it, and what came of those that were made."""
+
+    app: App
+    queues: MemoryQueues
+    calls_left: int
+    interrupt: BaseException | None = None
+    called: dict[tuple[str, str], TaskOutcome] = field(default_factory=dict)
+
+    def work(self) -> bool:
+        """Have a worker at each queue do what is leasable; False when nothing was."""
+        before = self.calls_left
+        for name in self.app.queues:
+            if self.calls_left > 0 and self.queues.queue(name).stats().ready:
+                self._work_at(name)
+                if self.interrupt is not None:
+                    raise self.interrupt
+        return self.calls_left < before
+
+    def pass_time(self) -> bool:
+        """Advance the clock to the next eta; False when none is ahead."""
+        seconds = self.queues.seconds_until_due(self.app.queues)
+        self.queues.clock.advance(seconds or 0.0)
+        return bool(seconds)
+
+    def note(self, call: Call) -> None:
+        """Keep what a handler returned or raised."""
+        self.calls_left -= 1
+        if not isinstance(call.error, (*_ERRORS_OF_HANDLERS, type(None))):
+            self.interrupt, self.calls_left = call.error, 0
+        has_entries = call.handler.batch is not None and isinstance(call.value, list | tuple)
+        for index, task in enumerate(call.tasks):
+            key = (task.queue, task.name)
+            before = self.called.pop(key, None)
+            result = None
+            if call.error is None:
+                result = call.value[index] if has_entries else call.value  # type: ignore[index]
+            self.called[key] = TaskOutcome(
+                task.queue,
+                task.name,
+                task.tag,
+                task.payload,
+                result,
+                call.error,
+                1 if before is None else before.attempts + 1,
+            )
+
+    def outcomes(self) -> list[TaskOutcome]:
+        """Return what became of every task. Raises `NotEmptyError` unless all are done or dead."""
+        for name in self.app.queues:
+            queue = self.queues.queue(name)
+            stats = queue.stats()
+            if left := stats.ready + stats.delayed + stats.in_flight:
+                raise NotEmptyError(f"{left} task(s) are left in queue {name!r}: {self._why_left(queue)}")
+            self._note_dead(queue)
+        return list(self.called.values())
+
+    def _work_at(self, name: str) -> None:
+        settings = WorkerSettings("", queue=name)
+        line = self.queues.line(name, self)
+        runner = Runner(
+            self.app, settings, open_queue=lambda _name: line, clock=self.queues.clock, on_call_end=self.note
+        )
+        codes: list[int] = []
+        serve = runner.lend_slot()
+        if serve is None:
+            codes.append(runner.run())
+        else:
+            thread = Thread(target=lambda: codes.append(runner.run()), name="towline-watch", daemon=True)
+            thread.start()
+            try:
+                serve(lambda: None)
+            except BaseException:
+                runner.release_now("its run was interrupted")
+                raise
+            finally:
+                thread.join()
+        if codes != [EXIT_OK]:
+            raise NotEmptyError(f"the worker of queue {name!r} broke down; its log says why")
+
+    def _why_left(self, queue: LocalQueue) -> str:
+        if self.calls_left <= 0:
+            failed = [outcome for outcome in self.called.values() if outcome.error is not None]
+            last = f"; {failed[-1].name} failed last: {failed[-1].error!r}" if failed else ""
+            return f"max_calls are made, and still there is something to do{last}"
+        if queue.stats().paused:
+            return "it is paused"
+        return "their tags have no handler"
+
+    def _note_dead(self, queue: LocalQueue) -> None:
+        """A task may be dead although its handlers returned: what it was to hand over was refused."""
+        after: int | None = 0
+        while after is not None:
+            page = queue.peek(states=frozenset({TaskState.DEAD}), after=after)
+            for task in page.tasks:
+                outcome = self.called.get((task.queue, task.shown_name))
+                if outcome is not None and outcome.error is None:
+                    error = QueueError(f"dead although its handler returned: {task.reason}; the log says why")
+                    self.called[task.queue, task.shown_name] = replace(outcome, result=None, error=error)
+            after = page.next_after
+
+
+class _Line(LocalQueue):
+    """A queue as the only worker of a run sees it: once there is nothing to do for now, its supervisor retires it."""
+
+    def __init__(self, service: QueueService, name: str, run: _Run) -> None:
+        super().__init__(service, name)
+        self._of_run = run
+
+    def exchange(
+        self,
+        deletions: Sequence[Deletion],
+        *,
+        count: int = 1,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,  # noqa: ARG002  nobody adds meanwhile
+    ) -> tuple[list[Lease], tuple[str, ...]]:
+        """See `Queue.exchange`."""
+        if self._of_run.calls_left <= 0:
+            self._service.run(lambda turn: turn.retire_worker(worker, busy="finish"))
+        leases, lost = super().exchange(deletions, count=count, seconds=seconds, tags=tags, worker=worker)
+        if not leases:
+            self._service.run(lambda turn: turn.retire_worker(worker, busy="keep"))
+        return leases, lost

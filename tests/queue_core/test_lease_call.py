@@ -1,0 +1,104 @@
+"""The life of one lease call: a client has one that waits, and each is answered once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from queue_core.server.core import ServerCore
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
+from queue_core.server.options import ServeOptions
+from queue_core.store import ClientCall
+from queue_core.stores.memory import MemoryStore
+from queue_core.task import ANY, NewTask, QueueSpec
+from queue_core.verbs import Turn
+from tests.support.eventually import eventually_async
+
+QUEUE = "q"
+
+
+class Caller:
+    """One call of a client's session, and the payloads of each answer."""
+
+    def __init__(self, number: int, *, wait_seconds: float = 30.0) -> None:
+        self.answers: list[list[bytes]] = []
+        session = ClientCall("session", number)
+        self.call = LeaseCall(
+            QUEUE, 1, 60.0, ANY, "w", wait_seconds, "w", (), self._answer, lambda: False, client_call=session
+        )
+
+    def _answer(self, answer: LeaseAnswer | Exception) -> None:
+        assert isinstance(answer, LeaseAnswer), answer
+        self.answers.append([lease.payload for lease in answer.granted.leases])
+
+
+def _add(turn: Turn) -> object:
+    return turn.add(QUEUE, [NewTask(b"x")])
+
+
+def _with_a_server(story: Callable[[ServerCore], Awaitable[None]]) -> None:
+    async def main() -> None:
+        core = ServerCore(MemoryStore(), ServeOptions())
+        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        await story(core)
+        core.stop()
+        core.close()
+
+    asyncio.run(main())
+
+
+async def _waits(core: ServerCore, caller: Caller) -> None:
+    core.waiting.start(caller.call)
+    await eventually_async(lambda: len(core.waiting) == 1)
+
+
+def test_a_later_call_of_the_same_client_ends_the_one_that_waits() -> None:
+    first, second = Caller(1), Caller(2)
+
+    async def story(core: ServerCore) -> None:
+        await _waits(core, first)
+        await _waits(core, second)
+        assert (first.answers, second.answers) == ([[]], [])
+        await core.turns.run(_add)
+        await eventually_async(lambda: second.answers == [[b"x"]])
+
+    _with_a_server(story)
+    assert first.answers == [[]]
+
+
+def test_a_call_that_comes_after_a_later_one_does_not_wait_and_leaves_that_one_waiting() -> None:
+    first, second = Caller(1), Caller(2)
+
+    async def story(core: ServerCore) -> None:
+        await _waits(core, second)
+        core.waiting.start(first.call)
+        await eventually_async(lambda: first.answers == [[]])
+        assert (second.answers, len(core.waiting)) == ([], 1)
+        await core.turns.run(_add)
+        await eventually_async(lambda: second.answers == [[b"x"]])
+
+    _with_a_server(story)
+
+
+def test_a_call_whose_time_is_up_is_answered_once_and_waits_no_more() -> None:
+    caller = Caller(1, wait_seconds=0.01)
+
+    async def story(core: ServerCore) -> None:
+        core.waiting.start(caller.call)
+        await eventually_async(lambda: caller.answers == [[]])
+        assert len(core.waiting) == 0
+        await core.turns.run(_add)
+
+    _with_a_server(story)
+    assert caller.answers == [[]]
+
+
+def test_a_call_whose_caller_hung_up_is_never_answered() -> None:
+    caller = Caller(1)
+
+    async def story(core: ServerCore) -> None:
+        await _waits(core, caller)
+        caller.call.cancel()
+        assert len(core.waiting) == 0
+        await core.turns.run(_add)
+
+    _with_a_server(story)
+    assert caller.answers == []

@@ -1,0 +1,176 @@
+"""An app's handlers run inside a test, by a worker's own code, in a time that is advanced."""
+
+import asyncio
+import threading
+
+import pytest
+
+from queue_core import App, AppError, Dead, NewTask, QueueError, QueueSpec, Retry, Task
+from queue_core.testing import ManualClock, MemoryQueues, NotEmptyError, run_until_empty
+
+
+def test_each_task_is_told_with_what_its_handler_returned() -> None:
+    app = App()
+
+    @app.task(queue="thumbs", tag="resize")
+    def resize(task: Task) -> NewTask | None:
+        return NewTask(b"small", queue="thumbs", tag="done") if task.text == "large" else None
+
+    @app.task(queue="thumbs")
+    def other(task: Task) -> None:
+        """The rest."""
+
+    outcomes = run_until_empty(app, [NewTask(b"large", name="cat", tag="resize"), NewTask(b"tiny", tag="resize")])
+    assert [(one.payload, one.tag, one.error, one.attempts) for one in outcomes] == [
+        (b"large", "resize", None, 1),
+        (b"tiny", "resize", None, 1),
+        (b"small", "done", None, 1),
+    ]
+    assert (outcomes[0].queue, outcomes[0].name) == ("thumbs", "cat")
+    assert outcomes[0].result == NewTask(b"small", queue="thumbs", tag="done")
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_task_that_fails_is_tried_again_after_its_back_off(kind: str) -> None:
+    app, clock = App(), ManualClock()
+    called_at: list[float] = []
+
+    def flaky(task: Task) -> None:
+        called_at.append(clock.monotonic())
+        if task.lease_number < 3:
+            raise ValueError("not yet")
+
+    async def flaky_too(task: Task) -> None:
+        await asyncio.sleep(0)
+        flaky(task)
+
+    app.task(queue="q")(flaky if kind == "plain" else flaky_too)
+    queues = MemoryQueues(QueueSpec("q", retry_min_seconds=10.0, retry_max_seconds=60.0), clock=clock)
+    (outcome,) = run_until_empty(app, b"work", queues=queues)
+    assert (outcome.error, outcome.attempts) == (None, 3)
+    assert [later - called_at[0] for later in called_at] == [0.0, 10.0, 30.0]
+
+
+def test_a_delayed_task_runs_when_its_time_has_come() -> None:
+    app, queues = App(), MemoryQueues()
+    began_at = queues.clock.now()
+    seen: dict[str, int] = {}
+
+    @app.task(queue="q")
+    def note(task: Task) -> None:
+        seen[task.text] = queues.clock.now() - began_at
+
+    run_until_empty(app, [NewTask(b"later", delay_seconds=3600.0), NewTask(b"now")], queues=queues)
+    assert seen == {"now": 0, "later": 3_600_000_000}
+
+
+def test_errors_retries_and_deaths_are_as_a_worker_has_them() -> None:
+    app = App()
+    retried: list[str] = []
+
+    @app.task(queue="q", tag="dead")
+    def give_up(task: Task) -> None:
+        raise Dead("not an image")
+
+    @app.task(queue="q", tag="busy", on={ConnectionError: Retry(30.0)})
+    def busy(task: Task) -> None:
+        if not retried:
+            retried.append(task.name)
+            raise ConnectionError
+
+    @app.task(queue="q", tag="wrong")
+    def wrong(task: Task) -> int:
+        return 7
+
+    @app.task(queue="q", tag="astray")
+    def astray(task: Task) -> NewTask:
+        return NewTask(queue="nowhere")
+
+    tags = ["dead", "busy", "wrong", "astray"]
+    outcomes = run_until_empty(app, [NewTask(tag=tag, max_leases=2) for tag in tags])
+    by_tag = {outcome.tag: outcome for outcome in outcomes}
+    assert {tag: (type(one.error), one.attempts) for tag, one in by_tag.items()} == {
+        "dead": (Dead, 1),
+        "busy": (type(None), 2),
+        "wrong": (TypeError, 2),
+        "astray": (QueueError, 2),
+    }
+
+
+def test_a_batch_handler_gets_a_batch_and_each_task_its_entry() -> None:
+    app = App()
+    sizes: list[int] = []
+
+    @app.task(queue="q", batch=10)
+    def batch(tasks: list[Task]) -> list[NewTask | None]:
+        sizes.append(len(tasks))
+        return [NewTask(task.payload, queue="next") if task.text == "b" else None for task in tasks]
+
+    queues = MemoryQueues(QueueSpec("next"))
+    outcomes = run_until_empty(app, [NewTask(payload) for payload in (b"a", b"b", b"c")], queues=queues)
+    assert sizes == [3]
+    assert [outcome.result is None for outcome in outcomes] == [True, False, True]
+    assert [lease.payload for lease in queues.queue("next").lease(10)] == [b"b"]
+
+
+def test_plain_handlers_run_in_the_thread_of_the_test() -> None:
+    app = App()
+    threads: list[threading.Thread] = []
+
+    @app.task(queue="q")
+    def note(task: Task) -> None:
+        threads.append(threading.current_thread())
+
+    run_until_empty(app, b"work")
+    assert threads == [threading.current_thread()]
+
+
+def test_a_task_that_is_retried_for_ever_ends_the_run() -> None:
+    app = App()
+
+    @app.task(queue="q")
+    def fail(task: Task) -> None:
+        raise ValueError("never")
+
+    with pytest.raises(NotEmptyError, match=r"ValueError\('never'\)"):
+        run_until_empty(app, b"work", max_calls=5)
+
+
+def test_tasks_that_nobody_handles_are_told() -> None:
+    app = App()
+
+    @app.task(queue="q", tag="known")
+    def known(task: Task) -> None:
+        """Never called."""
+
+    with pytest.raises(NotEmptyError, match="no handler"):
+        run_until_empty(app, NewTask(tag="unknown"))
+
+
+def test_a_paused_queue_is_told() -> None:
+    app, queues = App(), MemoryQueues(QueueSpec("q"))
+    app.task(queue="q")(lambda _task: None)
+    queues.queue("q").pause()
+    with pytest.raises(NotEmptyError, match="paused"):
+        run_until_empty(app, [NewTask(delay_seconds=1.0), NewTask()], queues=queues)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("the handler's own check")])
+def test_what_is_meant_for_the_test_is_no_failure_of_the_handler(error: BaseException) -> None:
+    app = App()
+
+    @app.task(queue="q")
+    def interrupted(task: Task) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        run_until_empty(app, [NewTask(), NewTask()])
+
+
+def test_a_task_without_a_queue_needs_an_app_with_one() -> None:
+    app = App()
+    app.task(queue="one")(lambda _task: None)
+    app.task(queue="two")(lambda _task: None)
+    with pytest.raises(AppError, match="one, two"):
+        run_until_empty(app, b"work")
+    assert [outcome.queue for outcome in run_until_empty(app, NewTask(queue="two"))] == ["two"]
