@@ -118,7 +118,7 @@ def new_database(engine: Engine, number: int, *, template: str = "template1") ->
         import psycopg
 
         with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE towline_{number} TEMPLATE {template}")  # type: ignore[call-overload]
+            connection.execute(f"CREATE DATABASE towline_{number} TEMPLATE {template}")
         return f"{engine.tcp_url.rpartition('/')[0]}/towline_{number}"
     import redis
 
@@ -135,7 +135,7 @@ def drop_databases(engine: Engine, numbers: Iterable[int]) -> None:
 
     with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
         for number in numbers:
-            connection.execute(f"DROP DATABASE IF EXISTS towline_{number} WITH (FORCE)")  # type: ignore[call-overload]
+            connection.execute(f"DROP DATABASE IF EXISTS towline_{number} WITH (FORCE)")
 
 
 def _with_schema(url: str) -> str:
