@@ -4,7 +4,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 from tests.support.servers import RunningServer
@@ -34,7 +34,8 @@ class CuttingProxy:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for connection in list(self._connections):
-            connection.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # its thread has just closed it
+                connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
 
