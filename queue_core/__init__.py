@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from queue_core.http_api.caller import Retries
     from queue_core.pull_queue import LocalQueue, LocalQueues
     from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+    from queue_core.store import Added, Deletion, Page, Renewed, Storage
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
-    from queue_core.verb_values import Added, Deletion, Page, Renewed, Storage
     from queue_core.worker.app import App
     from queue_core.worker.held import Dead, Retry, Task
 else:
@@ -76,7 +76,7 @@ else:
         "queue_core.pull_queue": "LocalQueue LocalQueues",
         "queue_core.stats": "FinishedLease HeardWorker LiveLease QueueStats Samples TagStats WaitingTask",
         "queue_core.task": "ANY Lease NewTask QueueSpec StoredTask TagFilter TaskState UNTAGGED",
-        "queue_core.verb_values": "Added Deletion Page Renewed Storage",
+        "queue_core.store": "Added Deletion Page Renewed Storage",
         "queue_core.worker.app": "App",
         "queue_core.worker.held": "Dead Retry Task",
     }

@@ -9,9 +9,8 @@ from queue_core.building import builder, missing
 from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.stats import FinishedLease
-from queue_core.store import Added, Deleted, Deletion, Granted
+from queue_core.store import Added, Deleted, Deletion, Granted, handed_over
 from queue_core.task import Lease, NewTask
-from queue_core.verb_values import handed_over
 
 new_event = builder(QueueEvent)
 

@@ -21,9 +21,20 @@ from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
 from queue_core.limits import check_text, check_wait_seconds, check_worker
 from queue_core.service import QueueService, Step
 from queue_core.stats import FinishedLease, QueueStats, TagStats
-from queue_core.store import Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage, Subscription, Unit
+from queue_core.store import (
+    Added,
+    Busy,
+    Deletion,
+    Granted,
+    Page,
+    Release,
+    Renewed,
+    Storage,
+    Subscription,
+    Unit,
+    unit_of_lease,
+)
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verb_values import unit_of_lease
 from queue_core.verbs import Turn
 
 T = TypeVar("T")

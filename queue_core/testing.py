@@ -11,9 +11,9 @@ from queue_core.clock import ManualClock, seconds_between
 from queue_core.errors import AppError, QueueError
 from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
+from queue_core.store import Deletion
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verb_values import Deletion
 from queue_core.worker.app import App
 from queue_core.worker.call import Call
 from queue_core.worker.runner import Runner

@@ -36,9 +36,9 @@ from queue_core.store import (
     Renewed,
     Room,
     Transaction,
+    handed_over,
 )
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verb_values import handed_over
 
 PURGE_CHUNK = 1000
 SETTLE_CHUNK = 500

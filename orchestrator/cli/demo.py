@@ -18,8 +18,15 @@ from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.private_engine import NoEngineError
 from orchestrator.demo.runner import Demo, View
-from orchestrator.demo.script import MAX_SECONDS, MAX_WORKERS_PER_POOL, MIN_SECONDS, SLO_SECONDS, script_of, slo_for
-from orchestrator.demo.trial import start_seconds
+from orchestrator.demo.script import (
+    MAX_SECONDS,
+    MAX_WORKERS_PER_POOL,
+    MIN_SECONDS,
+    SLO_SECONDS,
+    script_of,
+    slo_for,
+    start_seconds,
+)
 from orchestrator.demo.view import LineView, LiveView, summary_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError

@@ -1,16 +1,20 @@
 """`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
 
+import os
 import secrets
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Final, NoReturn
 
 import click
+import structlog
 
+from orchestrator import events
 from orchestrator.assembly import open_supervisor
 from orchestrator.cli.project_file import load_project, pools_loader
-from orchestrator.cli.renewal import RENEW, begin_as_daemon, renew
 from orchestrator.clock import SystemClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
@@ -18,6 +22,7 @@ from orchestrator.fleet_view import Pulse
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.project import DEFAULT_FILE, Project
+from orchestrator.signals import ignore_what_is_asked
 from queue_core import logs
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
@@ -27,10 +32,37 @@ from queue_core.cli.options import file_argument, json_option, log_options, sett
 from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
 from queue_core.config import Override
 from queue_core.errors import ListenError
+from queue_core.first_process import stay_first
+from queue_core.server import inherited
 from queue_core.server.also import Also
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.stores.urls import masked
+
+RENEW: Final = -1
+"""What stands for an exit code until every resource is let go of, and the new program may start."""
+
+
+def begin_as_daemon() -> None:
+    """Before anything else: as the first process of a container go on in a child; heed no reload before we can."""
+    stay_first()
+    ignore_what_is_asked()
+
+
+def renew(listening: int | None) -> NoReturn:
+    """Execute the command that we were started by, as it is installed now.
+
+    Args:
+        listening: a descriptor of the address that is to stay ours meanwhile, if any.
+    """
+    command = [sys.executable, *sys.orig_argv[1:]]
+    structlog.get_logger().info(events.SUPERVISOR_RENEWED, command=command)
+    ignore_what_is_asked()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if listening is not None:
+        inherited.leave(listening)
+    os.execv(sys.executable, command)  # noqa: S606  it is ourselves
 
 
 @command(

@@ -1,11 +1,14 @@
 """The demo's plan: how much work, how it is paced, how the pools are set, when a worker is killed. Pure."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from orchestrator.clock import Clock
 from orchestrator.demo.arrivals import due_seconds
 from orchestrator.demo.tasks import FOLDER_VARIABLE, QUEUE, REST_VARIABLE
 
@@ -98,3 +101,19 @@ queues:
     max_leases: 5
 pools:
 {pools}"""
+
+
+TRIAL: Final = "import queue_core.worker.process, orchestrator.demo.tasks"
+"""What a worker of the demo has loaded when it begins."""
+
+
+def start_seconds(clock: Clock, *, at_a_time: int) -> float:
+    """The time until each of so many processes that start together has loaded what a worker needs."""
+    began_at = clock.monotonic()
+    command = [sys.executable, "-c", TRIAL]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(at_a_time)
+    ]
+    for process in started:
+        process.wait()
+    return clock.monotonic() - began_at

@@ -18,11 +18,10 @@ from queue_core.server.auth import Gate
 from queue_core.server.connections import Connections
 from queue_core.server.hot import reply_of
 from queue_core.server.http_connection import HttpConnection
-from queue_core.server.http_server import HttpServer
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
 from queue_core.server.options import ServeOptions, check_options
-from queue_core.server.run import bind, url_of
+from queue_core.server.run import HttpServer, bind, url_of
 
 STOP_SECONDS = 2
 

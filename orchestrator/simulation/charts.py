@@ -1,13 +1,37 @@
 """A study as a picture: lines of blocks for a terminal, SVG for a file. Pure: text out."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from orchestrator.simulation.series import arrivals_over, workers_over
 from orchestrator.simulation.study import Row
 from orchestrator.simulation.workload import Workload
+
+
+def arrivals_over(ready_at: Sequence[float], *, end_at: float, slots: int) -> list[float]:
+    """Arrivals per second in each slot of the time from 0 to `end_at`."""
+    width = end_at / slots
+    edges = [bisect_left(ready_at, slot * width) for slot in range(slots)]
+    edges.append(len(ready_at))
+    return [(edges[slot + 1] - edges[slot]) / width for slot in range(slots)]
+
+
+def workers_over(sizes: Sequence[tuple[float, int]], *, end_at: float, slots: int) -> list[float]:
+    """Workers in each slot of the time from 0 to `end_at`, on average; `sizes` holds until the next of it."""
+    width = end_at / slots
+    seconds = [0.0] * slots
+    for place, (at, size) in enumerate(sizes):
+        until = min(end_at, sizes[place + 1][0] if place + 1 < len(sizes) else end_at)
+        slot = int(at / width)
+        while size and at < until and slot < slots:
+            edge = min(until, (slot + 1) * width)
+            seconds[slot] += size * max(0.0, edge - at)
+            at = max(at, edge)  # noqa: PLW2901  what is left of this stretch
+            slot += 1
+    return [held / width for held in seconds]
+
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _MIN_COLUMNS: Final = 20

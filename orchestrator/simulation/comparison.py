@@ -7,9 +7,8 @@ from typing import Final
 
 from orchestrator.simulation.results import Result
 from orchestrator.simulation.rules import RuleScaler, told_of
-from orchestrator.simulation.run import simulate
 from orchestrator.simulation.scaler import PolicyScaler
-from orchestrator.simulation.study import Candidate
+from orchestrator.simulation.study import Candidate, simulate
 from orchestrator.simulation.workload import Workload, World
 
 RULE: Final = "one-per-task"

@@ -1,16 +1,150 @@
 """One workload through several pools and rules, each against hindsight. Pure."""
 
+import math
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
+from typing import Final
 
 from orchestrator.config import PoolSpec
 from orchestrator.learning import PolicyState
-from orchestrator.simulation.hindsight import Hindsight, hindsight
-from orchestrator.simulation.results import Result
+from orchestrator.simulation.parts import NEVER
+from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.results import Result, result_of
 from orchestrator.simulation.rules import RuleScaler, told_of
-from orchestrator.simulation.run import simulate
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
 from orchestrator.simulation.workload import Workload, World
+
+COOL_DOWN_SECONDS: Final = 900.0
+"""How long after the last arrival workers that are kept still cost, at most."""
+GIVE_UP_SECONDS: Final = 6 * 3600.0
+"""How long after the last arrival tasks that are still not done count as never done."""
+_STEPS_PER_REPORT: Final = 20_000
+
+
+def simulate(
+    workload: Workload,
+    world: World,
+    scaler: Scaler,
+    *,
+    slo_seconds: float,
+    slots: int = 1,
+    seed: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> Result:
+    """Run a workload to its end.
+
+    Args:
+        slo_seconds: the longest wait that is in time, for the result.
+        slots: leases that one worker holds at a time.
+        seed: the same one gives the same run.
+        progress: told now and then which share of the arrivals' time is over, in [0, 1].
+    """
+    rng = Random(seed)  # noqa: S311  no secret
+    pool = SimulatedPool(workload, world, slots=slots, recent_first=scaler.recent_first, rng=rng)
+    turn_at, changed = 0.0, {1: 0, -1: 0, 0: 0}
+    last_at = workload.last_at
+    report_at = _STEPS_PER_REPORT
+    while pool.now < last_at or not _is_over(pool, last_at):
+        next_at, news_at = pool.next_at(), pool.news_at(scaler.ahead_seconds)
+        if turn_at <= news_at and scaler.is_settled(pool):
+            if news_at == NEVER:  # workers that are kept cost until the time is over
+                pool.now = max(pool.now, last_at + COOL_DOWN_SECONDS) if pool.workers else pool.now
+                break
+            # The last turn before something happens stands for all of those in between.
+            turn_at += math.floor((news_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
+        if pool.wants_turn and scaler.wakes:
+            turn_at = pool.now
+        if turn_at <= next_at:
+            pool.now = turn_at
+            changed[scaler.turn(pool)] += 1
+            turn_at += scaler.turn_seconds
+            pool.wants_turn = False
+            pool.serve()
+            continue
+        pool.advance(min(turn_at, last_at), wakes=scaler.wakes)
+        if progress is not None and pool.steps >= report_at:
+            report_at = pool.steps + _STEPS_PER_REPORT
+            progress(min(1.0, pool.now / max(1.0, last_at)))
+    return result_of(pool, workload, scaler=scaler.name, slo_seconds=slo_seconds, grew=changed[1], shrank=changed[-1])
+
+
+def _is_over(pool: SimulatedPool, last_at: float) -> bool:
+    """Every task has come and gone and so have the workers, within the time that either is given."""
+    beyond = pool.now - last_at
+    if pool.is_over and not pool.leases:
+        return not pool.workers or beyond > COOL_DOWN_SECONDS
+    return beyond > GIVE_UP_SECONDS
+
+
+_STYLES: Final = (
+    # patience and lateness as shares of the slo; whether a task takes the first or the last slot it may wait for
+    (0.0, 0.0, False),
+    (0.5, 0.0, False),
+    (0.95, 0.0, False),
+    (0.95, 0.0, True),
+    (0.95, 0.45, False),
+    (0.95, 0.9, False),
+    (0.95, 0.9, True),
+)
+_FORGET_STARTS: Final = 3.0
+_FORGET_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hindsight:
+    """The cheapest schedule found with no task late, and what no schedule can beat: the work and one start."""
+
+    worker_seconds: float
+    starts: int
+    least_worker_seconds: float
+
+
+def hindsight(workload: Workload, *, slo_seconds: float, startup_seconds: float) -> Hindsight:
+    """The best of several list schedules: in order of arrival each task is given a worker, and never moved.
+
+    A worker is started exactly `startup_seconds` before its first task, and goes at once unless keeping it idle until
+    its next task costs less than another start. The styles differ in how long a task may wait for a worker that is
+    busy, and in how late a worker is started.
+    """
+    found = [
+        _schedule(
+            workload,
+            startup_seconds,
+            patience_seconds=patience * slo_seconds,
+            late_seconds=late * slo_seconds,
+            takes_first=takes_first,
+        )
+        for patience, late, takes_first in _STYLES
+    ]
+    cost, starts = min(found)
+    least = workload.work_seconds + (startup_seconds if workload.tasks else 0.0)
+    return Hindsight(cost, starts, least)
+
+
+def _schedule(
+    workload: Workload, startup_seconds: float, *, patience_seconds: float, late_seconds: float, takes_first: bool
+) -> tuple[float, int]:
+    """Worker-seconds and starts of one schedule."""
+    free_at: list[float] = []  # when each worker's last task so far ends, ascending
+    idle_seconds, starts = 0.0, 0
+    forgotten_seconds = _FORGET_STARTS * startup_seconds + _FORGET_SECONDS
+    for ready_at, service_seconds in zip(workload.ready_at, workload.service_seconds, strict=True):
+        idle = bisect_right(free_at, ready_at)
+        soon = bisect_right(free_at, ready_at + patience_seconds, idle) if patience_seconds else idle
+        if soon > idle and not (idle and free_at[idle - 1] == ready_at):
+            begins_at = free_at.pop(idle if takes_first else soon - 1)  # waits for one that is busy: nobody idles
+        elif idle and ready_at - free_at[idle - 1] <= startup_seconds:
+            idle_seconds += ready_at - free_at.pop(idle - 1)
+            begins_at = ready_at
+        else:
+            starts += 1
+            begins_at = ready_at + late_seconds
+            del free_at[: bisect_left(free_at, ready_at - forgotten_seconds)]  # too long idle to be kept
+        insort(free_at, begins_at + service_seconds)
+    return workload.work_seconds + idle_seconds + starts * startup_seconds, starts
+
 
 Progress = Callable[[str, float], None]
 """Told the name of what runs, and which share of its time is over."""

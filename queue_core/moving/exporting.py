@@ -5,7 +5,12 @@ store from tidying up. What a task hands on to while it is deleted has a higher 
 Whole lines only are written; a file that was cut short is taken up after the last of them.
 """
 
+import contextlib
+import gzip
+import hashlib
+import os
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +21,77 @@ from queue_core.errors import BadFileError, CutShortError, UnknownQueueError
 from queue_core.moving.chunks import name_chunks, task_chunks
 from queue_core.moving.reading import ExportReader, opened_for_reading
 from queue_core.moving.records import Footer, Header, NameLine, footer_line, header_line, name_line, task_line
-from queue_core.moving.writing import ExportWriter, cut_to_whole_pieces
 from queue_core.store import Store, Transaction
 from queue_core.task import ANY
+
+PIECE_BYTES: Final = 1 << 20
+LEVEL: Final = 6
+_GZIP_WINDOW: Final = 31  # zlib's way to say gzip
+
+
+class ExportWriter:
+    """Appends lines to a binary file."""
+
+    def __init__(self, file: BinaryIO, *, is_compressed: bool, digest: "hashlib._Hash | None" = None) -> None:
+        """`digest` is that of the lines that the file has already."""
+        self._file = file
+        self._is_compressed = is_compressed
+        self._digest = digest or hashlib.sha256()
+        self._lines: list[bytes] = []
+        self._bytes = 0
+
+    def write(self, line: bytes) -> None:
+        """Add a line; it reaches the file with its piece."""
+        self._lines.append(line)
+        self._bytes += len(line)
+        if self._bytes >= PIECE_BYTES:
+            self.flush()
+
+    def sha256(self) -> str:
+        """The checksum of all lines so far."""
+        self.flush()
+        return self._digest.hexdigest()
+
+    def flush(self) -> None:
+        """Hand all lines to the system."""
+        if not self._lines:
+            return
+        piece = b"".join(self._lines)
+        self._lines, self._bytes = [], 0
+        self._digest.update(piece)
+        self._file.write(gzip.compress(piece, LEVEL, mtime=0) if self._is_compressed else piece)
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Have all lines survive a power cut, where the file can."""
+        self.flush()
+        with contextlib.suppress(OSError):  # a pipe or a terminal has nothing to sync
+            os.fsync(self._file.fileno())
+
+
+def cut_to_whole_pieces(path: Path) -> None:
+    """Take off the end of a compressed file what is not a whole gzip member."""
+    os.truncate(path, _whole_bytes(path))
+
+
+def _whole_bytes(path: Path) -> int:
+    """How long the whole members at the beginning of a file are."""
+    whole = read = 0
+    member = zlib.decompressobj(_GZIP_WINDOW)
+    with path.open("rb") as file:
+        while block := file.read(PIECE_BYTES):
+            read += len(block)
+            while block:
+                try:
+                    member.decompress(block)
+                except zlib.error:
+                    return whole
+                block = member.unused_data
+                if member.eof:
+                    whole = read - len(block)
+                    member = zlib.decompressobj(_GZIP_WINDOW)
+    return whole
+
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told of a queue, how many of its tasks are done, and of how many."""

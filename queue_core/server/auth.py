@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from types import MappingProxyType
+from typing import Literal
 from urllib.parse import urlsplit
 
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
 from queue_core.server.options import Role, ServeOptions, is_loopback
 from queue_core.server.problems import refusal
+from queue_core.task import QueueSpec
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -157,3 +159,45 @@ def _hostname(host: bytes) -> str | None:
         return urlsplit("//" + host.decode("ascii")).hostname
     except (ValueError, UnicodeDecodeError):
         return None
+
+
+Access = Literal["look", "list", "get", "lease", "delete", "update", "insert"]
+"""What an acl speaks of. Whatever else a door offers (making queues, purging) is for admins, by `check_role`."""
+
+VERBS: Mapping[Access, str] = MappingProxyType(
+    {
+        "look": "stats",
+        "list": "peek",
+        "get": "peek",
+        "lease": "lease",
+        "delete": "delete",
+        "update": "renew",
+        "insert": "add",
+    }
+)
+"""The verb of `auth.NEEDED` that tells which roles may."""
+
+
+def check_access(caller: Caller, spec: QueueSpec, access: Access) -> None:
+    """Raise `PermissionDeniedError` unless the caller's role and the queue's acl both allow it."""
+    check_role(caller, VERBS[access])
+    if not is_listed(caller, spec, access):
+        whose = "a token without an email" if caller.email is None else caller.email
+        needed = {"insert": "writer_email", "look": "user_email or writer_email"}.get(access, "user_email")
+        raise PermissionDeniedError(
+            f"queue {spec.name} has an acl, and {access} is for those it names as {needed}: {whose} is not among them"
+        )
+
+
+def is_listed(caller: Caller, spec: QueueSpec, access: Access) -> bool:
+    """Whether the queue's acl, if it has one, lets the caller do it."""
+    if caller.role & Role.ADMIN or not (spec.user_emails or spec.writer_emails):
+        return True
+    if caller.email is None:
+        return False
+    listed: tuple[str, ...] = ()
+    if access != "insert":
+        listed += spec.user_emails
+    if access in ("insert", "look"):
+        listed += spec.writer_emails
+    return caller.email.casefold() in {email.casefold() for email in listed}

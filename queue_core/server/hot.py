@@ -24,9 +24,8 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of,
 from queue_core.server.schemas import response
 from queue_core.server.turns import Turns
 from queue_core.service import Step
-from queue_core.store import Added, ClientCall, Deletion, Renewed, Room, Unit
+from queue_core.store import Added, ClientCall, Deletion, Renewed, Room, Unit, handed_over
 from queue_core.task import NewTask
-from queue_core.verb_values import handed_over
 from queue_core.verbs import Turn
 
 JSON = b"application/json"

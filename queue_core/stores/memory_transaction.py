@@ -1,12 +1,13 @@
 """The verbs of the reference store: the semantics over dicts. It looks at every task, so that nothing is kept twice."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.admission import check_lease_time, check_renewed_time
+from queue_core.admission import check_lease_time, check_not_moved, check_renewed_time
 from queue_core.clock import Instant, after, seconds_between
-from queue_core.errors import StoreUnavailableError, WorkerRetiredError
+from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
@@ -22,11 +23,69 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
+    Storage,
 )
-from queue_core.stores import memory_looking
+from queue_core.stores import memory_queue
 from queue_core.stores.memory_queue import MemoryQueue
-from queue_core.stores.memory_queues import MemoryQueues
-from queue_core.task import Lease, NewTask, StoredTask, TagFilter, TaskState, lease_of, parse_token
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
+
+
+class MemoryQueues:
+    """The verbs over queues themselves: see `Transaction`."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, MemoryQueue] = {}
+        self._storage_limit: int | None = None
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
+        known = self._queues.get(spec.name)
+        if known is None:
+            self._queues[spec.name] = MemoryQueue(replace(spec, paused=False, moved_to=""))
+            return True
+        known.spec = replace(spec, paused=known.spec.paused, moved_to=known.spec.moved_to)
+        return False
+
+    def queue(self, name: str) -> QueueSpec:
+        return self._of(name).spec
+
+    def queues(self) -> list[QueueSpec]:
+        return [self._queues[name].spec for name in sorted(self._queues)]
+
+    def delete_queue(self, name: str) -> int:
+        count = len(self._of(name).tasks)
+        del self._queues[name]
+        return count
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        held = self._of(queue)
+        changed = held.spec.paused != (paused == "paused")
+        held.spec = replace(held.spec, paused=paused == "paused")
+        return changed
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        self._storage_limit = limit_bytes
+
+    def storage(self) -> Storage:
+        if self._storage_limit is None:
+            return Storage()
+        payloads = (task.payload for held in self._queues.values() for task in held.tasks.values())
+        return Storage(self._storage_limit, sum(map(len, payloads)))
+
+    def set_moved(self, queue: str, to: str) -> None:
+        held = self._of(queue)
+        held.spec = replace(held.spec, moved_to=to)
+
+    def _of(self, name: str) -> MemoryQueue:
+        held = self._queues.get(name)
+        if held is None:
+            raise UnknownQueueError.among(name, sorted(self._queues)[:5])
+        return held
+
+    def _open(self, name: str) -> MemoryQueue:
+        held = self._of(name)
+        check_not_moved(held.spec)
+        return held
+
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -238,7 +297,7 @@ class MemoryTransaction(MemoryQueues):
         now: Instant,
     ) -> Page:
         held = self._of(queue)
-        return memory_looking.peek(
+        return memory_queue.peek(
             held, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
         )
 
@@ -246,22 +305,22 @@ class MemoryTransaction(MemoryQueues):
         return self._of(queue).stats(tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return memory_looking.tag_stats(self._of(queue), after=after, limit=limit, now=now)
+        return memory_queue.tag_stats(self._of(queue), after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return memory_looking.waiting(self._of(queue), tags, now=now)
+        return memory_queue.waiting(self._of(queue), tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return memory_looking.upcoming(self._of(queue), tags, until=until, limit=limit, now=now)
+        return memory_queue.upcoming(self._of(queue), tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         return self._of(queue).samples_after(after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return memory_looking.live_leases(self._of(queue), limit=limit, now=now)
+        return memory_queue.live_leases(self._of(queue), limit=limit, now=now)
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return memory_looking.next_eta(self._of(queue))
+        return memory_queue.next_eta(self._of(queue))
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
@@ -305,7 +364,7 @@ class MemoryTransaction(MemoryQueues):
         return outcomes
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return memory_looking.held_names(self._of(queue), after=after, limit=limit, now=now)
+        return memory_queue.held_names(self._of(queue), after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
         held = self._of(queue)

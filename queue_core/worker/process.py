@@ -22,9 +22,8 @@ from queue_core.stores import open_store
 from queue_core.worker import events
 from queue_core.worker.leaving import leave_now, leave_within
 from queue_core.worker.loading import load_app
-from queue_core.worker.orphan import OrphanWatch
 from queue_core.worker.respawn import EXIT_RECYCLED, respawned
-from queue_core.worker.runner import Runner
+from queue_core.worker.runner import OrphanWatch, Runner
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.shift import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNREACHABLE
 from queue_core.worker.signals import heard

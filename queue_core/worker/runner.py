@@ -1,6 +1,9 @@
 """Runner: one worker from its first lease to its last. Watches over its slots, and drains them when it must end."""
 
+import fcntl
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -15,12 +18,46 @@ from queue_core.worker.call import Call
 from queue_core.worker.handler_loop import BLOCKED_SECONDS, HandlerLoop
 from queue_core.worker.link import Lines, Link
 from queue_core.worker.loop_slots import LoopSlots
-from queue_core.worker.orphan import OrphanWatch
-from queue_core.worker.recycle import resident_bytes
 from queue_core.worker.renewals import Renewals
-from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.settings import WorkerSettings, resident_bytes
 from queue_core.worker.shift import EXIT_OK, EXIT_UNREACHABLE, Ending, Shift
 from queue_core.worker.slots import Slots, ThreadSlots, Workbench
+
+
+def supervisor_lives(lock: Path) -> bool:
+    """Whether somebody holds the lock. A file that is gone or unreadable counts as nobody."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared, so that workers who look at the same moment do not take each other for the supervisor.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+class OrphanWatch:
+    """How long the supervisor has been away; one that comes back sets it to nothing."""
+
+    def __init__(self, lock: Path) -> None:
+        self._lock = lock
+        self._absent_since: float | None = None
+
+    def absent_seconds(self, *, now: float) -> float:
+        """Seconds for which nobody held the lock, as far as calls of this have seen."""
+        if supervisor_lives(self._lock):
+            self._absent_since = None
+            return 0.0
+        if self._absent_since is None:
+            self._absent_since = now
+        return now - self._absent_since
+
 
 WATCH_SECONDS: Final = 1.0
 """How often the worker looks at its age, its memory, its supervisor and its queue's reach."""

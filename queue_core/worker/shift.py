@@ -13,8 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from queue_core.clock import Clock
 from queue_core.worker import events
 from queue_core.worker.forks import Forks
-from queue_core.worker.recycle import recycle_reason
-from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.settings import WorkerSettings, recycle_reason
 
 EXIT_OK: Final = 0
 EXIT_INTERNAL: Final = 70

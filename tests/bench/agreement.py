@@ -32,10 +32,9 @@ from types import ModuleType
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.simulation.hindsight import hindsight
 from orchestrator.simulation.rules import RuleScaler, told_of
-from orchestrator.simulation.run import simulate
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
+from orchestrator.simulation.study import hindsight, simulate
 from orchestrator.simulation.workload import Workload, World
 from tests.bench.sim_adapter import CORES, Towline
 

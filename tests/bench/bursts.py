@@ -32,8 +32,8 @@ from orchestrator.cli.arrivals import LogFilter, read_files
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.demo.crew import ProcessCrew
 from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import quantile
-from orchestrator.simulation.series import workers_over
 from queue_core import events
 from queue_core.task import NewTask
 from tests.bench.predicted import LOOK_SECONDS, POOL, connected, simulated, wait_until_done, world_of

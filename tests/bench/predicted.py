@@ -32,10 +32,10 @@ from orchestrator.config import PoolSpec
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
 from orchestrator.demo.crew import ProcessCrew
 from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import Result, quantile
-from orchestrator.simulation.run import simulate
 from orchestrator.simulation.scaler import PolicyScaler
-from orchestrator.simulation.series import workers_over
+from orchestrator.simulation.study import simulate
 from orchestrator.simulation.workload import World
 from orchestrator.workloads.lifecycle_log import LogFilter, Recorded
 from orchestrator.workloads.services import ServiceTimes

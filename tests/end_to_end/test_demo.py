@@ -16,8 +16,7 @@ from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import Record, quantile, twice
 from orchestrator.demo.runner import Demo, Run
-from orchestrator.demo.script import MIN_SECONDS, Script, script_of, settings_text, slo_for
-from orchestrator.demo.trial import TRIAL
+from orchestrator.demo.script import MIN_SECONDS, TRIAL, Script, script_of, settings_text, slo_for
 from orchestrator.project import parse
 from queue_core.clock import Instant
 from tests.support.commands import ROOT, Commands, program_environment

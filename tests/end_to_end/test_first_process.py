@@ -97,7 +97,7 @@ def test_a_runtime_that_is_first_collects_orphans_behind_a_worker_that_ended(tmp
         import os, subprocess, sys, time
         from pathlib import Path
         from orchestrator.runtimes import procfs
-        from orchestrator.runtimes.bystanders import Bystanders
+        from orchestrator.runtimes.process import Bystanders
         assert os.getpid() == 1
         bystanders = Bystanders(Path("state"), lock=None)
         worker = subprocess.Popen(["true"])

@@ -7,8 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.init import HEAD
-from orchestrator.cli.init_from import settings_text
+from orchestrator.cli.init import HEAD, settings_text
 from orchestrator.project import parse
 from queue_core.queue_file import QueueFileEntries
 from queue_core.task import QueueSpec

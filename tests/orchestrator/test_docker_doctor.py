@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.checkup import Finding
-from orchestrator.cli.engine_checkup import engine_findings
+from orchestrator.cli.doctor import engine_findings
 from orchestrator.project import Project, parse
 from tests.support.docker_engine import TEST_IMAGE, DockerEngine
 

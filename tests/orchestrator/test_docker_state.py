@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.runtime import Usage
-from orchestrator.runtimes.docker.frames import Frames, NoLogError, Piece
+from orchestrator.runtimes.docker.logs import Frames, NoLogError, Piece, parsed, told
 from orchestrator.runtimes.docker.state import (
     Ending,
     ending_by_code,
@@ -17,7 +17,6 @@ from orchestrator.runtimes.docker.state import (
     nanoseconds,
     phase_of,
 )
-from orchestrator.runtimes.docker.told import parsed, told
 from orchestrator.runtimes.docker.usage import UNKNOWN, groups_of, usage_of
 
 LABELS = {

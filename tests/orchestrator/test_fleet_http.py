@@ -19,7 +19,7 @@ from orchestrator.clock import ManualClock, Monotonic
 from orchestrator.decision import GuardName
 from orchestrator.exits import Cause
 from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Phase, Pulse
-from orchestrator.http_api import stats
+from orchestrator.http_api import paths
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.suspects import Suspect, SuspectedTask
@@ -239,7 +239,7 @@ def test_a_stopped_listener_lets_go_of_its_socket(tmp_path: Path) -> None:
 def test_only_the_leader_has_numbers(phase: Phase, why: str) -> None:
     pulse, _ = a_pulse(a_view(phase=phase))
     with pytest.raises(Problem) as refused:
-        stats.pool_stats(pulse, "resize", now=NOW)
+        paths.pool_stats(pulse, "resize", now=NOW)
     assert refused.value.status == 503
     assert why in refused.value.detail
 
@@ -247,18 +247,18 @@ def test_only_the_leader_has_numbers(phase: Phase, why: str) -> None:
 def test_numbers_of_a_supervisor_that_hangs_are_not_told() -> None:
     pulse, clock = a_pulse()
     clock.advance(LIVE_SECONDS)
-    assert stats.pool_stats(pulse, "resize", now=clock.monotonic()).sample_age_seconds == LIVE_SECONDS
+    assert paths.pool_stats(pulse, "resize", now=clock.monotonic()).sample_age_seconds == LIVE_SECONDS
     clock.advance(0.001)
-    for ask in (stats.live, stats.ready, stats.leader, stats.all_pools):
+    for ask in (paths.live, paths.ready, paths.leader, paths.all_pools):
         with pytest.raises(Problem, match="60 s"):
             ask(pulse, now=clock.monotonic())
 
 
 def test_a_standby_is_well_and_ready_but_no_leader() -> None:
     pulse, _ = a_pulse(a_view(phase="standby"))
-    assert stats.ready(pulse, now=NOW).phase == "standby"
+    assert paths.ready(pulse, now=NOW).phase == "standby"
     with pytest.raises(Problem):
-        stats.leader(pulse, now=NOW)
+        paths.leader(pulse, now=NOW)
 
 
 def test_a_pool_that_is_not_decided_on_has_no_numbers_yet() -> None:
@@ -266,24 +266,24 @@ def test_a_pool_that_is_not_decided_on_has_no_numbers_yet() -> None:
     pool.decision = None
     pulse, _ = a_pulse(a_view(pool))
     with pytest.raises(Problem, match="not been decided"):
-        stats.pool_stats(pulse, "resize", now=NOW)
-    assert stats.all_pools(pulse, now=NOW).pools == ()
+        paths.pool_stats(pulse, "resize", now=NOW)
+    assert paths.all_pools(pulse, now=NOW).pools == ()
 
 
 def test_workers_of_others_are_looked_for_before_their_number_is_told() -> None:
     pool = a_managed_pool(a_pool(runtime="external"))
-    young, _ = a_pulse(a_view(pool, started_at=NOW - stats.SETTLING_SECONDS + 0.001))
+    young, _ = a_pulse(a_view(pool, started_at=NOW - paths.SETTLING_SECONDS + 0.001))
     with pytest.raises(Problem):
-        stats.pool_stats(young, "resize", now=NOW)
-    settled, _ = a_pulse(a_view(pool, started_at=NOW - stats.SETTLING_SECONDS))
-    assert stats.pool_stats(settled, "resize", now=NOW).desired_workers == 2
+        paths.pool_stats(young, "resize", now=NOW)
+    settled, _ = a_pulse(a_view(pool, started_at=NOW - paths.SETTLING_SECONDS))
+    assert paths.pool_stats(settled, "resize", now=NOW).desired_workers == 2
 
 
 def test_a_dry_run_asks_nobody_for_workers() -> None:
     pool = a_managed_pool(a_pool(dry_run=True))
     assert pool.decision is not None
     pool.decision = replace(pool.decision, target=7)
-    assert stats.pool_stats(a_pulse(a_view(pool))[0], "resize", now=NOW).desired_workers == 2
+    assert paths.pool_stats(a_pulse(a_view(pool))[0], "resize", now=NOW).desired_workers == 2
 
 
 def told_of(view: FleetView | None = None) -> dict[str, dict[str, object]]:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from queue_core.backoff import release_delay_seconds, retry_delay_seconds
+from queue_core.semantics import release_delay_seconds, retry_delay_seconds
 from queue_core.task import QueueSpec
 
 SPEC = QueueSpec("q", retry_min_seconds=1, retry_max_seconds=300)

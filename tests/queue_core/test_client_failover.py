@@ -12,8 +12,7 @@ from queue_core.client import HttpQueue
 from queue_core.clock import SystemClock
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidSettingError, StoreUnavailableError, UnknownQueueError
-from queue_core.http_api.caller import Caller, Retries
-from queue_core.http_api.servers import urls_of
+from queue_core.http_api.caller import Caller, Retries, urls_of
 from queue_core.http_api.transport import SILENCE_SECONDS
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread

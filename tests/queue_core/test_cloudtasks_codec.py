@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_core.server.cloudtasks import json_codec, protobuf_codec
+from queue_core.server.cloudtasks import grpc_server, json_codec
 from queue_core.server.cloudtasks.failures import ApiError, Code
 from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake
 from queue_core.server.cloudtasks.names import parse_queue
@@ -189,14 +189,14 @@ def test_both_wires_mean_the_same_by_a_message() -> None:
     }
     message = json_format.ParseDict(sample, cloudtasks.CreateTaskRequest.pb()())
     values = json_codec.values_of("CreateTaskRequest", sample)
-    assert protobuf_codec.values_of("CreateTaskRequest", message) == values
+    assert grpc_server.values_of("CreateTaskRequest", message) == values
     again = cloudtasks.CreateTaskRequest.pb()()
-    protobuf_codec.fill(again, "CreateTaskRequest", values)
+    grpc_server.fill(again, "CreateTaskRequest", values)
     assert again == message
     assert json_codec.json_of("CreateTaskRequest", values, enums="names") == sample
     shown = queue_values(QueueSpec("q", max_leases=4), parse_queue("projects/p/locations/l/queues/q", field="name"))
     filled = queue.Queue.pb()()
-    protobuf_codec.fill(filled, "Queue", shown)
+    grpc_server.fill(filled, "Queue", shown)
     assert json_format.MessageToDict(filled) == json_codec.json_of("Queue", shown, enums="names")
     assert filled.WhichOneof("target_type") == "pull_target"
 

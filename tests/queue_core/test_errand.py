@@ -7,9 +7,9 @@ from queue_core.errand import Errand, errand_of, name_for
 from queue_core.errors import WorkerRetiredError
 from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.service import QueueService
+from queue_core.store import Deletion
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TagFilter
-from queue_core.verb_values import Deletion
 
 NAME = "resize-7f3k2q.alone.16.1766370000123456"
 

@@ -13,7 +13,7 @@ from queue_core.errors import OutcomeUnknownError, StoreError, StoreFullError, S
 from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
-from queue_core.stores.redis import events, link
+from queue_core.stores.redis import greeting, link
 from queue_core.stores.redis.failures import CallFailedError
 from queue_core.task import ANY
 from tests.support.engines import Engine
@@ -50,7 +50,7 @@ def test_a_failover_is_waited_for(tmp_path: Path) -> None:
             eventually(lambda: logged)
             operator(engine).replicaof("NO", "ONE")
             assert waiting.result(LONG) == 2
-        assert [each["event"] for each in logged] == [events.LINK_LOST, events.LINK_RESTORED]
+        assert [each["event"] for each in logged] == [greeting.LINK_LOST, greeting.LINK_RESTORED]
 
 
 def test_a_replica_is_refused_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
                 assert count(strict) == calls
             if logged:  # else we were late, and it had loaded all
                 break
-        assert logged[0]["event"] == events.LINK_LOST
+        assert logged[0]["event"] == greeting.LINK_LOST
         assert "async_loading:0" not in (engine.home / "server.log").read_text()
         assert client.dbsize() >= 100
 
@@ -129,7 +129,7 @@ def test_a_busy_server_is_waited_for(server: Engine) -> None:
         eventually(lambda: is_busy(server))
         assert threads.submit(count, one).result(LONG) == 2
         assert spinning.result(LONG) == 1
-    assert logged[0]["event"] == events.LINK_LOST
+    assert logged[0]["event"] == greeting.LINK_LOST
     operator(server).config_set("busy-reply-threshold", "5000")
 
 
@@ -229,7 +229,7 @@ def test_a_server_that_can_lose_tasks_is_refused(
 def test_what_can_be_lost_is_told_once_under_relaxed(server: Engine) -> None:
     with capture_logs() as logged, a_link(server.tcp_url) as one, ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: count(one), range(40)))
-    assert [each["event"] for each in logged] == [events.STORE_EXPOSED]
+    assert [each["event"] for each in logged] == [greeting.STORE_EXPOSED]
     assert logged[0]["log_level"] == "warning"
     assert "appendonly" in logged[0]["loss"]
 

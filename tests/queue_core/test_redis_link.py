@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from queue_core.clock import SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.stores.redis import events, link
+from queue_core.stores.redis import greeting, link
 from queue_core.stores.remote_clock import RemoteClock
 from queue_core.task import ANY
 from tests.support.certificates import a_certificate
@@ -83,8 +83,8 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_nothing(tmp_pa
             for each in working:
                 each.result(LONG)
         assert counted(strict) == len(answered) == len(set(answered))
-        assert [each["event"] for each in logged].count(events.LINK_LOST) == 1
-        assert logged[-1]["event"] == events.LINK_RESTORED
+        assert [each["event"] for each in logged].count(greeting.LINK_LOST) == 1
+        assert logged[-1]["event"] == greeting.LINK_RESTORED
 
 
 def test_a_frozen_server_leaves_the_outcome_unknown_and_takes_the_call_once_at_most(

@@ -21,7 +21,7 @@ from queue_core.errors import (
     StoreUnsafeError,
 )
 from queue_core.stores.redis.failures import CallFailedError, failure_of
-from queue_core.stores.redis.safety import Server, check_kind, check_settings
+from queue_core.stores.redis.greeting import Server, check_kind, check_settings
 from queue_core.stores.redis.url import Address, parse_url
 
 INFO = {"redis_version": "7.0.15", "redis_mode": "standalone", "role": "master", "maxmemory_policy": "noeviction"}

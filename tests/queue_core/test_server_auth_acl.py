@@ -7,8 +7,7 @@ import pytest
 from queue_core.cli.serving import serve_options
 from queue_core.config import parse_queue_file
 from queue_core.errors import InvalidSettingError, PermissionDeniedError, UnauthenticatedError
-from queue_core.server.acl import VERBS, Access, check_access, is_listed
-from queue_core.server.auth import NEEDED, Caller, Gate
+from queue_core.server.auth import NEEDED, VERBS, Access, Caller, Gate, check_access, is_listed
 from queue_core.server.options import AccessToken, Role, ServeOptions, parse_tokens
 from queue_core.task import QueueSpec
 

@@ -14,7 +14,7 @@ from queue_core.task import Lease, NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.held import Task
-from queue_core.worker.recycle import Recycle
+from queue_core.worker.settings import Recycle
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import FaultyQueue, both_kinds, memory_queues, plain_or_async, running_worker, unavailable
 

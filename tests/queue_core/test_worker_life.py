@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.worker.orphan import OrphanWatch, supervisor_lives
-from queue_core.worker.recycle import Recycle, recycle_reason, resident_bytes
+from queue_core.worker.runner import OrphanWatch, supervisor_lives
+from queue_core.worker.settings import Recycle, recycle_reason, resident_bytes
 from queue_core.worker.shift import retry_seconds
 
 BOUNDS = Recycle(tasks=10, memory_bytes=1000, age_seconds=60.0)

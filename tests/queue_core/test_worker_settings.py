@@ -6,8 +6,7 @@ import pytest
 
 from queue_core.errors import InvalidSettingError
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.worker.recycle import Recycle
-from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.settings import Recycle, WorkerSettings
 
 
 def test_a_supervisor_says_everything_through_the_environment() -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from orchestrator.simulation.hindsight import hindsight
 from orchestrator.simulation.results import Result
 from orchestrator.simulation.rules import RuleScaler, told_of
-from orchestrator.simulation.run import simulate
 from orchestrator.simulation.scaler import PolicyScaler
+from orchestrator.simulation.study import hindsight, simulate
 from orchestrator.simulation.workload import Workload, World, workload_of
 from tests.support.fleet_builders import a_pool
 

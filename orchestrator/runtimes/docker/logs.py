@@ -4,6 +4,7 @@ The time of a log file is the engine's time of its last line: from there the nex
 """
 
 import contextlib
+import json
 import os
 import selectors
 import socket
@@ -19,9 +20,108 @@ import structlog
 
 from orchestrator import events
 from orchestrator.runtimes.docker.engine import DockerEngine, dial
-from orchestrator.runtimes.docker.frames import Frames, NoLogError, Piece
-from orchestrator.runtimes.docker.told import told
+from orchestrator.runtimes.docker.state import nanoseconds
 from orchestrator.runtimes.worker_logs import WorkerLogs
+from orchestrator.value import value
+
+MAX_LINE_CHARS: Final = 500
+MAX_PAIRS: Final = 20
+
+_OURS: Final = frozenset({"worker", "pool", "event", "level", "timestamp", "wrote"})
+_LOUD: Final = frozenset({"warning", "error", "critical"})
+
+
+def told(data: bytes, *, worker: str, pool: str) -> None:
+    """Tell one piece of a worker's output."""
+    line = data.decode(errors="replace").rstrip("\n")
+    said = parsed(line)
+    if said is None:
+        log.debug(events.WORKER_WROTE, worker=worker, pool=pool, line=line[:MAX_LINE_CHARS])
+        return
+    tell = log.warning if said.get("level") in _LOUD else log.info
+    pairs = [(name, value) for name, value in said.items() if name not in _OURS][:MAX_PAIRS]
+    tell(events.WORKER_WROTE, worker=worker, pool=pool, wrote=said["event"], **dict(pairs))
+
+
+def parsed(line: str) -> dict[str, object] | None:
+    """A line of a worker's log as values, long texts cut; None for anything else."""
+    if not line.startswith("{"):
+        return None
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict) or not isinstance(said.get("event"), str):
+        return None
+    return {
+        name: value[:MAX_LINE_CHARS] if isinstance(value, str) else value
+        for name, value in said.items()
+        if isinstance(value, str | int | float | bool | None)
+    }
+
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+_HEADER_BYTES: Final = 8
+_MAX_STAMP_BYTES: Final = 40
+
+
+class NoLogError(Exception):
+    """The engine does not send the output of this container; the message says why."""
+
+
+@value
+class Piece:
+    """What a container wrote at one instant: a line, or up to 16 KiB of a longer one. `at` in nanoseconds."""
+
+    at: int
+    data: bytes
+
+
+class Frames:
+    """One stream."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._has_head = False
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """The pieces that are complete now. Raises `NoLogError`."""
+        self._buffer += data
+        if not self._has_head:
+            head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
+            if not found:
+                if len(self._buffer) > MAX_HEAD_BYTES:
+                    raise NoLogError("no answer of an engine")
+                return []
+            status = head.split(b"\r\n", 1)[0].split(b" ")
+            if len(status) < 2 or status[1] != b"200":
+                raise NoLogError(rest.decode(errors="replace").strip() or head.decode(errors="replace"))
+            self._has_head = True
+            self._buffer = bytearray(rest)
+        return self._pieces()
+
+    def _pieces(self) -> list[Piece]:
+        pieces = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER_BYTES:
+            length = int.from_bytes(self._buffer[start + 4 : start + _HEADER_BYTES], "big")
+            if length > MAX_FRAME_BYTES:
+                raise NoLogError("its output has no frames: it has a terminal")
+            end = start + _HEADER_BYTES + length
+            if end > len(self._buffer):
+                break
+            pieces.append(_piece(bytes(self._buffer[start + _HEADER_BYTES : end])))
+            start = end
+        del self._buffer[:start]
+        return pieces
+
+
+def _piece(frame: bytes) -> Piece:
+    stamp, found, rest = frame.partition(b" ")
+    instant = nanoseconds(stamp.decode(errors="replace")) if found and len(stamp) <= _MAX_STAMP_BYTES else None
+    return Piece(0, frame) if instant is None else Piece(instant, rest)
+
 
 log = structlog.get_logger()
 

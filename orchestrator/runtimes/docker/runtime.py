@@ -26,10 +26,10 @@ from orchestrator.runtimes.docker import place
 from orchestrator.runtimes.docker import state as docker_state
 from orchestrator.runtimes.docker.create import Surroundings, command_of, creation
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
-from orchestrator.runtimes.docker.guardians import Guardians
 from orchestrator.runtimes.docker.hands import Hands
 from orchestrator.runtimes.docker.images import Images
 from orchestrator.runtimes.docker.logs import LogFollower
+from orchestrator.runtimes.docker.orphans import Guardians
 from orchestrator.runtimes.docker.state import Known, known_of
 from orchestrator.runtimes.docker.ward import STOP, Container, Ward
 from orchestrator.runtimes.docker.watch import Watch

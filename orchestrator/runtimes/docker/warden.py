@@ -1,6 +1,6 @@
 """Outlives a supervisor that was killed, and ends the containers it left when nobody comes back for them.
 
-A process of its own, run from `guardians.py`; it sleeps on the supervisor's lock and imports as little as it can.
+A process of its own, run from `orphans.py`; it sleeps on the supervisor's lock and imports as little as it can.
 Workers of an `app` look at the lock themselves and are gone before; any other program has to be asked, and then ended.
 """
 

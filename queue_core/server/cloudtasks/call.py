@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from queue_core.errors import PermissionDeniedError
-from queue_core.server.acl import Access, check_access
-from queue_core.server.auth import Caller, check_role
+from queue_core.server.auth import Access, Caller, check_access, check_role
 from queue_core.server.cloudtasks.fields import Fields
 from queue_core.server.leases.rates import LeaseRate
 from queue_core.task import QueueSpec

@@ -4,7 +4,7 @@ gRPC answers from its own threads; what a call does is done in the server's loop
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import grpc
@@ -12,16 +12,80 @@ from google.cloud.location import locations_pb2
 from google.cloud.tasks_v2beta2.types import cloudtasks, queue, task
 from google.iam.v1 import iam_policy_pb2, policy_pb2
 from google.protobuf import empty_pb2
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from queue_core.clock import MICROSECONDS
 from queue_core.errors import ListenError
 from queue_core.server.auth import Gate, Headers, check_role
 from queue_core.server.cloudtasks.failures import ApiError, Code, failure_of
 from queue_core.server.cloudtasks.fields import Values
+from queue_core.server.cloudtasks.messages import MESSAGES, Field
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, Method
-from queue_core.server.cloudtasks.protobuf_codec import fill, values_of
 from queue_core.server.core import ServerCore
 from queue_core.server.options import GrpcOptions
+
+NANOSECONDS = 1000
+
+
+def values_of(name: str, message: Message) -> Values:
+    """A protobuf message as the values of the message `name`; fields that nobody here knows are passed over."""
+    fields = MESSAGES[name]
+    return {
+        descriptor.json_name: _value(fields[descriptor.json_name], value)
+        for descriptor, value in message.ListFields()
+        if descriptor.json_name in fields
+    }
+
+
+def fill(message: Message, name: str, values: Mapping[str, object]) -> None:
+    """Set the fields of an empty protobuf message; those it does not have are left out."""
+    fields = MESSAGES[name]
+    known = {descriptor.json_name: descriptor for descriptor in message.DESCRIPTOR.fields}
+    for json_name, value in values.items():
+        if json_name in known:
+            _set(message, known[json_name], fields[json_name], value)
+
+
+def _value(field: Field, value: object) -> object:
+    if not field.is_repeated:
+        return _one(field, value)
+    return tuple(_one(field, one) for one in value)  # type: ignore[attr-defined]
+
+
+def _one(field: Field, value: object) -> object:
+    match field.kind:
+        case "message":
+            return values_of(field.of, value)
+        case "opaque":
+            return {}
+        case "timestamp" | "duration":
+            # Nanoseconds have the sign of the seconds, or of a timestamp none: what is beyond a microsecond is cut.
+            return value.seconds * MICROSECONDS + int(value.nanos / NANOSECONDS)  # type: ignore[attr-defined]
+        case "mask":
+            return tuple(value.paths)  # type: ignore[attr-defined]
+    return value
+
+
+def _set(message: Message, descriptor: FieldDescriptor, field: Field, value: object) -> None:
+    target = getattr(message, descriptor.name)
+    if field.is_repeated:
+        assert isinstance(value, list | tuple)
+        for one in value:
+            if isinstance(one, dict):
+                fill(target.add(), field.of, one)
+            else:
+                target.append(one)
+    elif isinstance(value, dict):
+        target.SetInParent()
+        fill(target, field.of, value)
+    elif field.kind in ("timestamp", "duration"):
+        assert isinstance(value, int)
+        target.seconds, fraction = divmod(value, MICROSECONDS)
+        target.nanos = fraction * NANOSECONDS
+    else:
+        setattr(message, descriptor.name, value)
+
 
 SERVICE = "google.cloud.tasks.v2beta2.CloudTasks"
 LOCATIONS = "google.cloud.location.Locations"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
-from queue_core.server.acl import Access
+from queue_core.server.auth import Access
 from queue_core.server.cloudtasks.call import Call
 from queue_core.server.cloudtasks.failures import ApiError, Code, invalid, refused
 from queue_core.server.cloudtasks.fields import Fields, Values

@@ -5,10 +5,40 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from queue_core.server.auth import Caller
-from queue_core.server.cloudtasks import absent, leasing, policies, queues, tasks, uploads
+from queue_core.server.cloudtasks import leasing, policies, queues, tasks, uploads
 from queue_core.server.cloudtasks.call import Call, IsGone
+from queue_core.server.cloudtasks.failures import ApiError, Code, refused
 from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.names import parse_queue, parse_task
 from queue_core.server.core import ServerCore
+
+
+async def run_task(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+    name = parse_task(call.fields.text("name"), field="name")
+    raise refused(f"RunTask cannot be called on a pull task, and {name} is one: lease it with LeaseTasks")
+
+
+async def buffer_task(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+    queue = parse_queue(call.fields.text("queue"), field="queue")
+    raise refused(f"BufferTask needs a queue with an HTTP target, and {queue} is a pull queue: use CreateTask")
+
+
+async def batch(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+    raise ApiError(
+        Code.UNIMPLEMENTED, "batchCreate and batchDelete are not offered: create or delete the tasks one by one"
+    )
+
+
+async def set_iam_policy(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+    raise ApiError(
+        Code.UNIMPLEMENTED,
+        "policies are not set here: who may do what is the server's tokens and roles, and the acl of a queue",
+    )
+
+
+async def customer_keys(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+    raise ApiError(Code.UNIMPLEMENTED, "there are no customer-managed keys here: encrypt the disk of the store")
+
 
 Handler = Callable[[ServerCore, Call], Coroutine[None, None, Values]]
 
@@ -38,10 +68,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "GetTask": Method("GetTaskRequest", "Task", "peek", tasks.get_task),
         "ListTasks": Method("ListTasksRequest", "ListTasksResponse", "peek", tasks.list_tasks),
         "DeleteTask": Method("DeleteTaskRequest", "Empty", "delete", tasks.delete_task),
-        "RunTask": Method("RunTaskRequest", "Task", "lease", absent.run_task),
-        "BufferTask": Method("BufferTaskRequest", "Task", "add", absent.buffer_task),
-        "BatchCreateTasks": Method("BatchCreateTasksRequest", "Empty", "add", absent.batch),
-        "BatchDeleteTasks": Method("BatchDeleteTasksRequest", "Empty", "delete", absent.batch),
+        "RunTask": Method("RunTaskRequest", "Task", "lease", run_task),
+        "BufferTask": Method("BufferTaskRequest", "Task", "add", buffer_task),
+        "BatchCreateTasks": Method("BatchCreateTasksRequest", "Empty", "add", batch),
+        "BatchDeleteTasks": Method("BatchDeleteTasksRequest", "Empty", "delete", batch),
         "GetQueue": Method("GetQueueRequest", "Queue", "queues", queues.get_queue),
         "ListQueues": Method("ListQueuesRequest", "ListQueuesResponse", "queues", queues.list_queues),
         "CreateQueue": Method("CreateQueueRequest", "Queue", "set-queue", queues.create_queue),
@@ -52,14 +82,14 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "PurgeQueue": Method("PurgeQueueRequest", "Queue", "purge", queues.purge_queue),
         "UploadQueueYaml": Method("UploadQueueYamlRequest", "Empty", "set-queue", uploads.upload_queue_yaml),
         "GetIamPolicy": Method("GetIamPolicyRequest", "Policy", "queues", policies.get_iam_policy),
-        "SetIamPolicy": Method("SetIamPolicyRequest", "Policy", "set-queue", absent.set_iam_policy),
+        "SetIamPolicy": Method("SetIamPolicyRequest", "Policy", "set-queue", set_iam_policy),
         "TestIamPermissions": Method(
             "TestIamPermissionsRequest", "TestIamPermissionsResponse", "stats", policies.test_iam_permissions
         ),
         "GetLocation": Method("GetLocationRequest", "Location", "queues", policies.get_location),
         "ListLocations": Method("ListLocationsRequest", "ListLocationsResponse", "queues", policies.list_locations),
-        "GetCmekConfig": Method("GetLocationRequest", "CmekConfig", "queues", absent.customer_keys),
-        "UpdateCmekConfig": Method("UpdateCmekConfigRequest", "CmekConfig", "set-queue", absent.customer_keys),
+        "GetCmekConfig": Method("GetLocationRequest", "CmekConfig", "queues", customer_keys),
+        "UpdateCmekConfig": Method("UpdateCmekConfigRequest", "CmekConfig", "set-queue", customer_keys),
     }
 )
 

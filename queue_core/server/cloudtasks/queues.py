@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from queue_core import limits
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.server.acl import is_listed
+from queue_core.server.auth import is_listed
 from queue_core.server.cloudtasks.call import Call
 from queue_core.server.cloudtasks.failures import ApiError, Code, invalid
 from queue_core.server.cloudtasks.fields import Fields, Values

@@ -20,9 +20,8 @@ from queue_core.server.leases.presence import Presence
 from queue_core.server.leases.waiters import Activity
 from queue_core.server.turns import Turns
 from queue_core.service import QueueService, Step
-from queue_core.store import ClientCall, Deletion, Granted, Release, Room, Unit
+from queue_core.store import ClientCall, Deletion, Granted, Release, Room, Unit, handed_over, unit_of_lease
 from queue_core.task import Lease, TagFilter
-from queue_core.verb_values import handed_over, unit_of_lease
 from queue_core.verbs import Turn
 
 OVERTIME_SECONDS = 1.0

@@ -1,6 +1,7 @@
 """What the methods of the Task Queue REST API do: each takes a call that was let in and returns the answer's JSON."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -8,12 +9,12 @@ from queue_core import limits
 from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
-from queue_core.server.acl import Access, check_access
+from queue_core.server.auth import Access, check_access
 from queue_core.server.core import ServerCore
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import Role
 from queue_core.server.taskqueue.answer import ApiError, invalid, not_found
 from queue_core.server.taskqueue.call import Call, Place
-from queue_core.server.taskqueue.leasing import lease_items
 from queue_core.server.taskqueue.selection import Shape
 from queue_core.server.taskqueue.task_json import (
     QUEUE_SHAPE,
@@ -21,6 +22,7 @@ from queue_core.server.taskqueue.task_json import (
     TASKS_SHAPE,
     TaskBody,
     is_task_name,
+    lease_json,
     listed_json,
     new_task,
     parse_task,
@@ -28,8 +30,54 @@ from queue_core.server.taskqueue.task_json import (
     stats_json,
     task_json,
 )
-from queue_core.task import ANY, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.store import Room
+from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Turn
+
+MAX_ANSWER_BYTES = 1 << 20
+"""Of a lease's tasks as JSON. The first task is in the answer whatever its size."""
+FRAME_BYTES = 300
+"""What a task takes in an answer besides its payload, its tag, its name, and the project and queue in its long name."""
+_DOOR = "taskqueue-v1beta2"
+
+
+async def lease_items(
+    core: ServerCore, queue: str, *, count: int, seconds: int, tags: TagFilter, worker: str, project: str
+) -> list[Json]:
+    """Lease up to `count` tasks that fit into one answer: by one call of the store, as the tasks of a lease of no time
+    are ready again at once, and a second call would lease them a second time."""
+    leases = await _lease(
+        core, queue, count=count, seconds=seconds, tags=tags, worker=worker, room=_room(queue, project)
+    )
+    return [lease_json(lease, project=project) for lease in leases]
+
+
+def _room(queue: str, project: str) -> Room:
+    """Three bytes of a payload are four characters of an answer: so there is room for three quarters of its bytes."""
+    frame = FRAME_BYTES + len(project.encode()) + len(queue)
+    return Room(MAX_ANSWER_BYTES * 3 // 4, each_bytes=frame * 3 // 4)
+
+
+async def _lease(
+    core: ServerCore, queue: str, *, count: int, seconds: int, tags: TagFilter, worker: str, room: Room
+) -> Sequence[Lease]:
+    answered: asyncio.Future[LeaseAnswer | Exception] = asyncio.get_running_loop().create_future()
+
+    def answer(outcome: LeaseAnswer | Exception) -> None:
+        if not answered.done():
+            answered.set_result(outcome)
+
+    call = LeaseCall(queue, count, seconds, tags, worker, 0.0, worker or _DOOR, (), answer, lambda: False, room=room)
+    core.waiting.start(call)
+    try:
+        outcome = await answered
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    if not isinstance(outcome, LeaseAnswer):
+        raise outcome
+    return outcome.granted.leases
+
 
 MAX_LISTED = 100
 _EXPIRED = "The task lease has expired"

@@ -7,6 +7,7 @@ from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease
+from queue_core.store import Busy
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Statement
@@ -15,7 +16,6 @@ from queue_core.stores.postgres.queues import hold_open
 from queue_core.stores.postgres.step import Step, refuse
 from queue_core.stores.postgres.told import TASK_COLUMNS, task_of
 from queue_core.task import StoredTask, TagFilter
-from queue_core.verb_values import Busy
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 

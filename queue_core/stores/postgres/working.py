@@ -10,7 +10,7 @@ from queue_core.building import LazyList, builder, missing
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, Room
+from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, Room, handed_over
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import queues, told
 from queue_core.stores.postgres.adding import etas_of, given, outcome_of
@@ -18,7 +18,6 @@ from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.marking import MARK, AnswerLostError
 from queue_core.stores.postgres.step import Step, refuse
 from queue_core.task import Lease, TagFilter, parse_token
-from queue_core.verb_values import handed_over
 
 _EXCHANGE = Statement(
     "towline_exchange",

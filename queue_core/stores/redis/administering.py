@@ -6,12 +6,57 @@ from struct import pack, unpack_from
 from typing import Literal
 
 from queue_core.clock import Instant
+from queue_core.errors import UnknownQueueError
 from queue_core.limits import check_eta
+from queue_core.store import Storage
 from queue_core.stores.redis.calls import DATA, Calls
-from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, key_of
+from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, STORAGE, key_of, stored_key
 from queue_core.stores.redis.packing import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
-from queue_core.stores.redis.storage import count_new_queue
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+
+
+def set_storage_limit(calls: Calls, limit_bytes: int | None) -> None:
+    """See `Transaction.set_storage_limit`. The limit comes first, so that queues made meanwhile count too."""
+    if limit_bytes is None:
+        calls.link.ask(STORAGE, "DEL", STORAGE)
+    else:
+        calls.link.ask(STORAGE, "SET", STORAGE, limit_bytes)
+    for queue in calls.names():
+        _count(calls, queue, b"0" if limit_bytes is None else b"1")
+
+
+def storage(calls: Calls) -> Storage:
+    """See `Transaction.storage`."""
+    limit_bytes = calls.link.ask(STORAGE, "GET", STORAGE)
+    if not isinstance(limit_bytes, bytes):
+        return Storage()
+    keys = [stored_key(queue) for queue in calls.names()]
+    return Storage(int(limit_bytes), sum(_read(calls, keys)))
+
+
+def count_new_queue(calls: Calls, queue: str) -> None:
+    """Have a queue that was just made count its payloads, if there is a limit."""
+    if calls.link.ask(STORAGE, "EXISTS", STORAGE):
+        _count(calls, queue, b"1")
+
+
+def _count(calls: Calls, queue: str, wanted: bytes) -> None:
+    try:
+        calls.change("count_stored", queue, wanted)
+    except UnknownQueueError:
+        return  # it is just being dropped
+
+
+def _read(calls: Calls, keys: Sequence[str]) -> list[int]:
+    if not keys:
+        return []
+    if calls.in_cluster:
+        answers = [calls.link.ask(key, "GET", key) for key in keys]
+    else:
+        found = calls.link.ask(keys[0], "MGET", *keys)
+        answers = found if isinstance(found, list) else []
+    return [int(answer) for answer in answers if isinstance(answer, bytes)]
+
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 

@@ -9,10 +9,10 @@ from struct import pack, unpack_from
 
 from queue_core.clock import Instant, after
 from queue_core.stats import FinishedLease
+from queue_core.store import Busy
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import RETIRED, key_of, lead_key
 from queue_core.stores.redis.packing import parse_all_finished
-from queue_core.verb_values import Busy
 
 _ONE = ord("1")
 

@@ -21,7 +21,7 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.redis import adding, administering, looking, moving, peeking, storage, supervising, working
+from queue_core.stores.redis import adding, administering, looking, moving, supervising, working
 from queue_core.stores.redis.administering import NameOutcome
 from queue_core.stores.redis.calls import Calls
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
@@ -54,10 +54,10 @@ class RedisTransaction:
         return administering.set_paused(self._calls, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        storage.set_storage_limit(self._calls, limit_bytes)
+        administering.set_storage_limit(self._calls, limit_bytes)
 
     def storage(self) -> Storage:
-        return storage.storage(self._calls)
+        return administering.storage(self._calls)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
@@ -124,8 +124,8 @@ class RedisTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = peeking.Look(tags, states, names, after, limit, payload_bytes, now)
-        return peeking.peek(self._calls, queue, look)
+        look = looking.Look(tags, states, names, after, limit, payload_bytes, now)
+        return looking.peek(self._calls, queue, look)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return looking.stats(self._calls, queue, tags, now=now)

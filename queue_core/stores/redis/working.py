@@ -1,12 +1,13 @@
 """The verbs of workers: lease, renew, release, delete, and the exchange of these."""
 
+import re
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 
 from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed
+from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.redis.adding import cells_of, change_with_ids, queues_of
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.line import Cell
@@ -18,9 +19,25 @@ from queue_core.stores.redis.packing import (
     parse_finished,
     parse_leases,
 )
-from queue_core.stores.redis.tokens import numbers_of, pack_tokens
-from queue_core.task import Lease
-from queue_core.verb_values import handed_over
+from queue_core.task import Lease, parse_token
+
+_TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
+
+
+def numbers_of(tokens: Sequence[str]) -> list[int]:
+    """Task id and instant of the grant of each token, in turn. Raises `InvalidTokenError` as `parse_token` does."""
+    joined = " ".join(tokens)
+    if _TOKENS.fullmatch(joined):
+        numbers = list(map(int, joined.replace(".", " ").split(" ")))
+        if len(numbers) == 2 * len(tokens):
+            return numbers
+    return [number for token in tokens for number in parse_token(token)]
+
+
+def pack_tokens(tokens: Sequence[str]) -> bytes:
+    """Tokens as the functions take them."""
+    return pack_instants(numbers_of(tokens))
+
 
 _UNSETTLED, _REFUSED = 2, 4
 REQUEST = Struct(">QqdHBIIB")

@@ -10,9 +10,9 @@ from queue_core.building import LazyList, builder, missing
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed
+from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adding import add, check_adds
-from queue_core.stores.sqlite.counts import DELETED, LEASED, LEASES, READY, tally
+from queue_core.stores.sqlite.counts import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leasing import TAKE, first_ready, lease, new_lease, take
 from queue_core.stores.sqlite.rows import (
@@ -27,10 +27,8 @@ from queue_core.stores.sqlite.rows import (
     task_of,
     write,
 )
-from queue_core.stores.sqlite.samples import Sample, finished_of
 from queue_core.stores.sqlite.step import QueueRow, Step
 from queue_core.task import StoredTask, TaskState, parse_token
-from queue_core.verb_values import handed_over
 
 _LEASED = int(TaskState.LEASED)
 

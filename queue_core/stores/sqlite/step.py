@@ -17,9 +17,8 @@ from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
-from queue_core.stores.sqlite.counts import Counts
+from queue_core.stores.sqlite.counts import Counts, Sample, sample_of, write_samples
 from queue_core.stores.sqlite.driver import Connection, Cursor, Driver
-from queue_core.stores.sqlite.samples import Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 
 MAX_KNOWN_TAGS = 50_000

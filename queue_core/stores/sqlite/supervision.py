@@ -7,9 +7,9 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
+from queue_core.store import Busy
 from queue_core.stores.sqlite.rows import COLUMNS, end, settle, task_of
 from queue_core.stores.sqlite.step import MAX_KNOWN_WORKERS, Step
-from queue_core.verb_values import Busy
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4

@@ -25,13 +25,12 @@ from queue_core.stores.sqlite import (
     adding,
     administering,
     answers,
+    counts,
     ending,
     leasing,
     looking,
     moving,
     rows,
-    samples,
-    sessions,
     supervision,
 )
 from queue_core.stores.sqlite.administering import NameOutcome
@@ -179,7 +178,7 @@ class SqliteTransaction:
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         self._step.write_samples()
         row = self._step.queue(queue)
-        return samples.read_samples(self._step.connection, queue, row.id, after=after, limit=limit)
+        return counts.read_samples(self._step.connection, queue, row.id, after=after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return looking.live_leases(self._at(now), queue, limit=limit, now=now)
@@ -225,7 +224,7 @@ class SqliteTransaction:
         answers.note_answer(self._bare, call, answer)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return sessions.last_answer(self._bare, session)
+        return answers.last_answer(self._bare, session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        sessions.keep_answer(self._bare, session, number, answer, now=now)
+        answers.keep_answer(self._bare, session, number, answer, now=now)

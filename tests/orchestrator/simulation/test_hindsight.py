@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.simulation.hindsight import hindsight
+from orchestrator.simulation.study import hindsight
 from orchestrator.simulation.workload import Workload, workload_of
 
 

@@ -8,8 +8,8 @@ import pytest
 from orchestrator.config import PoolSpec
 from orchestrator.simulation.results import Result
 from orchestrator.simulation.rules import RULES, RuleScaler, Told, told_of
-from orchestrator.simulation.run import COOL_DOWN_SECONDS, GIVE_UP_SECONDS, simulate
 from orchestrator.simulation.scaler import PolicyScaler
+from orchestrator.simulation.study import COOL_DOWN_SECONDS, GIVE_UP_SECONDS, simulate
 from orchestrator.simulation.workload import Workload, World, workload_of
 from tests.support.fleet_builders import a_pool
 

@@ -67,7 +67,7 @@ local function renew(keys, args)
   return finish(queue, 'o\0' .. concat(letters) .. concat(renewed))
 end
 
--- Microseconds that the queue's back-off says; see backoff.py, whose arithmetic this repeats to the last bit.
+-- Microseconds that the queue's back-off says; see semantics.py, whose arithmetic this repeats to the last bit.
 local function back_off(queue, leases, jitter)
   local doublings = min(max(leases - 1, 0), 60)
   local longest = min(queue.spec.retry_max, queue.spec.retry_min * 2 ^ doublings)
