@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from orchestrator.errors import AlreadySupervisedError, OrchestratorError
     from orchestrator.fleet import Fleet, Worker
     from orchestrator.learning import PolicyState, learn
-    from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+    from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
     from orchestrator.model import WorkerBounds
-    from orchestrator.plan import Leave, Plan, Spawn, plan_actions
+    from orchestrator.plan import Plan, Spawn, WorkerRemoval, plan_actions
     from orchestrator.policy import decide
     from orchestrator.project import Project, read_settings
     from orchestrator.scene import DecisionContext, context_of
@@ -33,9 +33,9 @@ else:
         "orchestrator.errors": "AlreadySupervisedError OrchestratorError",
         "orchestrator.fleet": "Fleet Worker",
         "orchestrator.learning": "PolicyState learn",
-        "orchestrator.metrics": "FinishedLease QueueSample RunningLease Waiting",
+        "orchestrator.metrics": "LeaseSample QueueSample RunningLease Waiting",
         "orchestrator.model": "WorkerBounds",
-        "orchestrator.plan": "Leave Plan Spawn plan_actions",
+        "orchestrator.plan": "WorkerRemoval Plan Spawn plan_actions",
         "orchestrator.policy": "decide",
         "orchestrator.project": "Project read_settings",
         "orchestrator.scene": "DecisionContext context_of",
@@ -63,10 +63,9 @@ __all__ = [
     "Decision",
     "DecisionContext",
     "DocumentError",
-    "FinishedLease",
     "Fleet",
     "Inputs",
-    "Leave",
+    "LeaseSample",
     "Limit",
     "Monotonic",
     "OrchestratorError",
@@ -82,6 +81,7 @@ __all__ = [
     "Waiting",
     "Worker",
     "WorkerBounds",
+    "WorkerRemoval",
     "context_of",
     "decide",
     "learn",

@@ -6,13 +6,13 @@ from typing import Final
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.fleet import Fleet, draining, examined, finishing, joined, killed, spawn_failed
 from orchestrator.launch import Launch
-from orchestrator.managed import Failure, ManagedPool, Outage
-from orchestrator.plan import Leave, Plan, Spawn
+from orchestrator.managed import Outage, Pool, WorkerFailure
+from orchestrator.plan import Plan, Spawn, WorkerRemoval
 from orchestrator.rollcall import is_external, released
 from orchestrator.runtime import Runtime, SpawnRequest
 from orchestrator.source import WorkSource
@@ -23,7 +23,7 @@ MAX_OUTAGE_SECONDS: Final = 10.0
 """How long a runtime that could not be asked is left alone, at most."""
 
 
-class Acts:
+class PlanExecutor:
     """Carries plans out; each act changes the pool's fleet with it. Belongs to one thread."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Acts:
         *,
         source: WorkSource,
         runtime: Runtime,
-        clock: Clock,
+        clock: MonotonicClock,
         launch: Launch,
         identify: Callable[[str], str],
         may_act: Callable[[], bool],
@@ -44,7 +44,7 @@ class Acts:
         self._identify = identify
         self._may_act = may_act
 
-    def carry_out(self, todo: Plan, pool: ManagedPool, spec: PoolSpec, *, now: Monotonic) -> None:
+    def carry_out(self, todo: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> None:
         """Do what is planned, as long as we may."""
         for leave in todo.kill:
             self.kill(pool, leave.worker, why=leave.why, now=now)
@@ -61,7 +61,7 @@ class Acts:
             if not self._may_act() or not self._spawn(pool, spec, spawn):
                 break
 
-    def _spawn(self, pool: ManagedPool, spec: PoolSpec, spawn: Spawn) -> bool:
+    def _spawn(self, pool: Pool, spec: PoolSpec, spawn: Spawn) -> bool:
         now = self._clock.monotonic()
         worker = self._identify(pool.name)
         try:
@@ -73,7 +73,7 @@ class Acts:
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
             pool.tally.failed_starts += 1
-            pool.last_failure = Failure(now, str(error))
+            pool.last_failure = WorkerFailure(now, str(error))
             log.warning(
                 events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
             )
@@ -95,7 +95,7 @@ class Acts:
         log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
         return True
 
-    def _put_off(self, pool: ManagedPool, why: str, *, now: Monotonic) -> None:
+    def _put_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
         """Nothing is wrong with the pool, so no start has failed: ask again in 2, 4, 8, 10 s."""
         before = pool.outage
         if before is None or before.why != why:
@@ -104,7 +104,7 @@ class Acts:
         pool.outage = Outage(why, times, Monotonic(now + min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))))
 
     def _retire(
-        self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic, hangs: bool = False
+        self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False
     ) -> bool:
         """Let an idle worker go: the queue fences it, and only a fenced one is asked to finish.
 
@@ -123,13 +123,13 @@ class Acts:
             self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
         return True
 
-    def _retired(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> None:
+    def _retired(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> None:
         """The queue has fenced it, and it holds nothing: a signal does no harm, and ends also who does not ask."""
         log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
         self._runtime.drain(leave.worker)
         pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
 
-    def finish(self, pool: ManagedPool, leave: Leave, *, grace_seconds: float, now: Monotonic) -> bool:
+    def finish(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
         """Let a worker do what it holds and go: the queue grants it no more, and it is asked to end when it holds none.
 
         To be repeated until then. False when the queue did not answer.
@@ -148,7 +148,7 @@ class Acts:
             pool.fleet = finishing(pool.fleet, leave.worker, now=now)
         return True
 
-    def tell_of_unresponsive(self, pool: ManagedPool, before: Fleet) -> None:
+    def tell_of_unresponsive(self, pool: Pool, before: Fleet) -> None:
         """Log who hangs since `before`, with what its runtime knows of it; and who asks again."""
         for worker in pool.fleet.workers.values():
             known = before.workers.get(worker.worker)
@@ -165,7 +165,7 @@ class Acts:
                 events.WORKER_UNRESPONSIVE, pool=pool.name, worker=worker.worker, seconds=seconds, condition=condition
             )
 
-    def _end(self, pool: ManagedPool, leave: Leave, spec: PoolSpec, *, now: Monotonic) -> bool:
+    def _end(self, pool: Pool, leave: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
         """Ask an unresponsive worker to finish, once the queue has fenced it: it may hold a lease again after all.
 
         Its grace is over when it has been unresponsive for as long. False when the queue did not answer.
@@ -174,7 +174,7 @@ class Acts:
         left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))
         return self._retire(pool, leave, grace_seconds=left, now=now, hangs=True)
 
-    def _release(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> bool:
+    def _release(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> bool:
         """One worker too many that somebody else started: it is for them to end one. False for a worker of ours."""
         known = pool.fleet.workers.get(worker)
         if known is None or not known.is_external:
@@ -183,7 +183,7 @@ class Acts:
         pool.fleet = released(pool.fleet, worker, now=now)
         return True
 
-    def drain(self, pool: ManagedPool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
+    def drain(self, pool: Pool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
         """Ask a worker to finish what it holds."""
         if self._release(pool, worker, why=why, now=now):
             return
@@ -191,7 +191,7 @@ class Acts:
         self._runtime.drain(worker)
         pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
 
-    def kill(self, pool: ManagedPool, worker: str, *, why: str, now: Monotonic) -> None:
+    def kill(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> None:
         """End a worker; one that somebody else started is left to them."""
         known = pool.fleet.workers.get(worker)
         if known is not None and known.is_external:

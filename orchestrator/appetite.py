@@ -6,7 +6,7 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.fleet import Fleet
-from orchestrator.room import MEASURED_SECONDS, PRIOR_BYTES, Appetite
+from orchestrator.room import MEASURED_SECONDS, PRIOR_BYTES, WorkerUsage
 from orchestrator.runtime import Usage
 from orchestrator.value import value
 
@@ -37,24 +37,24 @@ class _Sum:
         return self.core_seconds / self.seconds if self.seconds >= MEASURED_SECONDS else None
 
 
-class Appetites:
+class WorkerUsages:
     """What one worker of each pool takes; a pool of which nothing is known is like the others."""
 
-    def __init__(self, known: Mapping[str, Appetite] | None = None) -> None:
-        self._known: dict[str, Appetite] = dict(known or {})
+    def __init__(self, known: Mapping[str, WorkerUsage] | None = None) -> None:
+        self._known: dict[str, WorkerUsage] = dict(known or {})
         self._measured: dict[str, _Measured] = {}
         self._sums: dict[str, _Sum] = {}
 
-    def of(self, pool: str) -> Appetite:
+    def of(self, pool: str) -> WorkerUsage:
         """The pool's own if it is known; else it has the mean memory of all and no CPU while busy, or is a guess."""
         known = self._known.get(pool)
         if known is not None:
             return known
         if not self._known:
-            return Appetite(PRIOR_BYTES)
+            return WorkerUsage(PRIOR_BYTES)
         memory = _mean([one.memory_bytes for one in self._known.values()])
         starts = [one.start_seconds for one in self._known.values() if one.start_seconds is not None]
-        return Appetite(memory, start_seconds=_mean(starts) if starts else None)
+        return WorkerUsage(memory, start_seconds=_mean(starts) if starts else None)
 
     def learn(self, fleets: Iterable[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn from one measurement of all workers.
@@ -109,7 +109,7 @@ class Appetites:
         }
 
     @staticmethod
-    def from_json(data: object) -> "Appetites":
+    def from_json(data: object) -> "WorkerUsages":
         """What `to_json` gave. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping):
             raise ValueError(f"no appetites: {data!r}")  # noqa: TRY004  a caller meets one class of error
@@ -121,19 +121,19 @@ class Appetites:
                     "cores": (int() | float() | None) as cores,
                     "start_seconds": (int() | float() | None) as start,
                 }:
-                    known[str(name)] = Appetite(float(memory), cores, start)
+                    known[str(name)] = WorkerUsage(float(memory), cores, start)
                 case _:
                     raise ValueError(f"no appetite: {one!r}")
-        return Appetites(known)
+        return WorkerUsages(known)
 
 
-def _after(known: Appetite | None, memory: list[int], *, cores: float | None, starts: list[float]) -> Appetite:
+def _after(known: WorkerUsage | None, memory: list[int], *, cores: float | None, starts: list[float]) -> WorkerUsage:
     nearly_all = float(memory[math.ceil(NEARLY_ALL * len(memory)) - 1])
     if known is None:
-        known = Appetite(nearly_all)
+        known = WorkerUsage(nearly_all)
     nearly_all = max(nearly_all, known.memory_bytes + _FORGET * (nearly_all - known.memory_bytes))
     start = _learned(known.start_seconds, _mean(starts) if starts else None)
-    return Appetite(nearly_all, _learned(known.cores, cores), start)
+    return WorkerUsage(nearly_all, _learned(known.cores, cores), start)
 
 
 def _learned(known: float | None, seen: float | None) -> float | None:

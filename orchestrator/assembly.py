@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.fleet_view import Pulse
+from orchestrator.fleet_view import Heartbeat
 from orchestrator.project import Project, state_of
-from orchestrator.reload import Loaded
+from orchestrator.reload import ReloadedSettings
 from orchestrator.runtime import Runtime
 from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.runtimes.several import SeveralRuntimes
+from orchestrator.runtimes.several import CompositeRuntime
 from orchestrator.source import WorkSource
-from orchestrator.sources.heard import HeardByServers
-from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.sources.heard import ServersPresence
+from orchestrator.sources.pull_queue import QueueSource
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
 from queue_core.api import Queues
@@ -37,9 +37,9 @@ def open_supervisor(
     url: str | None = None,
     token: str | None = None,
     worker_token: str | None = None,
-    loader: Callable[[Queues], Callable[[], Loaded]] | None = None,
+    loader: Callable[[Queues], Callable[[], ReloadedSettings]] | None = None,
     watched: Path | None = None,
-    pulse: Pulse | None = None,
+    pulse: Heartbeat | None = None,
 ) -> Iterator[Supervisor]:
     """Open the supervisor of a project's pools; call its `run`, and from another thread `request_stop` to end it.
 
@@ -63,7 +63,7 @@ def open_supervisor(
         stack.callback(queues.close)
         heard = _heard(url, token, stack)
         elsewhere = heard.all if heard.several else None
-        source = PullQueueSource(queues, waiting=waiting, heard=heard, elsewhere=elsewhere)
+        source = QueueSource(queues, waiting=waiting, heard=heard, elsewhere=elsewhere)
         runtime = _runtime(project, files, source=source, url=url)
         stack.callback(runtime.close)
         yield Supervisor(
@@ -81,7 +81,7 @@ def open_supervisor(
         )
 
 
-def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> SeveralRuntimes:
+def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> CompositeRuntime:
     """Processes, and whatever else the pools ask for now or after a reload."""
     withheld = project.secret_variables(os.environ, url=url)
     processes = ProcessRuntime(files.path, lock=files.lock_path, withheld=withheld)
@@ -104,20 +104,20 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str)
             on_exit=processes.wake,
         )
 
-    return SeveralRuntimes(
+    return CompositeRuntime(
         processes,
         {"docker": docker, "swarm": swarm, "external": lambda _engine, _pool: ExternalRuntime()},
         pools=project.pools.values(),
     )
 
 
-def _heard(url: str, token: str | None, stack: ExitStack) -> HeardByServers:
+def _heard(url: str, token: str | None, stack: ExitStack) -> ServersPresence:
     """Who asks for leases; of a store that is opened directly nobody can tell."""
     urls = url.split(",") if url.startswith(SERVER_SCHEMES) else []
     servers = [HttpQueues(one.strip(), token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS) for one in urls]
     for server in servers:
         stack.callback(server.close)
-    return HeardByServers(servers)
+    return ServersPresence(servers)
 
 
 def _queues(url: str, token: str | None) -> Queues:

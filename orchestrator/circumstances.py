@@ -11,20 +11,20 @@ from typing import Final, TypeVar
 import structlog
 
 from orchestrator import budget, events
-from orchestrator.appetite import Appetites
+from orchestrator.appetite import WorkerUsages
 from orchestrator.budget import Budget
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision, FinishBy
 from orchestrator.fleet import Fleet
 from orchestrator.host import SETTLED_SECONDS, HostMeter
-from orchestrator.orders import NO_ORDERS, NOT_DRAINED, Moment, Orders, told
-from orchestrator.room import MOST_AT_A_TIME, Claim, Room, shared
+from orchestrator.orders import NO_ORDERS, NOT_DRAINED, Moment, Overrides, told
+from orchestrator.room import MOST_AT_A_TIME, Allocation, CapacityDemand, shared
 from orchestrator.runtime import Usage
 from orchestrator.runtimes.procfs import boot
 from orchestrator.schedule import Bounds, bounds_at, next_daily
 from orchestrator.state import StateDir
-from orchestrator.trouble import Trouble
+from orchestrator.trouble import LogOnce
 
 log = structlog.get_logger()
 
@@ -38,19 +38,19 @@ _MEASURED: Final = frozenset({"process", "docker"})
 _AT_ONCE: Final = Monotonic(float("-inf"))
 
 
-class Overrides:
+class OverrideReader:
     """What operators ordered, of each pool and of the whole host; read anew whenever the files were changed."""
 
     def __init__(self, files: StateDir) -> None:
         self._files = files
         self._mark: tuple[int, int, int] | None = None
-        self._orders: dict[str, Orders] = {}
+        self._orders: dict[str, Overrides] = {}
         self._host_mark: tuple[int, int, int] | None = None
         self._host_order = NOT_DRAINED
-        self._unread = Trouble()
+        self._unread = LogOnce()
         self._troubles: list[str] = []
 
-    def changed(self) -> Mapping[str, Orders]:
+    def changed(self) -> Mapping[str, Overrides]:
         """Return the orders of the pools that were ordered something else since the last call."""
         mark = self._files.orders_mark()
         if mark == self._mark:
@@ -70,7 +70,7 @@ class Overrides:
         changed = [name for name in sorted({*before, *orders}) if before.get(name) != orders.get(name)]
         return {name: orders.get(name, NO_ORDERS) for name in changed}
 
-    def in_force(self, pool: str, moment: Moment) -> Orders:
+    def in_force(self, pool: str, moment: Moment) -> Overrides:
         """Return what is ordered of a pool and not over."""
         found = self._orders.get(pool)
         return NO_ORDERS if found is None else found.in_force(moment)
@@ -110,7 +110,7 @@ class ScheduleBounds:
         self.budgets = dict(budgets)
         self._spent_at = dict.fromkeys(budgets, at)
 
-    def of(self, spec: PoolSpec, orders: Orders, moment: Moment) -> tuple[PoolSpec, Bounds]:
+    def of(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> tuple[PoolSpec, Bounds]:
         """Return the pool with its bounds of this moment, and those.
 
         The pool is one and the same value as long as nothing changes: it is compared, and its digest is kept.
@@ -127,7 +127,7 @@ class ScheduleBounds:
         self._specs[spec.name] = (spec, bounded)
         return bounded, bounds
 
-    def _bounds_of(self, spec: PoolSpec, orders: Orders, moment: Moment) -> Bounds:
+    def _bounds_of(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> Bounds:
         if orders.scale is not None:
             workers = orders.scale.workers
             return Bounds(workers, workers, f"scaled to {workers} by hand")
@@ -140,7 +140,7 @@ class ScheduleBounds:
             self._bounds[spec.name] = known
         return known[2]
 
-    def finish_by(self, spec: PoolSpec, orders: Orders, moment: Moment) -> FinishBy | None:
+    def finish_by(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> FinishBy | None:
         """Return by when what waits is to be done; None when nobody asked for that."""
         if orders.finish_by is not None:
             left = orders.finish_by.until.left_seconds(moment)
@@ -174,15 +174,15 @@ class ScheduleBounds:
 class CapacityShare:
     """What of the host each pool may have: by what its workers take, and by what the others have and want."""
 
-    def __init__(self, host: HostMeter, appetites: Appetites) -> None:
+    def __init__(self, host: HostMeter, appetites: WorkerUsages) -> None:
         self._host = host
         self._cores = len(os.sched_getaffinity(0))
-        self._wanting: dict[str, Claim] = {}
-        self._resting: dict[str, Claim] = {}
+        self._wanting: dict[str, CapacityDemand] = {}
+        self._resting: dict[str, CapacityDemand] = {}
         self._untold: set[str] = set()
         self.appetites = appetites
 
-    def room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Room | None:
+    def room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
         """Return the workers that the pool may add now; None for one whose workers are elsewhere."""
         if spec.runtime_kind == "external":
             return None
@@ -237,12 +237,12 @@ class CapacityShare:
         is_told = spec.runtime_kind in _MEASURED and spec.name not in self._untold
         return is_told and self.appetites.of(spec.name).cores is None
 
-    def _claim(self, spec: PoolSpec, fleet: Fleet, *, wanted: int, now: Monotonic) -> Claim:
+    def _claim(self, spec: PoolSpec, fleet: Fleet, *, wanted: int, now: Monotonic) -> CapacityDemand:
         alive = fleet.alive
         settled_at = now - SETTLED_SECONDS
         appetite = self.appetites.of(spec.name)
         starting = [w for w in alive if w.state == "starting" or not w.memory_bytes]
-        return Claim(
+        return CapacityDemand(
             spec.name,
             len(alive),
             min(wanted, len(alive) if spec.dry_run else spec.workers.max),
@@ -259,7 +259,7 @@ class CapacityShare:
 class ConditionsTracker:
     """The conditions of all pools of one supervisor, and what of them survives a restart. Belongs to one thread."""
 
-    def __init__(self, files: StateDir, *, clock: Clock, host: HostMeter | None = None) -> None:
+    def __init__(self, files: StateDir, *, clock: MonotonicClock, host: HostMeter | None = None) -> None:
         """`host` is the one whose room is shared; this one by default."""
         self._files = files
         self._clock = clock
@@ -268,7 +268,7 @@ class ConditionsTracker:
         self._is_failing = False
         self._troubles: list[str] = []
         appetites, budgets, at = self._restored()
-        self.overrides = Overrides(files)
+        self.overrides = OverrideReader(files)
         self.share = CapacityShare(host or HostMeter(), appetites)
         self._bounds = ScheduleBounds(budgets, at=at)
 
@@ -328,15 +328,15 @@ class ConditionsTracker:
                 log.info(events.STATE_RECOVERED, path=str(self._files.path))
             self._is_failing = False
 
-    def _restored(self) -> tuple[Appetites, Mapping[str, Budget], Monotonic]:
+    def _restored(self) -> tuple[WorkerUsages, Mapping[str, Budget], Monotonic]:
         """Return what workers take, and what was left of budgets at an instant, as an earlier supervisor kept it."""
         usage = self._files.read_usage()
         try:
-            appetites = Appetites.from_json(usage.get("appetites", {}))
+            appetites = WorkerUsages.from_json(usage.get("appetites", {}))
             kept_at, budgets = budget.found(usage["budgets"]) if "budgets" in usage else (0.0, {})
         except ValueError as error:
             self._troubles.append(str(error))
-            return Appetites(), {}, _AT_ONCE
+            return WorkerUsages(), {}, _AT_ONCE
         ago = max(0.0, self._clock.wall_seconds() - kept_at)
         return appetites, budgets, Monotonic(self._clock.monotonic() - ago)
 

@@ -7,7 +7,7 @@ Monotonic = NewType("Monotonic", float)
 """Seconds since an arbitrary start, the same for every process of one boot of one host; never goes back."""
 
 
-class Clock(Protocol):
+class MonotonicClock(Protocol):
     """Where a shell module gets its `now`; pure modules take `now` as an argument."""
 
     def monotonic(self) -> Monotonic:
@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Seconds since the epoch, UTC; for people and for talking to the queue, never for a decision."""
 
 
-class SystemClock:
+class SystemMonotonicClock:
     """The host's clocks."""
 
     def monotonic(self) -> Monotonic:
@@ -27,7 +27,7 @@ class SystemClock:
         return time.time()
 
 
-class ManualClock:
+class ManualMonotonicClock:
     """A clock that stands still until it is told to advance; for tests and virtual time."""
 
     def __init__(self, *, monotonic: float = 1_000.0, wall_seconds: float = 1_700_000_000.0) -> None:

@@ -5,7 +5,7 @@ from typing import Final, Literal, get_args
 
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
-from orchestrator.managed import ManagedPool
+from orchestrator.managed import Pool
 from orchestrator.metrics import QueueSample
 from orchestrator.value import value
 
@@ -30,7 +30,7 @@ class Concern:
         return {"kinds": list(self.kinds), "why": self.why}
 
 
-def concern_of(pool: ManagedPool) -> Concern | None:
+def concern_of(pool: Pool) -> Concern | None:
     """What is wrong with a pool, as of its last look and decision; None when nothing is."""
     spec, sample, decision = pool.effective or pool.spec, pool.sample, pool.decision
     if spec is None or sample is None or decision is None:

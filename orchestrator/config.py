@@ -16,10 +16,10 @@ from pydantic_core import PydanticCustomError
 from orchestrator.budget import WorkerHours
 from orchestrator.containers import PROCESS, ContainerSettings, RuntimeChoice, RuntimeKind
 from orchestrator.errors import ConfigError
-from orchestrator.model import CONTRADICTION, DEFAULT_MAX_WORKERS, MAX_WORKERS, Count, Model, WorkerBounds
+from orchestrator.model import CONTRADICTION, DEFAULT_MAX_WORKERS, MAX_WORKERS, Count, FleetSettingsModel, WorkerBounds
 from orchestrator.schedule import MAX_WINDOWS, TimeOfDay, Window
 from queue_core.listen_settings import Listen
-from queue_core.mistakes import Mistake, mistakes_of
+from queue_core.mistakes import SettingProblem, mistakes_of
 from queue_core.units import Bytes, Fraction, Seconds
 
 MAX_CONCURRENCY: Final = 1_000
@@ -47,7 +47,7 @@ _NEEDS_REPLACEMENT: Final = frozenset(
 )
 
 
-class Recycle(Model):
+class RecycleSettings(FleetSettingsModel):
     """When a worker is replaced by a fresh one, between tasks; the replacement starts first.
 
     A worker with an `app` counts its tasks itself: it leases no more in all. On its supervisor's host it then goes on
@@ -73,7 +73,7 @@ def _app(value: object) -> object:
     return value
 
 
-class PoolSpec(Model):
+class PoolSpec(FleetSettingsModel):
     """One pool: which work it does, what runs, and how long work may wait. `name` is its key in the file."""
 
     name: str = Field(description="The pool's key in the file.")
@@ -102,7 +102,7 @@ class PoolSpec(Model):
     workers: WorkerBounds = Field(default=WorkerBounds())
     grace: Seconds = Field(default=30.0, gt=0, description="From asking a worker to stop to ending it.")
     concurrency: Count = Field(default=1, ge=1, le=MAX_CONCURRENCY, description="Tasks one worker holds at a time.")
-    recycle: Recycle = Field(default=Recycle())
+    recycle: RecycleSettings = Field(default=RecycleSettings())
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = Field(
         default_factory=dict, description="Added to the worker's environment."
     )
@@ -227,7 +227,7 @@ class PoolSpec(Model):
         return copied
 
 
-class SupervisorSettings(Model):
+class SupervisorSettings(FleetSettingsModel):
     """What concerns the supervisor itself and no pool."""
 
     orphan_grace: Seconds = Field(
@@ -247,11 +247,11 @@ def parse_pools(data: object) -> dict[str, PoolSpec]:
     Raises `ConfigError` with every mistake; paths begin with "pools".
     """
     if data is None:
-        raise ConfigError([Mistake(("pools",), "no pool is named below it: name one, or write {} for none")])
+        raise ConfigError([SettingProblem(("pools",), "no pool is named below it: name one, or write {} for none")])
     if not isinstance(data, Mapping):
-        raise ConfigError([Mistake(("pools",), "must be a mapping of pool names to their settings")])
+        raise ConfigError([SettingProblem(("pools",), "must be a mapping of pool names to their settings")])
     pools: dict[str, PoolSpec] = {}
-    mistakes: list[Mistake] = []
+    mistakes: list[SettingProblem] = []
     for name, settings in data.items():
         outcome = _parse_pool(name, settings)
         if isinstance(outcome, PoolSpec):
@@ -271,57 +271,57 @@ def parse_supervisor(data: object) -> SupervisorSettings:
         raise ConfigError(mistakes_of(error, model=SupervisorSettings, prefix=("supervisor",))) from None
 
 
-def _parse_pool(name: object, settings: object) -> PoolSpec | list[Mistake]:
+def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProblem]:
     path = ("pools", str(name))
     if not isinstance(name, str) or not POOL_NAME.fullmatch(name):
         return [
-            Mistake(
+            SettingProblem(
                 path,
                 f"{name}: a pool's name is 1 to 63 of a-z, 0-9 and -, and begins with a letter or digit",
             )
         ]
     if not isinstance(settings, Mapping):
-        return [Mistake(path, "must be a mapping of settings, with at least queue, slo, and app or command")]
+        return [SettingProblem(path, "must be a mapping of settings, with at least queue, slo, and app or command")]
     mistakes = []
     if "name" in settings:
-        mistakes.append(Mistake((*path, "name"), "a pool is named by its key: leave this out"))
+        mistakes.append(SettingProblem((*path, "name"), "a pool is named by its key: leave this out"))
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
         mistakes += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
         # A field's mistake keeps pydantic from comparing fields, so they are compared here in any case.
-        mistakes += [Mistake((*path, *m.path), m.message) for m in _contradictions(settings)]
+        mistakes += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
         return mistakes
     return mistakes or pool
 
 
-def _contradictions(settings: Mapping[str, object]) -> Iterator[Mistake]:
+def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
     """Settings that are fine one by one, but not together."""
     app, command = settings.get("app"), settings.get("command")
     if app is not None and command is not None:
-        yield Mistake(("command",), "give either app or command, not both")
+        yield SettingProblem(("command",), "give either app or command, not both")
     if app is None and command is None and settings.get("runtime") != "external":
-        yield Mistake((), "give app: module:attribute, or command: [program, argument]")
+        yield SettingProblem((), "give app: module:attribute, or command: [program, argument]")
     tags = settings.get("tags")
     if tags is not None and settings.get("untagged"):
-        yield Mistake(("untagged",), "give either tags or untagged, not both")
+        yield SettingProblem(("untagged",), "give either tags or untagged, not both")
     if isinstance(tags, list | tuple) and len(set(map(str, tags))) < len(tags):
-        yield Mistake(("tags",), "a tag is given twice")
+        yield SettingProblem(("tags",), "a tag is given twice")
     cwd, runtime = settings.get("cwd"), settings.get("runtime")
     if isinstance(cwd, str) and isinstance(runtime, Mapping) and not cwd.startswith("/"):
-        yield Mistake(("cwd",), f"{cwd}: a container's cwd is a path in its image: begin it with /")
+        yield SettingProblem(("cwd",), f"{cwd}: a container's cwd is a path in its image: begin it with /")
     workers = settings.get("workers")
     if isinstance(workers, Mapping):
         low, high = workers.get("min", 0), workers.get("max", DEFAULT_MAX_WORKERS)
         if isinstance(low, int) and isinstance(high, int) and low > high:
-            yield Mistake(("workers", "min"), f"must be at most max, which is {high}: {low}")
+            yield SettingProblem(("workers", "min"), f"must be at most max, which is {high}: {low}")
         if isinstance(low, int) and isinstance(high, int):
             yield from _window_contradictions(settings.get("schedule"), low, high)
     else:
         yield from _window_contradictions(settings.get("schedule"), 0, DEFAULT_MAX_WORKERS)
 
 
-def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[Mistake]:
+def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[SettingProblem]:
     """Windows that leave the pool's own bounds, `low` and `high`, with a min above a max; or that set nothing."""
     for index, window in enumerate(schedule if isinstance(schedule, list | tuple) else ()):
         workers = window.get("workers") if isinstance(window, Mapping) else None
@@ -329,9 +329,9 @@ def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[Mi
             continue
         path = ("schedule", index, "workers")
         if not workers:
-            yield Mistake(path, "give min, max or both")
+            yield SettingProblem(path, "give min, max or both")
         least, most = workers.get("min", low), workers.get("max", high)
         shuts = most == 0 and "min" not in workers  # whatever min is otherwise
         if isinstance(least, int) and isinstance(most, int) and least > most and not shuts:
             whose = "" if "max" in workers else "the pool's own "
-            yield Mistake((*path, "min"), f"must be at most {whose}max, which is {most}: {least}")
+            yield SettingProblem((*path, "min"), f"must be at most {whose}max, which is {most}: {least}")

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_seriali
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from orchestrator.model import Model
+from orchestrator.model import FleetSettingsModel
 from queue_core.units import Bytes
 
 MIN_MEMORY_BYTES: Final = 6 * 2**20
@@ -44,7 +44,7 @@ def _label(value: object) -> object:
     return value
 
 
-class Volume(Model):
+class Volume(FleetSettingsModel):
     """One entry of `volumes`. A `source` with a / is a folder or file of the host, else a named volume."""
 
     source: str
@@ -69,7 +69,7 @@ class Volume(Model):
         return f"{self.source}:{self.target}{':ro' if self.is_read_only else ''}"
 
 
-class ContainerSettings(Model):
+class ContainerSettings(FleetSettingsModel):
     """A worker's container."""
 
     image: str = Field(
@@ -164,7 +164,7 @@ class SwarmSettings(ContainerSettings):
         return super().beside(folder).model_copy(update={"secrets": self.secrets})
 
 
-class RuntimeSetting(Model):
+class RuntimeSetting(FleetSettingsModel):
     """What a worker is. At most one of the fields is given; none: a process.
 
     A file writes a word, `process` or `external`, or a mapping with the one key `docker` or `swarm`.

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease
+from orchestrator.metrics import LeaseSample, QueueSample, RunningLease
 from orchestrator.value import value
 
 _SEEN: Final = 100
@@ -45,7 +45,7 @@ Step = Literal["fewer", "more", "again", "held", "probe"]
 
 
 @value
-class Timed:
+class TimedLease:
     """A lease that began among `held`, itself included; `seconds` so far where it `runs`."""
 
     tag: str | None
@@ -60,7 +60,7 @@ class Timed:
         return self.seconds / self.held
 
 
-Sizes = Mapping[int, tuple[Timed, ...]]
+Sizes = Mapping[int, tuple[TimedLease, ...]]
 """Leases by how many were held, in powers of two."""
 
 
@@ -74,12 +74,12 @@ class Trial:
 
     few: int
     many: int
-    done_few: tuple[Timed, ...]
-    done_many: tuple[Timed, ...]
+    done_few: tuple[TimedLease, ...]
+    done_many: tuple[TimedLease, ...]
     since: Monotonic
     ready: int
     step: Step = "fewer"
-    fresh: tuple[Timed, ...] = ()
+    fresh: tuple[TimedLease, ...] = ()
     until: Monotonic = _LONG_AGO
 
     @property
@@ -99,7 +99,7 @@ class Trial:
             return f"{self.did}: trying {self.limit}"
         return f"{self.did} (p < 0.001): {self.few} at most for {(self.until - now) / 60.0:.0f} min"
 
-    def after(self, sample: QueueSample, leases: Iterable[Timed], spec: PoolSpec) -> "Trial | None":
+    def after(self, sample: QueueSample, leases: Iterable[TimedLease], spec: PoolSpec) -> "Trial | None":
         """The trial after a look; None where it is not so that few do as much."""
         if self.step == "held":
             if sample.at - self.since < _HELD_SECONDS + _HELD_LEASES * _seconds(self.done_few):
@@ -166,14 +166,14 @@ class Contention:
 NOTHING: Final = Contention()
 
 
-def _timed(lease: FinishedLease | RunningLease, at: Monotonic, ago: float | None = None) -> Timed:
+def _timed(lease: LeaseSample | RunningLease, at: Monotonic, ago: float | None = None) -> TimedLease:
     seconds = max(_SHORTEST_SECONDS, lease.held_seconds)
-    return Timed(lease.tag, at - (ago or 0.0) - lease.held_seconds, seconds, lease.at_a_time, ago is None)
+    return TimedLease(lease.tag, at - (ago or 0.0) - lease.held_seconds, seconds, lease.at_a_time, ago is None)
 
 
-def _with(sizes: Sizes, leases: Iterable[Timed], most: int) -> Sizes:
+def _with(sizes: Sizes, leases: Iterable[TimedLease], most: int) -> Sizes:
     """Sizes with some more leases, so many of each at most."""
-    new: dict[int, list[Timed]] = {}
+    new: dict[int, list[TimedLease]] = {}
     for lease in leases:
         if lease.held > 0:
             new.setdefault(lease.held.bit_length(), []).append(lease)
@@ -204,13 +204,13 @@ def _suspected(sizes: Sizes, sample: QueueSample, spec: PoolSpec) -> Trial | Non
     return Trial(at_few, at_many, tuple(few), tuple(many), sample.at, sample.ready)
 
 
-def _ripe(leases: Iterable[Timed], other: Sequence[Timed], at: Monotonic) -> list[Timed]:
+def _ripe(leases: Iterable[TimedLease], other: Sequence[TimedLease], at: Monotonic) -> list[TimedLease]:
     """Those that began so long ago that they could have taken as long as others: what ends first is short."""
     even = _share(other)
     return [lease for lease in leases if at - lease.began_at >= even * lease.held]
 
 
-def _errors(few: Sequence[Timed], many: Sequence[Timed]) -> float:
+def _errors(few: Sequence[TimedLease], many: Sequence[TimedLease]) -> float:
     """By how many standard errors leases among many take more of the pool's time; 0 while too few are known.
 
     One that runs is the longest among few, and as long as it is among many: so the larger size gets the doubt.
@@ -227,13 +227,13 @@ def _errors(few: Sequence[Timed], many: Sequence[Timed]) -> float:
     return above / math.sqrt(variance) if variance else 0.0
 
 
-def _mean(leases: Iterable[Timed]) -> float:
+def _mean(leases: Iterable[TimedLease]) -> float:
     return fmean([lease.share for lease in leases])
 
 
-def _share(leases: Sequence[Timed]) -> float:
+def _share(leases: Sequence[TimedLease]) -> float:
     return median([lease.share for lease in leases]) if leases else 0.0
 
 
-def _seconds(leases: Iterable[Timed]) -> float:
+def _seconds(leases: Iterable[TimedLease]) -> float:
     return median([lease.seconds for lease in leases])

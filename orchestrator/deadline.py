@@ -17,7 +17,7 @@ _START_SHARE: Final = 0.9
 
 
 @value
-class Crew:
+class ServingCapacity:
     """What a fleet can lease: slots of its workers, and how long a task occupies one.
 
     `ready_in_seconds` has, for each starting worker, what is left of its start; `service_seconds` is how long a task
@@ -30,7 +30,7 @@ class Crew:
     ready_in_seconds: tuple[float, ...]
     slots_per_worker: int
     service_seconds: float
-    helpers: tuple["Helper", ...] = ()
+    helpers: tuple["HelperPool", ...] = ()
     is_known: bool = True
 
     def can_start(self, within_seconds: float) -> float:
@@ -85,7 +85,7 @@ class Crew:
         """The same of helpers that come first: the pool's own are on top of them, and are the first to be spare."""
         return self._workers_of([helper for helper in self.helpers if helper.is_first])
 
-    def _workers_of(self, helpers: Iterable["Helper"]) -> int:
+    def _workers_of(self, helpers: Iterable["HelperPool"]) -> int:
         return math.floor(math.fsum([helper.slots for helper in helpers]) / self.slots_per_worker + _ROUNDING)
 
     def one_more_can_start(self, within_seconds: float, *, startup_seconds: float) -> float:
@@ -94,7 +94,7 @@ class Crew:
 
 
 @value
-class Helper:
+class HelperPool:
     """Another pool whose workers take tasks of this one: they hold some, and `share` of what they begin is this pool's.
 
     `most`: of the tasks that wait they can take no more, as they do not take all of its tags. `is_first`: they were
@@ -102,7 +102,7 @@ class Helper:
     """
 
     pool: str
-    crew: Crew
+    crew: ServingCapacity
     held: int
     share: float = 1.0
     most: float = math.inf
@@ -157,7 +157,7 @@ def crew_of(
     estimates: Estimates,
     spec: PoolSpec,
     now: Monotonic,
-) -> Crew:
+) -> ServingCapacity:
     """What these workers can lease, as far as is known; `held_seconds` is how long each lease has run that is held."""
     slots = spec.concurrency
     mean_start = estimates.startup.mean_seconds
@@ -174,7 +174,9 @@ def crew_of(
         busy_slots += leases
     service_seconds = estimates.service.mean_seconds(held_seconds)
     is_known = estimates.service.count > 0.0
-    return Crew(up * slots - busy_slots, busy_slots, tuple(ready_in_seconds), slots, service_seconds, is_known=is_known)
+    return ServingCapacity(
+        up * slots - busy_slots, busy_slots, tuple(ready_in_seconds), slots, service_seconds, is_known=is_known
+    )
 
 
 def pace_of(estimates: Estimates, spec: PoolSpec) -> Pace:
@@ -203,7 +205,7 @@ class Need:
 _NOBODY: Final = Need()
 
 
-def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Need:
+def workers_needed(waiting: Sequence[Waiting], *, crew: ServingCapacity, pace: Pace) -> Need:
     """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
 
     A task whose deadline passes before a worker spawned now could be up is late whatever is done: it is given a slot of
@@ -237,7 +239,7 @@ def workers_needed(waiting: Sequence[Waiting], *, crew: Crew, pace: Pace) -> Nee
     return need
 
 
-def _needed_now(missing: float, within: float, *, crew: Crew, pace: Pace) -> int:
+def _needed_now(missing: float, within: float, *, crew: ServingCapacity, pace: Pace) -> int:
     """Workers to spawn now so that so many more leases begin in time.
 
     While there is time the last of them is put off: what it would do can be done by one spawned a turn later, and a

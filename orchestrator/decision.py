@@ -8,9 +8,9 @@ from typing import Final, Literal
 from orchestrator.budget import Left
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Helper
+from orchestrator.deadline import HelperPool
 from orchestrator.orders import Paused
-from orchestrator.room import MOST_AT_A_TIME, Room
+from orchestrator.room import MOST_AT_A_TIME, Allocation
 from orchestrator.value import value
 
 __all__ = ["NOTHING_SPECIAL", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
@@ -78,13 +78,13 @@ class Conditions:
     paused: Paused = "no"
     cores: int = 2
     start_seconds: float | None = None
-    room: Room | None = None
+    room: Allocation | None = None
     budget: Left = "left"
     bounds_by: str = ""
     finish_by: FinishBy | None = None
     notes: tuple[str, ...] = ()
     runtime_trouble: str = ""
-    helpers: tuple[Helper, ...] = ()
+    helpers: tuple[HelperPool, ...] = ()
 
     def starts_at_a_time(self, spec: PoolSpec) -> int:
         """How many workers may be starting at a time: two per core, or as many more as the cores start in a second."""

@@ -7,13 +7,13 @@ from typing import Final
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.exits import WITHOUT_FAULT, Cause
 from orchestrator.fleet import joined
 from orchestrator.launch import Launch
-from orchestrator.managed import ManagedPool
+from orchestrator.managed import Pool
 from orchestrator.runtime import Runtime, SpawnRequest
 from orchestrator.source import WorkSource
 from orchestrator.suspects import Suspect, explained_by, is_alone, name_for, next_ones, queued
@@ -24,11 +24,17 @@ AGAIN_SECONDS: Final = 5.0
 """After a start that failed."""
 
 
-class Errands:
+class QuarantineRunner:
     """Starts workers for the suspects of pools. Belongs to one thread."""
 
     def __init__(
-        self, *, source: WorkSource, runtime: Runtime, clock: Clock, launch: Launch, identify: Callable[[str], str]
+        self,
+        *,
+        source: WorkSource,
+        runtime: Runtime,
+        clock: MonotonicClock,
+        launch: Launch,
+        identify: Callable[[str], str],
     ) -> None:
         self._source = source
         self._runtime = runtime
@@ -36,7 +42,7 @@ class Errands:
         self._launch = launch
         self._identify = identify
 
-    def run(self, pool: ManagedPool, spec: PoolSpec) -> None:
+    def run(self, pool: Pool, spec: PoolSpec) -> None:
         """Start whom there is room for: they count towards the pool's upper bound, and go before its growth."""
         now = self._clock.monotonic()
         pool.suspects = queued(pool.suspects, now=now)
@@ -48,7 +54,7 @@ class Errands:
             if not self._start(pool, spec, suspect, now=now):
                 break
 
-    def over(self, pool: ManagedPool, worker: str, *, cause: Cause, held: int) -> None:
+    def over(self, pool: Pool, worker: str, *, cause: Cause, held: int) -> None:
         """A worker ended. If it broke before it had its suspect, another may be started for that.
 
         If it died of it, those go free who were suspected for no more than what that one has done.
@@ -61,7 +67,7 @@ class Errands:
         elif cause is not Cause.FINISHED:
             pool.suspects = (*pool.suspects, suspect)
 
-    def _let_go(self, pool: ManagedPool, free: Sequence[Suspect]) -> None:
+    def _let_go(self, pool: Pool, free: Sequence[Suspect]) -> None:
         if not free:
             return
         try:
@@ -71,7 +77,7 @@ class Errands:
         pool.suspects = tuple(one for one in pool.suspects if one not in free)
         log.info(events.TASK_CLEARED, pool=pool.name, tasks=[one.task.task for one in free])
 
-    def _start(self, pool: ManagedPool, spec: PoolSpec, suspect: Suspect, *, now: Monotonic) -> bool:
+    def _start(self, pool: Pool, spec: PoolSpec, suspect: Suspect, *, now: Monotonic) -> bool:
         worker = name_for(suspect, identity=self._identify(pool.name))
         environment = {**self._launch.environment(worker, spec), "TOWLINE_CONCURRENCY": "1"}
         others = tuple(one for one in pool.suspects if one is not suspect)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queue_core.mistakes import Mistake
+    from queue_core.mistakes import SettingProblem
 
 
 class OrchestratorError(Exception):
@@ -24,7 +24,7 @@ class OrchestratorError(Exception):
 class ConfigError(OrchestratorError):
     """The settings cannot be used; `mistakes` has all of them."""
 
-    def __init__(self, mistakes: "Sequence[Mistake]") -> None:
+    def __init__(self, mistakes: "Sequence[SettingProblem]") -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("; ".join(f"{'.'.join(map(str, m.path))}: {m.message}" for m in self.mistakes))
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, fields
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.gaps import Gaps
-from orchestrator.metrics import FinishedLease, QueueSample
+from orchestrator.gaps import IdleGaps
+from orchestrator.metrics import LeaseSample, QueueSample
 from orchestrator.value import value
 
 _STATE_VERSION: Final = 1
@@ -29,13 +29,13 @@ _PEAK_LEASES: Final = 1_000
 
 
 @value
-class Service:
+class ServiceTime:
     """How long leases last: decayed sums over finished leases, half-life 200 leases."""
 
     count: float = 0.0
     seconds: float = 0.0
 
-    def after(self, held_seconds: Sequence[float]) -> "Service":
+    def after(self, held_seconds: Sequence[float]) -> "ServiceTime":
         """Learn from leases that finished."""
         if not held_seconds:
             return self
@@ -43,7 +43,7 @@ class Service:
         keep = _KEEP_PER_LEASE**known
         # Decayed lease by lease, in any order: a turn with thousands of leases weighs no more than its share.
         weight = (1.0 - keep) / (1.0 - _KEEP_PER_LEASE)
-        return Service(
+        return ServiceTime(
             self.count * keep + weight,
             self.seconds * keep + math.fsum(held_seconds) / known * weight,
         )
@@ -95,7 +95,7 @@ class Outcomes:
     failed: float = 0.0
     done: float = 0.0
 
-    def after(self, finished: Sequence[FinishedLease]) -> "Outcomes":
+    def after(self, finished: Sequence[LeaseSample]) -> "Outcomes":
         """Learn from leases that ended."""
         failed, done = self.failed, self.done
         for lease in finished:
@@ -124,11 +124,11 @@ class Estimates:
     fixed 0.8).
     """
 
-    service: Service = Service()
+    service: ServiceTime = ServiceTime()
     startup: Startup = Startup()
     arrival_rate: float = 0.0
     slack: float = 0.8
-    gaps: Gaps = Gaps()
+    gaps: IdleGaps = IdleGaps()
     outcomes: Outcomes = Outcomes()
 
     def usable_slo_seconds(self, spec: PoolSpec) -> float:
@@ -195,11 +195,11 @@ class Estimates:
             raise ValueError(f"not a state of version {_STATE_VERSION}")
         slack = _number(data.get("slack"), "slack")
         return Estimates(
-            service=Service(**_numbers(data.get("service"), Service)),
+            service=ServiceTime(**_numbers(data.get("service"), ServiceTime)),
             startup=_startup(_numbers(data.get("startup"), Startup)),
             arrival_rate=_number(data.get("arrival_rate"), "arrival_rate"),
             slack=_within(_MIN_SLACK, slack, _MAX_SLACK),
-            gaps=Gaps.from_json(data.get("gaps")),
+            gaps=IdleGaps.from_json(data.get("gaps")),
         )
 
 
@@ -283,7 +283,7 @@ def _startup(numbers: dict[str, float]) -> Startup:
     return Startup(int(numbers["count"]), numbers["mean_seconds"])
 
 
-def _numbers(data: object, kind: type[Service | Startup]) -> dict[str, float]:
+def _numbers(data: object, kind: type[ServiceTime | Startup]) -> dict[str, float]:
     if not isinstance(data, Mapping):
         raise ValueError(f"no {kind.__name__}: {data!r}")  # noqa: TRY004  a caller meets one class of error
     return {f.name: _number(data.get(f.name), f"{kind.__name__}.{f.name}") for f in fields(kind)}

@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from orchestrator.deadline import Crew
+from orchestrator.deadline import ServingCapacity
 from orchestrator.decision import FinishBy
 from orchestrator.value import value
 
@@ -21,7 +21,9 @@ class Course:
     is_in_time: bool
 
 
-def course(finish_by: FinishBy, ready: int, *, crew: Crew, startup_seconds: float, current: int, most: int) -> Course:
+def course(
+    finish_by: FinishBy, ready: int, *, crew: ServingCapacity, startup_seconds: float, current: int, most: int
+) -> Course:
     """The smallest fleet that has done `ready` tasks by then: the fewer start, the less is spent on starts.
 
     The last task must have begun two service times before the instant, and a twentieth of the time
@@ -43,7 +45,7 @@ def course(finish_by: FinishBy, ready: int, *, crew: Crew, startup_seconds: floa
     return Course(workers, done_in, done_in <= finish_by.within_seconds)
 
 
-def _begun_in(ready: int, *, crew: Crew, added: int, startup_seconds: float) -> float:
+def _begun_in(ready: int, *, crew: ServingCapacity, added: int, startup_seconds: float) -> float:
     """When the last of so many tasks can have begun, with workers added now."""
 
     def can_start(within: float) -> float:

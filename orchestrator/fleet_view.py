@@ -1,6 +1,6 @@
 """What a supervisor shows to threads that answer for it: its newest view of the fleet, and whether its turns finish.
 
-A view is one immutable value, made now and then. One thread writes, any may read: each attribute of `Pulse` is replaced
+A view is one immutable value, made now and then. One thread writes, any may read: each attribute of `Heartbeat` is replaced
 as a whole, so nobody waits for anybody.
 """
 
@@ -14,7 +14,7 @@ from orchestrator.concerns import Concern, concern_of
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision
 from orchestrator.fleet import State
-from orchestrator.managed import ManagedPool, Tally
+from orchestrator.managed import Pool, PoolCounters
 from orchestrator.metrics import QueueSample
 from orchestrator.waits import Recent
 
@@ -42,7 +42,7 @@ class PoolView:
     suspects: int
     sample: QueueSample | None
     decision: Decision | None
-    tally: Tally
+    tally: PoolCounters
     concern: Concern | None
 
     @property
@@ -72,12 +72,12 @@ class FleetView:
     pools: Mapping[str, PoolView]
 
 
-def view_of(pools: Iterable[ManagedPool], *, phase: Phase, started_at: Monotonic) -> FleetView:
+def view_of(pools: Iterable[Pool], *, phase: Phase, started_at: Monotonic) -> FleetView:
     """What there is to tell now; pools that are no longer in the settings are left out."""
     return FleetView(phase, started_at, {pool.name: _pool(pool, pool.spec) for pool in pools if pool.spec is not None})
 
 
-def _pool(pool: ManagedPool, spec: PoolSpec) -> PoolView:
+def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
     states: dict[State, int] = dict.fromkeys(WORKER_STATES, 0)
     memory_bytes = 0
     for worker in pool.fleet.workers.values():
@@ -98,27 +98,27 @@ def _pool(pool: ManagedPool, spec: PoolSpec) -> PoolView:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class TurnDurations:
     """How long rounds of turns took: `counts` per bucket of `DURATION_BUCKETS`, and beyond them; `failed` of them."""
 
     counts: tuple[int, ...] = (0,) * (len(DURATION_BUCKETS) + 1)
     seconds: float = 0.0
     failed: int = 0
 
-    def after(self, seconds: float, *, failed: int) -> "Rounds":
+    def after(self, seconds: float, *, failed: int) -> "TurnDurations":
         """One round more."""
         place = bisect_left(DURATION_BUCKETS, seconds)
         counts = (*self.counts[:place], self.counts[place] + 1, *self.counts[place + 1 :])
-        return Rounds(counts, self.seconds + seconds, self.failed + failed)
+        return TurnDurations(counts, self.seconds + seconds, self.failed + failed)
 
 
-class Pulse:
+class Heartbeat:
     """Beats with every pass of the supervisor that went well."""
 
     def __init__(self, *, now: Monotonic) -> None:
         self.started_at = now
         self.view = FleetView("starting", now, {})
-        self.rounds = Rounds()
+        self.rounds = TurnDurations()
         self.passed_at = now
 
     def show(self, view: FleetView) -> None:

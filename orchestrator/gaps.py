@@ -28,7 +28,7 @@ Histogram = tuple[float, ...]
 
 
 @value
-class Gaps:
+class IdleGaps:
     """How long each level went unneeded before it was needed again.
 
     `by_level` has a decayed histogram per level that ever paused, over `EDGES_SECONDS`; `last_needed_at[n - 1]` is when
@@ -38,7 +38,7 @@ class Gaps:
     by_level: Mapping[int, Histogram] = field(default_factory=dict)
     last_needed_at: tuple[Monotonic, ...] = ()
 
-    def after(self, needed: int, *, at: Monotonic, turn_seconds: float) -> "Gaps":
+    def after(self, needed: int, *, at: Monotonic, turn_seconds: float) -> "IdleGaps":
         """Learn that a fleet of `needed` workers was needed since the last look, a turn or so before `at`."""
         if needed == 0:
             return self
@@ -48,7 +48,7 @@ class Gaps:
             paused[level] = _with_gap(self.by_level.get(level), at - self.last_needed_at[level - 1])
             level -= 1
         by_level = {**self.by_level, **paused} if paused else self.by_level
-        return Gaps(by_level, (at,) * min(needed, _MAX_LEVELS) + self.last_needed_at[needed:])
+        return IdleGaps(by_level, (at,) * min(needed, _MAX_LEVELS) + self.last_needed_at[needed:])
 
     def needed_at(self, level: int) -> Monotonic | None:
         """When the level was last needed; None when it never was, as far as is remembered."""
@@ -83,11 +83,11 @@ class Gaps:
         return {str(level): [round(w, 6) for w in weights] for level, weights in self.by_level.items()}
 
     @staticmethod
-    def from_json(data: object) -> "Gaps":
+    def from_json(data: object) -> "IdleGaps":
         """What `to_json` gave. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping):
             raise ValueError(f"gaps must be a mapping: {data!r}")  # noqa: TRY004  one class of error for callers
-        return Gaps({_level(key): _histogram(weights) for key, weights in data.items()})
+        return IdleGaps({_level(key): _histogram(weights) for key, weights in data.items()})
 
 
 def _with_gap(histogram: Histogram | None, seconds: float) -> Histogram:

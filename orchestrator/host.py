@@ -8,13 +8,13 @@ from typing import Final
 import psutil
 
 from orchestrator.clock import Monotonic
-from orchestrator.room import Host
+from orchestrator.room import HostCapacity
 
 LOOK_SECONDS: Final = 1.0
 SETTLED_SECONDS: Final = 5.0
 """CPU in use is a mean over about that long: a single look may fall between two tasks."""
 
-UNKNOWN: Final = Host(math.inf, math.inf, math.inf, math.inf)
+UNKNOWN: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
 """Nobody is held back by what can't be told."""
 _UNLIMITED_BYTES: Final = 1 << 60  # version 1 says "no limit" with a number near 2**63
 
@@ -26,7 +26,7 @@ class HostMeter:
         """`root` is where proc and sys are found."""
         self._root = root
         self._groups = _Groups(root)
-        self._host: Host | None = None
+        self._host: HostCapacity | None = None
         self._looked_at = Monotonic(float("-inf"))
         self._by_host, self._by_group = _InUse(), _InUse()
 
@@ -34,7 +34,7 @@ class HostMeter:
         """The tightest limit of the control groups around us; None without one."""
         return min((int(limit) for limit, _ in self._groups.memory()), default=None)
 
-    def look(self, *, now: Monotonic) -> Host:
+    def look(self, *, now: Monotonic) -> HostCapacity:
         """What there is, and what is free: the tighter of the host's and of every control group around us."""
         if self._host is not None and now < self._looked_at + LOOK_SECONDS:
             return self._host
@@ -54,7 +54,7 @@ class HostMeter:
         if quota < cores:
             cores = quota
             free_cores = min(free_cores, max(0.0, quota - self._by_group.after(self._groups.cpu_seconds(), elapsed)))
-        self._host = Host(total, free, cores, min(cores, free_cores))
+        self._host = HostCapacity(total, free, cores, min(cores, free_cores))
         return self._host
 
 

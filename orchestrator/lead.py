@@ -25,7 +25,7 @@ MARGIN_SECONDS: Final = 1.0
 _HOLDER_FILE: Final = "holder"
 
 
-class Lead:
+class LeaderElection:
     """Whether this supervisor leads, as far as the source has told."""
 
     def __init__(self, source: WorkSource, *, holder: str) -> None:

@@ -10,13 +10,13 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.contention import Contention
-from orchestrator.deadline import Crew, Pace, crew_of, pace_of
+from orchestrator.deadline import Pace, ServingCapacity, crew_of, pace_of
 from orchestrator.decision import Decision
 from orchestrator.estimate import Estimates, activity, peak_leases
 from orchestrator.fleet import Fleet
 from orchestrator.metrics import QueueSample
 from orchestrator.overload import Overload
-from orchestrator.paper import PaperNeed, slots_needed
+from orchestrator.paper import ErlangNeed, slots_needed
 from orchestrator.recurrence import Recurrence
 from orchestrator.reserve import Reserve
 from orchestrator.value import value
@@ -97,7 +97,7 @@ class PolicyState:
 
     estimates: Estimates = Estimates()
     reserve: Reserve = Reserve()
-    paper: PaperNeed = PaperNeed()
+    paper: ErlangNeed = ErlangNeed()
     contention: Contention = Contention()
     backlogs: Backlogs = Backlogs()
     sampled_at: Monotonic | None = None
@@ -178,7 +178,7 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     )
 
 
-def _paper_workers(estimates: Estimates, *, crew: Crew, pace: Pace, spec: PoolSpec) -> int:
+def _paper_workers(estimates: Estimates, *, crew: ServingCapacity, pace: Pace, spec: PoolSpec) -> int:
     slots = slots_needed(
         rate=estimates.arrival_rate,
         service_seconds=crew.service_seconds,

@@ -14,9 +14,9 @@ from orchestrator.exits import Cause
 from orchestrator.fleet import Fleet
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import Outcome, QueueSample
-from orchestrator.presence import Watch
+from orchestrator.presence import WorkWatch
 from orchestrator.suspects import Suspect
-from orchestrator.trouble import Trouble
+from orchestrator.trouble import LogOnce
 from orchestrator.upcoming import lead_seconds
 from orchestrator.waits import NONE, Waits, waits_of
 
@@ -43,7 +43,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class WorkerFailure:
     """A worker that went wrong, or a start that could not be begun: when, and in words."""
 
     at: Monotonic
@@ -51,7 +51,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Tally:
+class PoolCounters:
     """What happened to one pool since its supervisor began to count; changed by one thread, shown to others as a copy.
 
     `late_leases` are first leases that ended and had begun later than the slo; `waits` are of all that began.
@@ -87,14 +87,14 @@ class Tally:
             waits = waits_of(sample, elapsed_seconds=sample.at - since, slo_seconds=slo_seconds)
             self.waits = self.waits.after(waits, at=sample.at)
 
-    def copy(self) -> "Tally":
+    def copy(self) -> "PoolCounters":
         """The counts as they are now."""
         counts = self.starts, self.failed_starts, self.late_leases
-        return Tally(*counts, {**self.deaths}, {**self.decisions}, {**self.leases}, self.waits)
+        return PoolCounters(*counts, {**self.deaths}, {**self.decisions}, {**self.leases}, self.waits)
 
 
 @dataclass(slots=True)
-class ManagedPool:
+class Pool:
     """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave.
 
     `effective` is the spec with the bounds of the moment and `conditions` what else there was, at the last decision.
@@ -108,7 +108,7 @@ class ManagedPool:
     fleet: Fleet
     state: PolicyState = field(default_factory=PolicyState)
     sample: QueueSample | None = None
-    watch: Watch | None = None
+    watch: WorkWatch | None = None
     decision: Decision | None = None
     effective: PoolSpec | None = None
     conditions: Conditions = NOTHING_SPECIAL
@@ -117,11 +117,11 @@ class ManagedPool:
     grace_seconds: float = LEAVING_GRACE_SECONDS
     told: tuple[object, ...] = ()
     outage: Outage | None = None
-    last_failure: Failure | None = None
+    last_failure: WorkerFailure | None = None
     suspects: tuple[Suspect, ...] = ()
     errands: dict[str, Suspect] = field(default_factory=dict)
-    tally: Tally = field(default_factory=Tally)
-    trouble: Trouble = field(default_factory=Trouble)
+    tally: PoolCounters = field(default_factory=PoolCounters)
+    trouble: LogOnce = field(default_factory=LogOnce)
 
     def ahead_seconds(self, spec: PoolSpec) -> float:
         """How far ahead tasks to come must be known: so that none is met unprepared after a sleep."""

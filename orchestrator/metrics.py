@@ -33,7 +33,7 @@ class RunningLease:
 
 
 @value
-class FinishedLease:
+class LeaseSample:
     """A lease that ended since the sample before this one.
 
     `ended_seconds_ago` counts back from the sample's instant; `waited_seconds` is from the task's eta to the lease;
@@ -51,7 +51,7 @@ class FinishedLease:
 
 
 @value
-class Present:
+class PresentWorker:
     """A worker that a server of the queue has heard of lately.
 
     `silent_seconds` is 0 while it asks; `waits`: its calls wait for work; `hung_up`: it ended its last call early.
@@ -83,9 +83,9 @@ class QueueSample:
     arrivals: int = 0
     waiting: tuple[Waiting, ...] = ()
     running: tuple[RunningLease, ...] = ()
-    finished: tuple[FinishedLease, ...] = ()
+    finished: tuple[LeaseSample, ...] = ()
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
-    heard: dict[str, Present] = field(default_factory=dict)
+    heard: dict[str, PresentWorker] = field(default_factory=dict)
     upcoming: tuple[Waiting, ...] = ()
 
     @property

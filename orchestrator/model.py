@@ -14,13 +14,13 @@ Count = Annotated[int, Field(strict=True)]
 """A whole number; a truth value or a string is refused."""
 
 
-class Model(BaseModel):
+class FleetSettingsModel(BaseModel):
     """A group of settings: frozen, and a key nobody knows is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class WorkerBounds(Model):
+class WorkerBounds(FleetSettingsModel):
     """How small and how large a pool may get."""
 
     min: Count = Field(default=0, ge=0, le=MAX_WORKERS, description="Workers kept even when nothing waits.")

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.exits import ENDS_WELL, WITHOUT_FAULT, Cause, at_work
@@ -15,7 +15,7 @@ from orchestrator.fleet import Death
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
 from orchestrator.state import StateDir
-from orchestrator.suspects import Fate, Key, Suspect, judged, ledger_of
+from orchestrator.suspects import Key, Suspect, SuspectVerdict, judged, ledger_of
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ Record: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class WorkerEnd:
     """A worker that ended, and how; `spec` is its pool's, None for one that is not in the settings any more.
 
     `waiting`: suspects of the pool that wait already. `is_stopped`: somebody else asked it to end. `asked_seconds`:
@@ -59,8 +59,8 @@ class _Burial:
     `fates` are judged once, `marks` are of what was held back; `returned` it gave back itself, as its grace was over.
     """
 
-    end: End
-    fates: Sequence[Fate] | None = None
+    end: WorkerEnd
+    fates: Sequence[SuspectVerdict] | None = None
     marks: Sequence[str] = ()
     spared: Sequence[ReleasedTask] = ()
     returned: Sequence[ReleasedTask] | None = None
@@ -73,10 +73,10 @@ class _Burial:
         return given_back + sum(1 for fate in self.fates or () if fate.verdict != "given back")
 
 
-class Morgue:
+class PostMortems:
     """Dead workers whose leases could not be given back yet wait here until the source answers."""
 
-    def __init__(self, source: WorkSource, files: StateDir, *, clock: Clock) -> None:
+    def __init__(self, source: WorkSource, files: StateDir, *, clock: MonotonicClock) -> None:
         self._source = source
         self._deaths = files.deaths
         self._clock = clock
@@ -86,7 +86,7 @@ class Morgue:
         self._suspects: list[tuple[str, Suspect]] = []
         self._is_told = False
 
-    def bury(self, ends: Iterable[End]) -> None:
+    def bury(self, ends: Iterable[WorkerEnd]) -> None:
         """See to all that these workers hold, and those before them whose leases the source did not take back."""
         self._waiting.update({end.worker: _Burial(end) for end in ends})
         for worker, burial in list(self._waiting.items()):
@@ -140,7 +140,7 @@ class Morgue:
     def missing(self, worker: str, *, pool: str) -> None:
         """A worker of an earlier supervisor ended while none was there."""
         detail = "ended while no supervisor was there"
-        self.bury([End(worker, pool, Cause.DRAINED, detail)])  # of what, nobody knows: no task is blamed
+        self.bury([WorkerEnd(worker, pool, Cause.DRAINED, detail)])  # of what, nobody knows: no task is blamed
         burial = self._buried(worker)
         log.warning(
             events.WORKER_REAPED, pool=pool, worker=worker, cause=Cause.UNKNOWN.value, detail=detail, held=burial.held
@@ -168,7 +168,7 @@ class Morgue:
             burial.spared = self._source.give_back(self._source.held_by(end.worker, end.spec))
         burial.released = [*burial.spared, *self._source.release_held_by(end.worker)]
 
-    def _judged(self, end: End) -> Sequence[Fate]:
+    def _judged(self, end: WorkerEnd) -> Sequence[SuspectVerdict]:
         if end.cause in WITHOUT_FAULT or end.spec is None:
             return ()
         held = self._source.held_by(end.worker, end.spec)
@@ -196,7 +196,9 @@ class Morgue:
     def _buried(self, worker: str) -> _Burial:
         """What came of it; without an answer of the source so far, the certificate is amended later."""
         burial = (
-            self._done.pop(worker, None) or self._waiting.get(worker) or _Burial(End(worker, "", Cause.UNKNOWN, ""))
+            self._done.pop(worker, None)
+            or self._waiting.get(worker)
+            or _Burial(WorkerEnd(worker, "", Cause.UNKNOWN, ""))
         )
         burial.is_certified = True
         return burial
@@ -241,7 +243,7 @@ def _certificate(death: Death, ended: Exit) -> Record:
     return told
 
 
-def _told_fates(fates: Iterable[Fate]) -> list[Record]:
+def _told_fates(fates: Iterable[SuspectVerdict]) -> list[Record]:
     """Tasks that were held back, or became dead with their worker."""
     return [
         {
@@ -260,7 +262,7 @@ def _told_fates(fates: Iterable[Fate]) -> list[Record]:
     ]
 
 
-def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, Fate]) -> list[Record]:
+def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, SuspectVerdict]) -> list[Record]:
     """Tasks that were given back; `known` has the records of those that are."""
     told: list[Record] = []
     for task in released:
@@ -279,6 +281,6 @@ def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, Fate]) 
     return told
 
 
-def _suspect(fate: Fate, mark: str, *, now: Monotonic) -> Suspect:
+def _suspect(fate: SuspectVerdict, mark: str, *, now: Monotonic) -> Suspect:
     not_before, lapses_at = Monotonic(now + fate.pause_seconds), Monotonic(now + fate.hold_seconds)
     return Suspect(fate.task, mark, not_before, lapses_at, fate.record.workers)

@@ -49,7 +49,7 @@ class Expiry:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleOrder:
+class ScaleOverride:
     """This many workers, no fewer and no more, for a while."""
 
     workers: int
@@ -57,7 +57,7 @@ class ScaleOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishOrder:
+class FinishOverride:
     """What waits is to be done by then; over with the instant. `utc_offset_seconds` is of the asker's clock."""
 
     until: Expiry
@@ -65,14 +65,14 @@ class FinishOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class Overrides:
     """All that was asked of one pool."""
 
-    scale: ScaleOrder | None = None
+    scale: ScaleOverride | None = None
     paused: Paused = "no"
-    finish_by: FinishOrder | None = None
+    finish_by: FinishOverride | None = None
 
-    def in_force(self, now: Moment) -> "Orders":
+    def in_force(self, now: Moment) -> "Overrides":
         """Without what is over."""
         scale, finish_by = self.scale, self.finish_by
         if scale is not None and scale.until.left_seconds(now) <= 0:
@@ -98,7 +98,7 @@ class Orders:
         return plain
 
     @staticmethod
-    def from_json(data: object) -> "Orders":
+    def from_json(data: object) -> "Overrides":
         """What `to_json` gave. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping):
             raise ValueError(f"no orders: {data!r}")  # noqa: TRY004  a caller meets one class of error
@@ -107,18 +107,18 @@ class Orders:
             raise ValueError(f"paused must be both, up or down: {paused!r}")
         scale = data.get("scale")
         finish_by = data.get("finish_by")
-        return Orders(
-            scale=None if scale is None else ScaleOrder(_workers(scale), _read_expiry(scale)),
+        return Overrides(
+            scale=None if scale is None else ScaleOverride(_workers(scale), _read_expiry(scale)),
             paused=cast("Paused", paused),
-            finish_by=None if finish_by is None else FinishOrder(_read_expiry(finish_by), _offset(finish_by)),
+            finish_by=None if finish_by is None else FinishOverride(_read_expiry(finish_by), _offset(finish_by)),
         )
 
 
-NO_ORDERS: Final = Orders()
+NO_ORDERS: Final = Overrides()
 
 
 @dataclass(frozen=True, slots=True)
-class HostOrder:
+class HostOverride:
     """What was asked of a whole host: since `drained_at`, seconds since the epoch, no worker is to be there."""
 
     drained_at: float | None = None
@@ -128,18 +128,18 @@ class HostOrder:
         return {"version": _VERSION, "drained_at": self.drained_at}
 
     @staticmethod
-    def from_json(data: object) -> "HostOrder":
+    def from_json(data: object) -> "HostOverride":
         """What `to_json` gave. Raises `ValueError` for anything else."""
         match data:
             case {"version": int() as version, "drained_at": (int() | float() | None) as at} if version == _VERSION:
-                return HostOrder(at)
+                return HostOverride(at)
         raise ValueError(f"no order of a host of version {_VERSION}")
 
 
-NOT_DRAINED: Final = HostOrder()
+NOT_DRAINED: Final = HostOverride()
 
 
-def told(orders: Orders, now: Moment) -> list[str]:
+def told(orders: Overrides, now: Moment) -> list[str]:
     """What is in force, in words."""
     words = []
     if orders.scale is not None:
@@ -160,16 +160,16 @@ def shown_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
-def kept(orders: Mapping[str, Orders]) -> dict[str, object]:
+def kept(orders: Mapping[str, Overrides]) -> dict[str, object]:
     """The orders of all pools as plain values; pools of which nothing was asked are left out."""
     return {"version": _VERSION, "pools": {name: one.to_json() for name, one in orders.items() if one != NO_ORDERS}}
 
 
-def found(data: object) -> dict[str, Orders]:
+def found(data: object) -> dict[str, Overrides]:
     """What `kept` gave. Raises `ValueError` for anything else."""
     match data:
         case {"version": int() as version, "pools": dict() as pools} if version == _VERSION:
-            return {str(name): Orders.from_json(one) for name, one in pools.items()}
+            return {str(name): Overrides.from_json(one) for name, one in pools.items()}
     raise ValueError(f"no orders of version {_VERSION}")
 
 

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import Final
 
 from orchestrator.clock import Monotonic
-from orchestrator.metrics import FinishedLease
+from orchestrator.metrics import LeaseSample
 from orchestrator.value import value
 
 _LOT: Final = 16
@@ -45,7 +45,7 @@ _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
 @value
-class Split:
+class FailureSplit:
     """Leases that began among at most so many, and among more: how many, and how many of each failed; decayed.
 
     `expected` of `many_failed` if the size were no matter, and with which variance; `many_held` is the sum of the sizes
@@ -60,9 +60,9 @@ class Split:
     expected: float = 0.0
     variance: float = 0.0
 
-    def kept(self, share: float) -> "Split":
+    def kept(self, share: float) -> "FailureSplit":
         """What is left of it after a while."""
-        return Split(
+        return FailureSplit(
             self.few * share,
             self.few_failed * share,
             self.many * share,
@@ -89,7 +89,7 @@ class Split:
         return (self.many_failed - self.expected - 0.5) / math.sqrt(self.variance)
 
 
-_NOTHING: Final = Split()
+_NOTHING: Final = FailureSplit()
 
 
 @value
@@ -130,7 +130,7 @@ class Overload:
     `failed`, decayed.
     """
 
-    splits: Mapping[int, Split] = field(default_factory=dict)
+    splits: Mapping[int, FailureSplit] = field(default_factory=dict)
     lot: tuple[Began, ...] = ()
     lot_at: Monotonic = _LONG_AGO
     ended: float = 0.0
@@ -139,7 +139,7 @@ class Overload:
     ceiling: Ceiling | None = None
     quiet_until: Monotonic = _LONG_AGO
 
-    def after(self, finished: Sequence[FinishedLease], *, at: Monotonic) -> "Overload":
+    def after(self, finished: Sequence[LeaseSample], *, at: Monotonic) -> "Overload":
         """Learn from leases that ended since the sample before."""
         told = [lease for lease in finished if lease.lease_number <= _LAST_NUMBER and lease.at_a_time > 0]
         if not told and self.ceiling is None:
@@ -151,7 +151,7 @@ class Overload:
         return _tried(known, known.ceiling, told, at)
 
 
-def _compared(known: Overload, told: Sequence[FinishedLease], at: Monotonic) -> Overload:
+def _compared(known: Overload, told: Sequence[LeaseSample], at: Monotonic) -> Overload:
     is_forgotten = at - known.lot_at > _LOT_SECONDS
     began = sorted(told, key=lambda lease: lease.held_seconds + lease.ended_seconds_ago, reverse=True)
     new = [(lease.at_a_time, lease.outcome != "deleted") for lease in began[-_MOST_LOTS * _LOT :]]
@@ -159,7 +159,7 @@ def _compared(known: Overload, told: Sequence[FinishedLease], at: Monotonic) -> 
     if len(lot) < _LOT:
         return replace(known, lot=lot, lot_at=at if is_forgotten or not known.lot else known.lot_at)
     keep = 0.5 ** (max(0.0, at - known.at) / _HALF_LIFE_SECONDS)
-    splits: Mapping[int, Split] = {size: split.kept(keep) for size, split in known.splits.items()}
+    splits: Mapping[int, FailureSplit] = {size: split.kept(keep) for size, split in known.splits.items()}
     ends = len(lot) - len(lot) % _LOT
     for begins in range(0, ends, _LOT):
         splits = _learned(splits, lot[begins : begins + _LOT])
@@ -189,7 +189,7 @@ def _lowered(known: Overload, at: Monotonic) -> Overload:
     return Overload(ceiling=Ceiling(size, size, beyond, *shares, at, probe_at, wait_seconds))
 
 
-def _tried(known: Overload, ceiling: Ceiling, told: Iterable[FinishedLease], at: Monotonic) -> Overload:
+def _tried(known: Overload, ceiling: Ceiling, told: Iterable[LeaseSample], at: Monotonic) -> Overload:
     """Give a ceiling up that is in vain, and raise one whose time has come."""
     since = [lease for lease in told if lease.held_seconds + lease.ended_seconds_ago <= at - ceiling.since]
     under = [lease for lease in since if lease.at_a_time <= ceiling.known]
@@ -222,7 +222,7 @@ def _sizes(least: int, most: int) -> Iterator[int]:
         size += max(1, size // _STEP)
 
 
-def _learned(splits: Mapping[int, Split], lot: Sequence[Began]) -> Mapping[int, Split]:
+def _learned(splits: Mapping[int, FailureSplit], lot: Sequence[Began]) -> Mapping[int, FailureSplit]:
     """The splits after one more lot. One in which all fail, or none, tells nothing of sizes."""
     count, failed = len(lot), sum(has_failed for _, has_failed in lot)
     if not 0 < failed < count:
@@ -238,7 +238,7 @@ def _learned(splits: Mapping[int, Split], lot: Sequence[Began]) -> Mapping[int, 
             few_failed += has_failed
             few_held += began_among
         many, before = count - few, splits.get(size, _NOTHING)
-        learned[size] = Split(
+        learned[size] = FailureSplit(
             before.few + few,
             before.few_failed + few_failed,
             before.many + many,

@@ -38,15 +38,15 @@ def slots_needed(*, rate: float, service_seconds: float, wait_seconds: float, ep
 
 
 @value
-class PaperNeed:
+class ErlangNeed:
     """The largest fleet that was needed on paper lately. `peaks` falls in workers and rises in time."""
 
     peaks: tuple[tuple[Monotonic, int], ...] = ()
 
-    def after(self, workers: int, *, at: Monotonic, window_seconds: float) -> "PaperNeed":
+    def after(self, workers: int, *, at: Monotonic, window_seconds: float) -> "ErlangNeed":
         """Learn today's need, and forget what is older than the window."""
         kept = [peak for peak in self.peaks if peak[1] > workers and peak[0] >= at - window_seconds]
-        return PaperNeed((*kept, (at, workers)))
+        return ErlangNeed((*kept, (at, workers)))
 
     @property
     def workers(self) -> int:

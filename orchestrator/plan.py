@@ -28,7 +28,7 @@ class Spawn:
 
 
 @value
-class Leave:
+class WorkerRemoval:
     """One worker goes, and why."""
 
     worker: str
@@ -44,11 +44,11 @@ class Plan:
     deadline is past. `end`: they hang; fence each first, as those that retire.
     """
 
-    kill: tuple[Leave, ...] = ()
-    retire: tuple[Leave, ...] = ()
-    finish: tuple[Leave, ...] = ()
+    kill: tuple[WorkerRemoval, ...] = ()
+    retire: tuple[WorkerRemoval, ...] = ()
+    finish: tuple[WorkerRemoval, ...] = ()
     spawn: tuple[Spawn, ...] = ()
-    end: tuple[Leave, ...] = ()
+    end: tuple[WorkerRemoval, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -118,39 +118,43 @@ def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
     return True
 
 
-def _overdue(fleet: Fleet, now: Monotonic) -> list[Leave]:
+def _overdue(fleet: Fleet, now: Monotonic) -> list[WorkerRemoval]:
     """Workers that did not finish in time, and starts that will never be."""
     leaves = []
     for w in fleet.workers.values():
         if w.deadline_at is not None and now >= w.deadline_at:
-            leaves.append(Leave(w.worker, "it did not finish within its grace"))
+            leaves.append(WorkerRemoval(w.worker, "it did not finish within its grace"))
         elif w.started_at is None and w.state in _STARTING and now - w.since >= START_LIMIT_SECONDS:
-            leaves.append(Leave(w.worker, f"it has asked for no lease in {START_LIMIT_SECONDS:.0f} s"))
+            leaves.append(WorkerRemoval(w.worker, f"it has asked for no lease in {START_LIMIT_SECONDS:.0f} s"))
     return leaves
 
 
-def _hung(fleet: Fleet, *, spec: PoolSpec, needed: int, now: Monotonic) -> list[Leave]:
+def _hung(fleet: Fleet, *, spec: PoolSpec, needed: int, now: Monotonic) -> list[WorkerRemoval]:
     """Workers that hang and whose grace is over; and so many more whose places are `needed`."""
     leaves = []
     for index, w in enumerate(fleet.unresponsive):
         if now - w.since >= spec.grace:
-            leaves.append(Leave(w.worker, f"it is unresponsive for longer than its grace of {spec.grace:g} s"))
+            leaves.append(WorkerRemoval(w.worker, f"it is unresponsive for longer than its grace of {spec.grace:g} s"))
         elif index < needed:
-            leaves.append(Leave(w.worker, "it is unresponsive, and its place is needed"))
+            leaves.append(WorkerRemoval(w.worker, "it is unresponsive, and its place is needed"))
     return leaves
 
 
-def _freed(fleet: Fleet) -> list[Leave]:
+def _freed(fleet: Fleet) -> list[WorkerRemoval]:
     """Workers that were let finish, and have."""
-    return [Leave(w.worker, "what it held is done") for w in fleet.workers.values() if w.is_finishing and not w.leases]
+    return [
+        WorkerRemoval(w.worker, "what it held is done")
+        for w in fleet.workers.values()
+        if w.is_finishing and not w.leases
+    ]
 
 
-def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, now: Monotonic) -> list[Leave]:
+def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, now: Monotonic) -> list[WorkerRemoval]:
     surplus = len(alive) - decision.target
     if surplus <= 0:
         return []
     idle = [w for w in least_recently_used(alive) if not billed_for(w, spec, now=now)]
-    return [Leave(w.worker, _why_leave(decision)) for w in idle[:surplus]]
+    return [WorkerRemoval(w.worker, _why_leave(decision)) for w in idle[:surplus]]
 
 
 def _why_leave(decision: Decision) -> str:
@@ -160,7 +164,9 @@ def _why_leave(decision: Decision) -> str:
     return decision.why
 
 
-def _above_max(alive: tuple[Worker, ...], retire: list[Leave], *, spec: PoolSpec, decision: Decision) -> list[Leave]:
+def _above_max(
+    alive: tuple[Worker, ...], retire: list[WorkerRemoval], *, spec: PoolSpec, decision: Decision
+) -> list[WorkerRemoval]:
     """With its upper bound lowered a pool does without those that hold least: starting, then with fewest leases."""
     most, why = spec.workers.max, f"the pool is above its max of {spec.workers.max}"
     why_fewer = next((limit.why for limit in decision.limits if limit.guard in _FEWER_DO), "")
@@ -172,17 +178,17 @@ def _above_max(alive: tuple[Worker, ...], retire: list[Leave], *, spec: PoolSpec
     gone = {leave.worker for leave in retire}
     left = [w for w in alive if w.worker not in gone]
     left.sort(key=lambda w: (w.state != "starting", w.leases, -w.since, w.worker))
-    return [Leave(w.worker, why) for w in left[:surplus]]
+    return [WorkerRemoval(w.worker, why) for w in left[:surplus]]
 
 
-def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Worker, Leave]]:
+def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Worker, WorkerRemoval]]:
     """Workers whose replacement is up."""
     up = []
     for w in fleet.workers.values():
         successor = None if w.replaced_by is None else fleet.workers.get(w.replaced_by)
         if successor is not None and successor.started_at is not None and not w.is_leaving:
             why = outdated(w, spec, digest=spec.digest(), now=now) or "its replacement is up"
-            up.append((w, Leave(w.worker, why)))
+            up.append((w, WorkerRemoval(w.worker, why)))
     return up
 
 
@@ -208,12 +214,12 @@ def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bo
 
 def _replacing(
     fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, room: int, target: int, now: Monotonic
-) -> tuple[list[Leave], list[Spawn]]:
+) -> tuple[list[WorkerRemoval], list[Spawn]]:
     """Replace outdated workers a few at a time, new before old; without room for so many, old before new.
 
     Then nobody is started for the one that leaves: the policy grows the pool again when work asks for it.
     """
-    finish: list[Leave] = []
+    finish: list[WorkerRemoval] = []
     spawn: list[Spawn] = []
     digest = spec.digest()
     old = [(w, why) for w in alive if (why := outdated(w, spec, digest=digest, now=now))]
@@ -226,7 +232,7 @@ def _replacing(
             room -= 1
             spawn.append(Spawn(why, replaces=w.worker))
         else:
-            finish.append(Leave(w.worker, why))
+            finish.append(WorkerRemoval(w.worker, why))
     return finish, spawn
 
 
@@ -236,9 +242,15 @@ def _under_way(fleet: Fleet, alive: tuple[Worker, ...], spec: PoolSpec, now: Mon
     return len(fleet.workers) - len(alive) - slow
 
 
-def _bounded(kill: list[Leave], retire: list[Leave], finish: list[Leave], spawn: list[Spawn], end: list[Leave]) -> Plan:
+def _bounded(
+    kill: list[WorkerRemoval],
+    retire: list[WorkerRemoval],
+    finish: list[WorkerRemoval],
+    spawn: list[Spawn],
+    end: list[WorkerRemoval],
+) -> Plan:
     left = MAX_ACTIONS
-    parts: list[tuple[Leave, ...]] = []
+    parts: list[tuple[WorkerRemoval, ...]] = []
     for leaves in (kill, retire, end, finish):
         parts.append(tuple(leaves[:left]))
         left -= len(parts[-1])

@@ -11,7 +11,7 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Fleet, State, Worker
-from orchestrator.metrics import Present, QueueSample
+from orchestrator.metrics import PresentWorker, QueueSample
 from orchestrator.rollcall import POLLS_SECONDS, WAITS_SECONDS
 from orchestrator.suspects import is_alone
 from orchestrator.value import value
@@ -26,26 +26,28 @@ _JUDGED: Final = frozenset({"idle", "alone", "unresponsive"})
 
 
 @value
-class Watch:
+class WorkWatch:
     """For how long a pool has been looked at without a gap, and since when every look has found work that waits."""
 
     since: Monotonic
     untaken_since: Monotonic | None = None
 
 
-def watched(before: Watch | None, sample: QueueSample, *, last: QueueSample | None, turn_seconds: float) -> Watch:
+def watched(
+    before: WorkWatch | None, sample: QueueSample, *, last: QueueSample | None, turn_seconds: float
+) -> WorkWatch:
     """The watch after a sample; `last` is the one before it, None where a look failed in between."""
     since = sample.at
     if before is not None and last is not None and sample.at - last.at <= turn_seconds + GAP_SECONDS:
         since = before.since
     if not sample.ready or sample.paused:
-        return Watch(since)
+        return WorkWatch(since)
     oldest_at = Monotonic(sample.at - max((w.age_seconds for w in sample.waiting), default=0.0))
     known = before.untaken_since if before is not None and since < sample.at else None
-    return Watch(since, max(oldest_at, sample.at if known is None else known))
+    return WorkWatch(since, max(oldest_at, sample.at if known is None else known))
 
 
-def judged(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: Watch) -> Fleet:
+def judged(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Fleet:
     """Mark the workers that hang, and those no longer that ask again. Call it after `observe`, once per sample.
 
     Workers of others are left out: who of them is silent is no longer there (see `rollcall`). So are all as long as
@@ -63,7 +65,7 @@ def judged(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: Watch) -
     return replace(fleet, workers={**fleet.workers, **changed}) if changed else fleet
 
 
-def _judged(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: Watch) -> Worker:
+def _judged(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Worker:
     heard = sample.heard.get(worker.worker)
     is_marked = worker.state == "unresponsive"
     if heard is None:
@@ -86,7 +88,7 @@ def _took_since(worker: Worker) -> bool:
 
 
 def _silent_since(
-    worker: Worker, heard: Present, sample: QueueSample, *, spec: PoolSpec, watch: Watch
+    worker: Worker, heard: PresentWorker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch
 ) -> Monotonic | None:
     """Since when it has neither asked nor held a lease, where that is too long; None while it may be called idle."""
     if heard.silent_seconds <= 0.0:
@@ -101,7 +103,7 @@ def _silent_since(
     return since if sample.at - max(since, watch.since) >= limit_seconds else None
 
 
-def _untaken_since(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: Watch) -> Monotonic | None:
+def _untaken_since(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Monotonic | None:
     """Since when there has been work that it did not take; None where it was not for long, or need not fit it."""
     if spec.app is None or worker.state == "alone" or watch.untaken_since is None:
         return None

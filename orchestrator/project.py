@@ -23,7 +23,7 @@ from queue_core.config import (
     refuse_empty,
 )
 from queue_core.listen_settings import is_private
-from queue_core.mistakes import Mistake, did_you_mean, home_mistakes
+from queue_core.mistakes import SettingProblem, did_you_mean, home_mistakes
 from queue_core.stores.urls import has_password, scheme_of
 from queue_core.units import format_seconds
 from queue_core.yaml_text import Document, read_document, shown_path
@@ -167,7 +167,7 @@ def parse(
     mistakes += home_mistakes(fleet, leave_out=_NOT_PATHS)
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
-        mistakes.append(Mistake(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
+        mistakes.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
     if mistakes or document.repeats or queue_file is None:
         raise document_error(document, mistakes, overrides)
     return Project(
@@ -244,18 +244,18 @@ def _or_empty(value: object) -> object:
     return {} if value is None else value
 
 
-def _relations(data: Mapping[str, object]) -> list[Mistake]:
+def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
     """What must hold between pools and queues, however the rest of the file looks."""
     queues, pools = data.get("queues"), data.get("pools")
     known = [str(name) for name in queues] if isinstance(queues, Mapping) else []
-    mistakes: list[Mistake] = []
+    mistakes: list[SettingProblem] = []
     for name, pool in pools.items() if isinstance(pools, Mapping) else ():
         queue = pool.get("queue") if isinstance(pool, Mapping) else None
         if isinstance(queue, str) and queue not in known:
             meant = did_you_mean(queue, known)
             fix = "" if meant else f"; write it there: `queues: {{{queue}: {{}}}}`"
             path = ("pools", str(name), "queue")
-            mistakes.append(Mistake(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
+            mistakes.append(SettingProblem(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
     return mistakes
 
 

@@ -6,20 +6,20 @@ from typing import Final, Literal
 import structlog
 
 from orchestrator import events
-from orchestrator.acts import Acts
+from orchestrator.acts import PlanExecutor
 from orchestrator.changes import PoolChange, changes_between
 from orchestrator.circumstances import ConditionsTracker
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import PoolSpec
-from orchestrator.errands import Errands
+from orchestrator.errands import QuarantineRunner
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.exits import ENDS_WELL
 from orchestrator.fleet import Fleet, Memory, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.guards import turn_seconds_after
 from orchestrator.launch import Launch
-from orchestrator.managed import ASLEEP_SECONDS, AT_ONCE, Failure, ManagedPool, state_of
-from orchestrator.morgue import End, Morgue
-from orchestrator.plan import Leave
+from orchestrator.managed import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure, state_of
+from orchestrator.morgue import PostMortems, WorkerEnd
+from orchestrator.plan import WorkerRemoval
 from orchestrator.rollcall import without_external
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.sharing import order_of
@@ -43,7 +43,7 @@ class Reconciler:
         *,
         source: WorkSource,
         runtime: Runtime,
-        clock: Clock,
+        clock: MonotonicClock,
         files: StateDir,
         launch: Launch,
         identify: Callable[[str], str],
@@ -56,13 +56,13 @@ class Reconciler:
         self._clock = clock
         self._files = files
         self._may_act = may_act
-        self._acts = Acts(
+        self._acts = PlanExecutor(
             source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
         )
-        self._morgue = Morgue(source, files, clock=clock)
-        self._errands = Errands(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
+        self._morgue = PostMortems(source, files, clock=clock)
+        self._errands = QuarantineRunner(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
         self._conditions = conditions or ConditionsTracker(files, clock=clock)
-        self.pools: dict[str, ManagedPool] = {}
+        self.pools: dict[str, Pool] = {}
         self._turn = PoolTurn(
             source=source,
             clock=clock,
@@ -100,7 +100,7 @@ class Reconciler:
         for name, spec in specs.items():
             known = self.pools.get(name)
             if known is None:
-                self.pools[name] = ManagedPool(name, spec, Fleet(name), state_of(name, learned or {}))
+                self.pools[name] = Pool(name, spec, Fleet(name), state_of(name, learned or {}))
             elif known.spec != spec:
                 log.info(events.POOL_CHANGED, pool=name, replaces=_digest(known.spec) != spec.digest())
                 known.spec, known.due_at = spec, AT_ONCE
@@ -135,7 +135,7 @@ class Reconciler:
                 self._morgue.missing(handle.worker, pool=handle.pool)
 
     def _adopted(self, handle: WorkerHandle, *, now: Monotonic) -> None:
-        pool = self.pools.setdefault(handle.pool, ManagedPool(handle.pool, None, Fleet(handle.pool)))
+        pool = self.pools.setdefault(handle.pool, Pool(handle.pool, None, Fleet(handle.pool)))
         pool.fleet = adopted(
             pool.fleet,
             worker=handle.worker,
@@ -158,11 +158,11 @@ class Reconciler:
         self._suspect()
         return bool(exits)
 
-    def _end_of(self, ended: Exit) -> End:
-        pool = self.pools.get(ended.pool) or ManagedPool(ended.pool, None, Fleet(ended.pool))
+    def _end_of(self, ended: Exit) -> WorkerEnd:
+        pool = self.pools.get(ended.pool) or Pool(ended.pool, None, Fleet(ended.pool))
         cause, detail = cause_in(pool.fleet, ended)
         asked = _asked_seconds(ended, pool.fleet.workers.get(ended.worker), pool.spec)
-        return End(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped, asked)
+        return WorkerEnd(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped, asked)
 
     def _suspect(self) -> None:
         """Put the suspects of the dead in line for workers of their own."""
@@ -172,19 +172,19 @@ class Reconciler:
                 self.pools[name].due_at = AT_ONCE
 
     def _ended(self, ended: Exit, *, now: Monotonic) -> None:
-        pool = self.pools.setdefault(ended.pool, ManagedPool(ended.pool, None, Fleet(ended.pool)))
+        pool = self.pools.setdefault(ended.pool, Pool(ended.pool, None, Fleet(ended.pool)))
         held = self._morgue.held(ended.worker)
         pool.fleet, death = exited(pool.fleet, ended, now=now, held=held, worked=self._has_worked(pool, ended))
         pool.tally.died(death.cause, failed_start=death.failed_start)
         if death.failed_start or death.cause not in ENDS_WELL:
-            pool.last_failure = Failure(now, f"{death.worker} {death.cause}: {death.detail}")
+            pool.last_failure = WorkerFailure(now, f"{death.worker} {death.cause}: {death.detail}")
         pool.due_at = AT_ONCE
         if pool.errands:
             self._errands.over(pool, ended.worker, cause=death.cause, held=held)
         self._morgue.certify(death, ended)
         self._forget_if_empty(pool)
 
-    def _has_worked(self, pool: ManagedPool, ended: Exit) -> Literal["yes", "no"]:
+    def _has_worked(self, pool: Pool, ended: Exit) -> Literal["yes", "no"]:
         """Whether a worker of which no sample told any work did some: it may have come and gone between two."""
         worker = pool.fleet.workers.get(ended.worker)
         if pool.spec is None or worker is None or worker.finished or worker.is_leaving:
@@ -194,7 +194,7 @@ class Reconciler:
         except SourceUnavailableError:
             return "no"
 
-    def _forget_if_empty(self, pool: ManagedPool) -> None:
+    def _forget_if_empty(self, pool: Pool) -> None:
         if pool.spec is None and not pool.fleet.workers:
             del self.pools[pool.name]
 
@@ -241,7 +241,7 @@ class Reconciler:
         self._conditions.keep()
         return len(acted) == len(due)
 
-    def _tried(self, pool: ManagedPool, step: Callable[[ManagedPool], None]) -> bool:
+    def _tried(self, pool: Pool, step: Callable[[Pool], None]) -> bool:
         try:
             step(pool)
         except Exception as error:
@@ -250,7 +250,7 @@ class Reconciler:
             return False
         return True
 
-    def _look(self, pool: ManagedPool) -> None:
+    def _look(self, pool: Pool) -> None:
         """See what there is to do, and what the pool wishes."""
         now = self._clock.monotonic()
         pool.effective = None
@@ -266,7 +266,7 @@ class Reconciler:
         if pool.is_asleep:
             pool.due_at = Monotonic(now + max(pool.spec.turn_seconds, ASLEEP_SECONDS))
 
-    def _measure(self, pool: ManagedPool, now: Monotonic) -> None:
+    def _measure(self, pool: Pool, now: Monotonic) -> None:
         """Measure all workers now and then; more often while nobody knows what those of `pool` take."""
         is_news = pool.spec is not None and self._conditions.share.is_to_measure(pool.spec, pool.fleet)
         if now < self._measured_at + (UNTRIED_USAGE_SECONDS if is_news else USAGE_SECONDS):
@@ -280,18 +280,18 @@ class Reconciler:
             each.fleet = measured(each.fleet, memory)
         self._conditions.share.measured([each.fleet for each in self.pools.values()], usage, now=now)
 
-    def _end_overdue(self, pool: ManagedPool, *, now: Monotonic) -> None:
+    def _end_overdue(self, pool: Pool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:
             if worker.deadline_at is not None and now >= worker.deadline_at:
                 self._acts.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def _finish_pool(self, pool: ManagedPool, *, why: str, now: Monotonic) -> None:
+    def _finish_pool(self, pool: Pool, *, why: str, now: Monotonic) -> None:
         """Have every worker of a pool without settings end when what it holds is done; to be repeated until then."""
         pool.fleet = without_external(pool.fleet)
         for worker in [w.worker for w in pool.fleet.workers.values() if w.deadline_at is None]:
-            if not self._acts.finish(pool, Leave(worker, why), grace_seconds=pool.grace_seconds, now=now):
+            if not self._acts.finish(pool, WorkerRemoval(worker, why), grace_seconds=pool.grace_seconds, now=now):
                 break
 
     def drain_all(self, *, why: str) -> None:
@@ -337,7 +337,7 @@ def _asked_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) ->
     return max(0.0, ended.at - worker.since) + (grace if worker.state == "killed" else 0.0)
 
 
-def _place_of(pool: ManagedPool) -> tuple[int, str]:
+def _place_of(pool: Pool) -> tuple[int, str]:
     return order_of(pool.spec) if pool.spec else (0, pool.name)
 
 

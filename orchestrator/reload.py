@@ -13,7 +13,7 @@ import structlog
 
 from orchestrator import events
 from orchestrator.changes import PoolChange
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import ReloadRefusedError
 from orchestrator.sd_notify import Notices
@@ -32,7 +32,7 @@ _Mark = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class ReloadedSettings:
     """Settings that can be used.
 
     Args:
@@ -45,11 +45,11 @@ class Loaded:
     pools: Pools
     waiting: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
-    finish: Callable[[], "Loaded"] | None = None
+    finish: Callable[[], "ReloadedSettings"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ReloadRefused:
     """Settings that can't be used, and every mistake in them with its place."""
 
     mistakes: tuple[str, ...]
@@ -59,7 +59,7 @@ class Reloads:
     """Requests for a reload; `ask` may come from another thread or from a signal's handler."""
 
     def __init__(
-        self, *, load: Callable[[], Pools | Loaded] | None, watched: Path | None, pools: Collection[str] = ()
+        self, *, load: Callable[[], Pools | ReloadedSettings] | None, watched: Path | None, pools: Collection[str] = ()
     ) -> None:
         """Args:
         load: reads the pools anew; raises `ReloadRefusedError` for a file that can't be used.
@@ -83,31 +83,31 @@ class Reloads:
         has_changed = self._has_changed(now=now)
         return bool(self._asked) or (has_changed and self._load is not None)
 
-    def outcome(self) -> Loaded | Refused | None:
+    def outcome(self) -> ReloadedSettings | ReloadRefused | None:
         """Return what to go on with; the file is read now. None: a look later is better, as pools are missing in it.
 
         Who asks is heeded at once.
         """
         wanted = [self._asked.popleft() for _ in range(len(self._asked))]
         if wanted and wanted[-1] is not None:
-            return self._heed(Loaded(wanted[-1]))
+            return self._heed(ReloadedSettings(wanted[-1]))
         if self._load is None:
-            return Refused(("these settings did not come from a file: there is nothing to read again",))
+            return ReloadRefused(("these settings did not come from a file: there is nothing to read again",))
         mark = self._look()
         try:
             read = self._load()
-            found = read if isinstance(read, Loaded) else Loaded(read)
+            found = read if isinstance(read, ReloadedSettings) else ReloadedSettings(read)
             is_early = self._now - self._still_since < REMOVAL_QUIET_SECONDS
             if not wanted and is_early and not self._pools <= found.pools.keys():
                 return None
             found = found.finish() if found.finish is not None else found
         except ReloadRefusedError as error:
             self._heeded = mark
-            return Refused(tuple(error.lines))
+            return ReloadRefused(tuple(error.lines))
         self._heeded = mark
         return self._heed(found)
 
-    def _heed(self, found: Loaded) -> Loaded:
+    def _heed(self, found: ReloadedSettings) -> ReloadedSettings:
         self._pools = frozenset(found.pools)
         return found
 
@@ -130,7 +130,7 @@ class Reloads:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-class ReloadDesk:
+class ReloadHandler:
     """The reloads of one supervisor. Belongs to its thread."""
 
     def __init__(
@@ -138,7 +138,7 @@ class ReloadDesk:
         reloads: Reloads,
         *,
         files: StateDir,
-        clock: Clock,
+        clock: MonotonicClock,
         notices: Notices,
         apply: Callable[[Pools], list[PoolChange]],
         status: Callable[[], str],
@@ -165,7 +165,7 @@ class ReloadDesk:
         if found is None:
             return
         self._notices.reloading(now=now)
-        if isinstance(found, Refused):
+        if isinstance(found, ReloadRefused):
             log.error(events.SUPERVISOR_RELOAD_REFUSED, mistakes=list(found.mistakes))
             self._answer({"mistakes": list(found.mistakes)})
             self._notices.ready(f"settings refused, as before; {self._status()}")

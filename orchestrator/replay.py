@@ -27,7 +27,7 @@ _ENDLESS: Final = {"inf": math.inf, "-inf": -math.inf}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedDecision:
     """What a decision was made from; `state` remembers it already."""
 
     sample: QueueSample
@@ -42,8 +42,8 @@ def recorded(
 ) -> dict[str, object]:
     """Plain values from which `replayed` makes the same decision. `state` remembers that decision."""
     taught = replace(state, contention=replace(state.contention, seen={}))
-    inputs = Recorded(replace(sample, finished=()), fleet, taught, now, conditions)
-    plain = {field.name: _plain(getattr(inputs, field.name)) for field in dataclasses.fields(Recorded)}
+    inputs = RecordedDecision(replace(sample, finished=()), fleet, taught, now, conditions)
+    plain = {field.name: _plain(getattr(inputs, field.name)) for field in dataclasses.fields(RecordedDecision)}
     return {"spec": spec.model_dump(mode="python", by_alias=True, exclude_defaults=True), **plain} | {
         "workers": [spec.workers.min, spec.workers.max]
     }
@@ -58,7 +58,7 @@ def replayed(record: object) -> Decision:
             raise ValueError("not the record of a decision's inputs")
     # The bounds of the moment may be ones that no file could give.
     spec = PoolSpec.model_validate({name: value for name, value in settings.items() if name != "workers"})
-    inputs = _value(Recorded, rest)
+    inputs = _value(RecordedDecision, rest)
     return decide(
         context_of(
             inputs.sample,

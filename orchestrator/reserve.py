@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from orchestrator.clock import Monotonic
-from orchestrator.deadline import Crew, Pace
+from orchestrator.deadline import Pace, ServingCapacity
 from orchestrator.value import value
 
 STEADY_SHARE: Final = 1.5
@@ -28,7 +28,7 @@ _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
 @value
-class Warm:
+class WarmWorkers:
     """Workers to keep warm: as many as would hold the slo are `wanted`, and `kept` is what their budget leaves of them.
 
     `busy` is the average that the budget is counted from, in workers.
@@ -50,7 +50,7 @@ class Warm:
         )
 
 
-NOBODY_WARM: Final = Warm()
+NOBODY_WARM: Final = WarmWorkers()
 
 
 @value
@@ -67,7 +67,14 @@ class Reserve:
     busy_slots: float = 0.0
 
     def after(
-        self, arrivals: int, *, at: Monotonic, busy_seconds: float, elapsed_seconds: float, crew: Crew, pace: Pace
+        self,
+        arrivals: int,
+        *,
+        at: Monotonic,
+        busy_seconds: float,
+        elapsed_seconds: float,
+        crew: ServingCapacity,
+        pace: Pace,
     ) -> "Reserve":
         """Learn that `arrivals` came in the turn that ended `at`; slots were busy in it for `busy_seconds` in all."""
         gain = 1.0 - math.exp(-elapsed_seconds / BUSY_SECONDS)
@@ -85,7 +92,9 @@ class Reserve:
             burst = max(burst, total / (1.0 + (at - then + pace.usable_slo_seconds) / crew.service_seconds))
         return Reserve(burst, at, recent, busy_slots)
 
-    def warm(self, *, paper: int, tasks: int, in_flight: int, rate: float, crew: Crew, pace: Pace) -> Warm:
+    def warm(
+        self, *, paper: int, tasks: int, in_flight: int, rate: float, crew: ServingCapacity, pace: Pace
+    ) -> WarmWorkers:
         """What is to be kept warm now.
 
         Args:
@@ -105,7 +114,7 @@ class Reserve:
             kept = max(kept, min(burst, self._affordable(BURST_SHARE, in_flight, slots)))
         else:
             burst = 0
-        return Warm(max(paper, burst), kept, self.busy_slots / slots)
+        return WarmWorkers(max(paper, burst), kept, self.busy_slots / slots)
 
     def _affordable(self, share: float, in_flight: int, slots: int) -> int:
         return math.floor((in_flight + share * self.busy_slots) / slots + 0.5)

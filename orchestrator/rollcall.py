@@ -12,7 +12,7 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import EXTERNAL, Fleet, Worker
-from orchestrator.metrics import Present, QueueSample
+from orchestrator.metrics import PresentWorker, QueueSample
 from orchestrator.value import value
 
 POLLS_SECONDS: Final = 30.0
@@ -28,7 +28,7 @@ _EXPECTED: Final = f"{EXTERNAL}?"
 
 
 @value
-class Gone:
+class DepartedWorker:
     """A worker that is no longer seen. `released`: it was one too many."""
 
     worker: str
@@ -37,12 +37,12 @@ class Gone:
 
 
 @value
-class RollCall:
+class ExternalWorkers:
     """The fleet after a look, with those who came and those who left; `answers`: how many came for being wanted."""
 
     fleet: Fleet
     came: tuple[str, ...] = ()
-    gone: tuple[Gone, ...] = ()
+    gone: tuple[DepartedWorker, ...] = ()
     answers: int = 0
 
 
@@ -67,8 +67,8 @@ def is_expected(ref: str) -> bool:
 
 
 def roll_call(
-    fleet: Fleet, present: Sequence[Present], sample: QueueSample, *, spec: PoolSpec, now: Monotonic
-) -> RollCall:
+    fleet: Fleet, present: Sequence[PresentWorker], sample: QueueSample, *, spec: PoolSpec, now: Monotonic
+) -> ExternalWorkers:
     """Bring the fleet up to date with who was seen; call it before `observe`, once per sample.
 
     Args:
@@ -81,7 +81,11 @@ def roll_call(
     expected = sorted((w for w in external.values() if is_expected(w.ref)), key=lambda w: (w.spawned_at, w.worker))
     known = {name: w for name, w in external.items() if not is_expected(w.ref)}
     stays = {name: w for name, w in known.items() if name in here or _is_hoped_for(w, now)}
-    gone = [Gone(w.worker, w.state == "draining", now - w.spawned_at) for w in known.values() if w.worker not in stays]
+    gone = [
+        DepartedWorker(w.worker, w.state == "draining", now - w.spawned_at)
+        for w in known.values()
+        if w.worker not in stays
+    ]
     came: list[str] = []
     names: dict[str, str] = {}
     for name in sorted(here.keys() - known.keys(), key=lambda name: (-_first_seen_ago(sample, name), name)):
@@ -94,7 +98,7 @@ def roll_call(
     workers = {w.worker: w for w in [*others.values(), *stays.values(), *_still_expected(expected, sample, now=now)]}
     if names:
         workers = {name: _renamed(w, names) for name, w in workers.items()}
-    return RollCall(replace(fleet, workers=workers), tuple(came), tuple(gone), answers=len(names))
+    return ExternalWorkers(replace(fleet, workers=workers), tuple(came), tuple(gone), answers=len(names))
 
 
 def released(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
@@ -122,7 +126,7 @@ def without_external(fleet: Fleet) -> Fleet:
     return fleet if len(workers) == len(fleet.workers) else replace(fleet, workers=workers)
 
 
-def _here(present: Sequence[Present], sample: QueueSample, spec: PoolSpec) -> Mapping[str, None]:
+def _here(present: Sequence[PresentWorker], sample: QueueSample, spec: PoolSpec) -> Mapping[str, None]:
     prefix = prefix_of(spec.name)
     here = dict.fromkeys(one.worker for one in present if _is_here(one))
     here.update(dict.fromkeys(lease.worker for lease in sample.running))
@@ -133,7 +137,7 @@ def _here(present: Sequence[Present], sample: QueueSample, spec: PoolSpec) -> Ma
     return dict.fromkeys(name for name in here if name.startswith(prefix))
 
 
-def _is_here(one: Present) -> bool:
+def _is_here(one: PresentWorker) -> bool:
     if one.hung_up:
         return one.silent_seconds <= HUNG_UP_SECONDS
     return one.silent_seconds <= (WAITS_SECONDS if one.waits else POLLS_SECONDS)

@@ -29,7 +29,7 @@ Scarce = Literal["", "memory", "cpu", "unknown"]
 
 
 @value
-class Host:
+class HostCapacity:
     """What the host, or the container, has in all and has free now."""
 
     memory_bytes: float
@@ -44,7 +44,7 @@ class Host:
 
 
 @value
-class Appetite:
+class WorkerUsage:
     """What one worker takes: memory, as nearly all of them need no more; once they are known, the cores that it wants
     while busy, and the CPU seconds of a start."""
 
@@ -54,7 +54,7 @@ class Appetite:
 
 
 @value
-class Claim:
+class CapacityDemand:
     """What one pool has and wants of the host.
 
     `hung` workers take CPU that they give back when they are ended. `starting` ones take CPU that the host's free cores
@@ -65,7 +65,7 @@ class Claim:
     pool: str
     alive: int
     wanted: int
-    appetite: Appetite
+    appetite: WorkerUsage
     idle: int = 0
     starting: int = 0
     promised_bytes: float = 0.0
@@ -75,7 +75,7 @@ class Claim:
 
 
 @value
-class Room:
+class Allocation:
     """Workers a pool may add now; `scarce` is what there is too little of for more, `why` the same in numbers.
 
     It is to yield an idle worker when memory is all but used up.
@@ -87,7 +87,7 @@ class Room:
     is_to_yield: bool = False
 
 
-def shared(host: Host, claims: Iterable[Claim]) -> Mapping[str, Room]:
+def shared(host: HostCapacity, claims: Iterable[CapacityDemand]) -> Mapping[str, Allocation]:
     """The room of every pool that claims some.
 
     Pools of the highest priority are served first. Among equals the next worker goes to the pool that would then have
@@ -100,8 +100,8 @@ def shared(host: Host, claims: Iterable[Claim]) -> Mapping[str, Room]:
     memory = MEMORY_SHARE * host.free_memory_bytes - math.fsum(claim.promised_bytes for claim in known)
     cores = host.free_cores - math.fsum((claim.starting - claim.hung) * _cores(claim) for claim in known)
     yields = _yields(known) if host.is_pressed else None
-    rooms: dict[str, Room] = {}
-    levels: dict[int, list[Claim]] = {}
+    rooms: dict[str, Allocation] = {}
+    levels: dict[int, list[CapacityDemand]] = {}
     for claim in known:
         levels.setdefault(claim.priority, []).append(claim)
     for priority in sorted(levels, reverse=True):
@@ -109,13 +109,15 @@ def shared(host: Host, claims: Iterable[Claim]) -> Mapping[str, Room]:
         for claim, granted, scarce in _filled(host, level, 0.0 if host.is_pressed else memory, cores):
             is_to_yield = claim.pool == yields
             why = _why(host, claim, scarce) if scarce or is_to_yield else ""
-            rooms[claim.pool] = Room(granted, scarce, why, is_to_yield=is_to_yield)
+            rooms[claim.pool] = Allocation(granted, scarce, why, is_to_yield=is_to_yield)
             memory -= granted * claim.appetite.memory_bytes
             cores -= granted * _cores(claim)
     return rooms
 
 
-def _filled(host: Host, claims: list[Claim], memory: float, cores: float) -> list[tuple[Claim, int, Scarce]]:
+def _filled(
+    host: HostCapacity, claims: list[CapacityDemand], memory: float, cores: float
+) -> list[tuple[CapacityDemand, int, Scarce]]:
     """One worker at a time to whoever has least, until nobody wants or nothing fits."""
     granted = dict.fromkeys(range(len(claims)), 0)
     scarce: dict[int, Scarce] = dict.fromkeys(range(len(claims)), "")
@@ -141,7 +143,7 @@ def _filled(host: Host, claims: list[Claim], memory: float, cores: float) -> lis
     return [(claim, granted[index], scarce[index]) for index, claim in enumerate(claims)]
 
 
-def _why(host: Host, claim: Claim, scarce: Scarce) -> str:
+def _why(host: HostCapacity, claim: CapacityDemand, scarce: Scarce) -> str:
     if scarce == "cpu":
         return f"{host.free_cores:.1f} of {host.cores:g} cores are free, and one worker takes {_cores(claim):.1f}"
     if scarce == "unknown":
@@ -152,19 +154,19 @@ def _why(host: Host, claim: Claim, scarce: Scarce) -> str:
     )
 
 
-def _cores(claim: Claim) -> float:
+def _cores(claim: CapacityDemand) -> float:
     cores = claim.appetite.cores
     return 0.0 if cores is None or cores < IDLE_CORES else cores
 
 
-def _share(host: Host, claim: Claim, more: int) -> float:
+def _share(host: HostCapacity, claim: CapacityDemand, more: int) -> float:
     """The part of the host that the pool has with so many workers more, in what it has most of."""
     workers = claim.alive + more
     memory = workers * claim.appetite.memory_bytes / max(1.0, host.memory_bytes)
     return max(memory, workers * _cores(claim) / max(0.01, host.cores))
 
 
-def _yields(claims: list[Claim]) -> str | None:
+def _yields(claims: list[CapacityDemand]) -> str | None:
     """The pool that gives up an idle worker: of the lowest priority, with most of them."""
     idle = [claim for claim in claims if claim.idle]
     if not idle:

@@ -5,13 +5,13 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Crew, Pace, crew_of, pace_of
+from orchestrator.deadline import Pace, ServingCapacity, crew_of, pace_of
 from orchestrator.decision import NOTHING_SPECIAL, Conditions, Rule
 from orchestrator.finishing import Course, course
 from orchestrator.fleet import Fleet, Worker, least_recently_used
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample, Waiting
-from orchestrator.reserve import NOBODY_WARM, Warm
+from orchestrator.reserve import NOBODY_WARM, WarmWorkers
 from orchestrator.value import value
 
 STALE_TURNS: Final = 3.0
@@ -51,12 +51,12 @@ class DecisionContext:
     """Everything one decision looks at, counted once. `upcoming`: tasks that are known, or expected, to come."""
 
     facts: Facts
-    crew: Crew
+    crew: ServingCapacity
     pace: Pace
     idle: tuple[Worker, ...]
     busy: int
     course: Course | None = None
-    warm: Warm = NOBODY_WARM
+    warm: WarmWorkers = NOBODY_WARM
     upcoming: tuple[Waiting, ...] = ()
 
     @property
@@ -141,7 +141,7 @@ def context_of(
     )
 
 
-def _course(facts: Facts, *, crew: Crew, pace: Pace) -> Course | None:
+def _course(facts: Facts, *, crew: ServingCapacity, pace: Pace) -> Course | None:
     finish_by = facts.conditions.finish_by
     if finish_by is None or not facts.sample.ready:
         return None

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from orchestrator.model import MAX_WORKERS, Count, Model, WorkerBounds
+from orchestrator.model import MAX_WORKERS, Count, FleetSettingsModel, WorkerBounds
 from queue_core.mistakes import did_you_mean
 from queue_core.units import Seconds
 
@@ -66,7 +66,7 @@ TimeOfDay = Annotated[
 """A time of every day, and its zone: `09:00 Europe/Berlin`; UTC where none is given."""
 
 
-class WindowBounds(Model):
+class WindowBounds(FleetSettingsModel):
     """What a window sets; what it leaves out stays as it is without the window."""
 
     min: Count | None = Field(default=None, ge=0, le=MAX_WORKERS, description="Workers kept while it is open.")
@@ -75,7 +75,7 @@ class WindowBounds(Model):
     )
 
 
-class Window(Model):
+class Window(FleetSettingsModel):
     """A time that comes again and again, in which a pool has other bounds.
 
     It opens when `cron` says, on the wall clock of `timezone`, and stays open for `for` of elapsed time.

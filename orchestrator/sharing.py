@@ -13,7 +13,7 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Crew, Helper, crew_of
+from orchestrator.deadline import HelperPool, ServingCapacity, crew_of
 from orchestrator.fleet import Fleet
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample
@@ -51,7 +51,7 @@ def _sharers_of(pool: PoolSpec, of_queue: Iterable[PoolSpec]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharer:
+class SharingPool:
     """A pool that shares tasks, as it is now: `state` is the policy's."""
 
     spec: PoolSpec
@@ -60,19 +60,19 @@ class Sharer:
     state: PolicyState
 
 
-def helper(pool: Sharer, other: Sharer, *, now: Monotonic) -> Helper:
+def helper(pool: SharingPool, other: SharingPool, *, now: Monotonic) -> HelperPool:
     """What the workers of the other pool mean for this one."""
     crew = _crew(other, now=now)
     held = sum(1 for lease in pool.sample.running if lease.worker in other.fleet.workers)
     is_first = order_of(other.spec) < order_of(pool.spec)
     tasks, others_tasks = _tasks(pool.sample), _tasks(other.sample)
     if not _takes_all_of(other.spec, pool.spec):
-        return Helper(other.spec.name, crew, held, 1.0, others_tasks, is_first)
+        return HelperPool(other.spec.name, crew, held, 1.0, others_tasks, is_first)
     share = 1.0 if others_tasks <= tasks or _takes_all_of(pool.spec, other.spec) else tasks / others_tasks
-    return Helper(other.spec.name, crew, held, share, math.inf, is_first)
+    return HelperPool(other.spec.name, crew, held, share, math.inf, is_first)
 
 
-def _crew(pool: Sharer, *, now: Monotonic) -> Crew:
+def _crew(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
     """What its workers can lease, as far as is known; those that are starting while starts fail are not counted."""
     alive = pool.fleet.alive
     if pool.fleet.failed_starts(pool.spec):

@@ -1,6 +1,6 @@
 """The supervisor's view of its fleet as plain values, for other commands, for people, and for the next supervisor.
 
-`Showcase` writes it and what was learned to disk, neither often; how it is made and read again is pure.
+`SnapshotWriter` writes it and what was learned to disk, neither often; how it is made and read again is pure.
 """
 
 import os
@@ -10,12 +10,12 @@ from typing import Final
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.concerns import concern_of
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Memory, Worker
-from orchestrator.fleet_view import Phase, Pulse, view_of
-from orchestrator.managed import ManagedPool
+from orchestrator.fleet_view import Heartbeat, Phase, view_of
+from orchestrator.managed import Pool
 from orchestrator.metrics import QueueSample
 from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
@@ -47,7 +47,7 @@ class WallTime:
         return Monotonic(at - self._offset_seconds)
 
 
-def snapshot_of(pools: Iterable[ManagedPool], *, wall: WallTime) -> dict[str, object]:
+def snapshot_of(pools: Iterable[Pool], *, wall: WallTime) -> dict[str, object]:
     """`pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
     known = list(pools)
     workers = [(w, pool) for pool in known for w in pool.fleet.workers.values()]
@@ -104,10 +104,10 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
     return memories
 
 
-class Showcase:
+class SnapshotWriter:
     """Writes the supervisor's snapshot and its learned state, each at a bounded rate."""
 
-    def __init__(self, files: StateDir, *, clock: Clock, url: str, pulse: Pulse) -> None:
+    def __init__(self, files: StateDir, *, clock: MonotonicClock, url: str, pulse: Heartbeat) -> None:
         self._files = files
         self._pulse = pulse
         self._tell_at = _AT_ONCE
@@ -122,7 +122,7 @@ class Showcase:
         self._shown: tuple[str, Collection[object], Collection[object]] = ("", (), ())
         self.snapshot: Mapping[str, object] = {}
 
-    def update(self, pools: Collection[ManagedPool], *, phase: Phase) -> None:
+    def update(self, pools: Collection[Pool], *, phase: Phase) -> None:
         """Show a change of phase, workers or orders at once, other changes once a second, an idle fleet less often.
 
         A folder that can't be written to is told in the log; the fleet does not depend on it.
@@ -142,7 +142,7 @@ class Showcase:
             self._keep_at = Monotonic(now + LEARNED_SECONDS)
             self.keep_learned(pools)
 
-    def _tell(self, pools: Collection[ManagedPool], *, phase: Phase, now: Monotonic) -> None:
+    def _tell(self, pools: Collection[Pool], *, phase: Phase, now: Monotonic) -> None:
         """Other threads are told a change of phase or of a target almost at once, all else twice a second."""
         told = (phase, *[pool.decision and pool.decision.target for pool in pools])
         if now >= self._tell_at or (told != self._told and now >= self._tell_at - TELL_SECONDS + TELL_NEWS_SECONDS):
@@ -150,7 +150,7 @@ class Showcase:
             self._told = told
             self._pulse.show(view_of(pools, phase=phase, started_at=self._pulse.started_at))
 
-    def keep_learned(self, pools: Collection[ManagedPool]) -> None:
+    def keep_learned(self, pools: Collection[Pool]) -> None:
         """Keep now what was learned of each pool."""
         learned = {pool.name: pool.state.to_json() for pool in pools if pool.spec}
         self._write(lambda: self._files.write_learned(learned))
@@ -179,7 +179,7 @@ class Showcase:
         found = wall_time_in(shown, boot=self._boot)
         return found or WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
 
-    def _show(self, pools: Collection[ManagedPool], phase: str) -> None:
+    def _show(self, pools: Collection[Pool], phase: str) -> None:
         now, wall_seconds = self._clock.monotonic(), round(self._clock.wall_seconds(), 3)
         wall = WallTime(wall_seconds=wall_seconds, monotonic=now)
         snapshot: Mapping[str, object] = {
@@ -209,7 +209,7 @@ class Showcase:
             self._is_failing = False
 
 
-def _pool(pool: ManagedPool, wall: WallTime) -> dict[str, object]:
+def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
     decision = pool.decision
     crash, concern = pool.fleet.crash, concern_of(pool)
     return {
@@ -256,7 +256,7 @@ def _sample(sample: QueueSample, wall: WallTime) -> dict[str, object]:
     }
 
 
-def _worker(worker: Worker, pool: ManagedPool, wall: WallTime) -> dict[str, object]:
+def _worker(worker: Worker, pool: Pool, wall: WallTime) -> dict[str, object]:
     kind, _, rest = worker.ref.partition(":")
     return {
         "worker": worker.worker,

@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import Present, QueueSample
-from orchestrator.suspects import Fate, Suspect, SuspectedTask
+from orchestrator.metrics import PresentWorker, QueueSample
+from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ReleasedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SampleQuery:
     """What one look is to be of: see `WorkSource.sample`."""
 
     pool: PoolSpec
@@ -44,13 +44,15 @@ class WorkSource(Protocol):
         ahead its `upcoming` goes.
         """
 
-    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(
+        self, asked: Sequence[SampleQuery], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         """Look once at the work of several pools, as cheaply as that can be done.
 
         By the pool's name. One that is left out is to be looked at by `sample`. Raises nothing.
         """
 
-    def present(self, pool: PoolSpec) -> Sequence[Present]:
+    def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """Workers of the pool, by their names, that asked for leases lately, whoever started them."""
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
@@ -77,7 +79,7 @@ class WorkSource(Protocol):
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """Whether a worker has ended a lease of the pool's queue since the last sample of that pool."""
 
-    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
         """Hold back, or make dead, what is to be so, and leave the rest held.
 
         For each the mark of a task that is held back now; "" for others, and for one that had moved on by itself.

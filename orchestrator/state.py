@@ -12,7 +12,7 @@ from typing import Final
 from orchestrator import orders
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.journal import Journal, amended, read_journal
-from orchestrator.orders import HostOrder, Orders
+from orchestrator.orders import HostOverride, Overrides
 from orchestrator.private_files import make_folder, opener
 
 LOCK_ATTEMPTS: Final = 40
@@ -120,16 +120,18 @@ class StateDir:
         """Another one after every change of what is asked of the host; None when nothing was."""
         return _mark(self._host_path)
 
-    def read_host_order(self) -> HostOrder:
+    def read_host_order(self) -> HostOverride:
         """What is asked of the whole host. Raises as `read_orders` does."""
-        return HostOrder.from_json(_read_certainly(self._host_path)) if self._host_path.exists() else orders.NOT_DRAINED
+        return (
+            HostOverride.from_json(_read_certainly(self._host_path)) if self._host_path.exists() else orders.NOT_DRAINED
+        )
 
-    def order_host(self, order: HostOrder) -> None:
+    def order_host(self, order: HostOverride) -> None:
         """Ask something else of the host. Raises `OSError`."""
         make_folder(self.path)
         _write(self._host_path, order.to_json())
 
-    def read_orders(self) -> dict[str, Orders]:
+    def read_orders(self) -> dict[str, Overrides]:
         """What was asked of pools, over or not.
 
         Raises `ValueError` when the file is not what it should be, `OSError` when it can't be read now.
@@ -138,7 +140,7 @@ class StateDir:
             return {}
         return orders.found(_read_certainly(self._orders_path))
 
-    def change_orders(self, pool: str, change: Callable[[Orders], Orders]) -> Orders:
+    def change_orders(self, pool: str, change: Callable[[Overrides], Overrides]) -> Overrides:
         """Give other orders to one pool; what others ask at the same time is not lost. Returns what is asked now.
 
         An unreadable file is replaced. Raises `OSError`.

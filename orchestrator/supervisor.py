@@ -16,20 +16,20 @@ import structlog
 
 from orchestrator import events
 from orchestrator.arrivals import ArrivalWatch
-from orchestrator.clock import Clock, Monotonic, SystemClock
+from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config import PoolSpec, SupervisorSettings
-from orchestrator.fleet_view import Phase, Pulse
+from orchestrator.fleet_view import Heartbeat, Phase
 from orchestrator.launch import Launch
-from orchestrator.lead import Lead, holder_of
+from orchestrator.lead import LeaderElection, holder_of
 from orchestrator.reconcile import Reconciler
-from orchestrator.reload import Loaded, Pools, ReloadDesk, Reloads
+from orchestrator.reload import Pools, ReloadedSettings, ReloadHandler, Reloads
 from orchestrator.runtime import Runtime
 from orchestrator.sd_notify import Notices, status_of
 from orchestrator.signals import handling_signals
-from orchestrator.snapshot import Showcase
+from orchestrator.snapshot import SnapshotWriter
 from orchestrator.source import WorkSource
 from orchestrator.state import StateDir
-from orchestrator.trouble import Trouble
+from orchestrator.trouble import LogOnce
 
 log = structlog.get_logger()
 
@@ -56,10 +56,10 @@ class Supervisor:
         url: str,
         shown_url: str = "",
         token: str | None = None,
-        load: Callable[[], Pools | Loaded] | None = None,
+        load: Callable[[], Pools | ReloadedSettings] | None = None,
         watched: Path | None = None,
-        clock: Clock | None = None,
-        pulse: Pulse | None = None,
+        clock: MonotonicClock | None = None,
+        pulse: Heartbeat | None = None,
         environment: Mapping[str, str] | None = None,
         identify: Callable[[str], str] | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Supervisor:
         """
         self._files = files
         self._runtime = runtime
-        self._clock = clock or SystemClock()
+        self._clock = clock or SystemMonotonicClock()
         self._first_pools = dict(pools)
         self._notices = Notices(os.environ if environment is None else environment)
         self._reconciler = Reconciler(
@@ -87,9 +87,9 @@ class Supervisor:
             identify=identify or fresh_identity,
             may_act=self._leads,
         )
-        self._lead = Lead(source, holder=holder_of(files.path))
+        self._lead = LeaderElection(source, holder=holder_of(files.path))
         self._reloads = Reloads(load=load, watched=watched, pools=pools)
-        self._reload_desk = ReloadDesk(
+        self._reload_desk = ReloadHandler(
             self._reloads,
             files=files,
             clock=self._clock,
@@ -97,15 +97,15 @@ class Supervisor:
             apply=self._reconciler.set_pools,
             status=self._status,
         )
-        self._pulse = pulse or Pulse(now=self._clock.monotonic())
-        self._showcase = Showcase(files, clock=self._clock, url=shown_url or url, pulse=self._pulse)
+        self._pulse = pulse or Heartbeat(now=self._clock.monotonic())
+        self._showcase = SnapshotWriter(files, clock=self._clock, url=shown_url or url, pulse=self._pulse)
         self._arrivals = ArrivalWatch(source, on_arrival=self._arrive)
         self._arrived: deque[str] = deque()
         self._stops_asked = 0
         self._phase: Phase = "starting"
         self._told_why = ""
         self._leaves = False
-        self._trouble = Trouble()
+        self._trouble = LogOnce()
         self.is_renewed = False
 
     # -- asked from any thread, or from a signal's handler --------------------------------------------------------

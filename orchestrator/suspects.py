@@ -64,7 +64,7 @@ class SuspectedTask:
 
 
 @value
-class Record:
+class DeathRecord:
     """Deaths of workers that a task was held at; `alone`: with no other task in the worker. `at` is of the last one, in
     seconds since the epoch; `workers` are the last of the dead."""
 
@@ -74,28 +74,28 @@ class Record:
     workers: tuple[str, ...] = ()
 
 
-NO_RECORD: Final = Record()
+NO_RECORD: Final = DeathRecord()
 
 
 @value
-class Ledger:
+class DeathLedger:
     """What is known of tasks that were held at deaths, the longest known first."""
 
-    records: Mapping[Key, Record] = field(default_factory=dict)
+    records: Mapping[Key, DeathRecord] = field(default_factory=dict)
 
-    def of(self, key: Key, *, at: float) -> Record:
+    def of(self, key: Key, *, at: float) -> DeathRecord:
         """A task's record, as far as it still says something."""
         known = self.records.get(key, NO_RECORD)
         return known if at - known.at < FORGOTTEN_SECONDS else NO_RECORD
 
-    def noted(self, keys: Iterable[Key], *, worker: str, at: float) -> "Ledger":
+    def noted(self, keys: Iterable[Key], *, worker: str, at: float) -> "DeathLedger":
         """The same after one more death, of a worker that held these."""
         together = list(dict.fromkeys(keys))
         records = dict(self.records)
         for key in together:
             known = self.of(key, at=at)
             records.pop(key, None)
-            records[key] = Record(
+            records[key] = DeathRecord(
                 known.deaths + 1,
                 known.alone + (len(together) == 1),
                 at,
@@ -103,11 +103,11 @@ class Ledger:
             )
         for key in list(records)[: max(0, len(records) - MAX_KNOWN)]:
             del records[key]
-        return Ledger(records)
+        return DeathLedger(records)
 
 
 @value
-class Fate:
+class SuspectVerdict:
     """What is to become of one task of a dead worker's, and its record with this death.
 
     `hold_seconds`: for so long it is held back. `charge`: whether the lease counts. `why`: the reason it is dead for.
@@ -115,7 +115,7 @@ class Fate:
 
     task: SuspectedTask
     verdict: Verdict
-    record: Record
+    record: DeathRecord
     charge: Literal["counted", "uncounted"] = "counted"
     hold_seconds: float = 0.0
     pause_seconds: float = 0.0
@@ -138,7 +138,7 @@ class Suspect:
 
 
 def judged(
-    ledger: Ledger,
+    ledger: DeathLedger,
     held: Sequence[SuspectedTask],
     *,
     worker: str,
@@ -146,7 +146,7 @@ def judged(
     isolates: Literal["yes", "no"],
     waiting: int,
     at: float,
-) -> tuple[Ledger, tuple[Fate, ...]]:
+) -> tuple[DeathLedger, tuple[SuspectVerdict, ...]]:
     """What becomes of the tasks that a worker held when it died of what may have been one of them.
 
     Args:
@@ -161,33 +161,35 @@ def judged(
         record = after.of(task.key, at=at)
         fate = _fate(task, record, is_alone=len(held) == 1, isolates=isolates)
         if fate.verdict == "dead":
-            fate = Fate(task, "dead", record, why=reason(record, how=how, worker=worker))
+            fate = SuspectVerdict(task, "dead", record, why=reason(record, how=how, worker=worker))
         elif fate.verdict == "held back":
             pause = (
                 min(MAX_PAUSE_SECONDS, 2.0 ** (record.alone - AT_ONCE_ALONE)) if record.alone > AT_ONCE_ALONE else 0.0
             )
             hold = min(MAX_HOLD_SECONDS, HOLD_SECONDS + HOLD_SECONDS_PER_PLACE * waiting) + pause
-            fate = Fate(task, "held back", record, fate.charge, hold, pause)
+            fate = SuspectVerdict(task, "held back", record, fate.charge, hold, pause)
             waiting += 1
         fates.append(fate)
     return after, tuple(fates)
 
 
-def _fate(task: SuspectedTask, record: Record, *, is_alone: bool, isolates: Literal["yes", "no"]) -> Fate:
+def _fate(
+    task: SuspectedTask, record: DeathRecord, *, is_alone: bool, isolates: Literal["yes", "no"]
+) -> SuspectVerdict:
     left = task.leases_left
     is_over = left == 0 if left is not None else record.alone >= MAX_DEATHS_ALONE
     if is_alone and is_over:
-        return Fate(task, "dead", record)
+        return SuspectVerdict(task, "dead", record)
     if isolates == "no":
-        return Fate(task, "given back", record)
+        return SuspectVerdict(task, "given back", record)
     if left == 0:  # in company: the last lease is given once more, and alone
-        return Fate(task, "held back", record, "uncounted")
+        return SuspectVerdict(task, "held back", record, "uncounted")
     if record.deaths >= SUSPECT_DEATHS or left == 1:
-        return Fate(task, "held back", record)
-    return Fate(task, "given back", record)
+        return SuspectVerdict(task, "held back", record)
+    return SuspectVerdict(task, "given back", record)
 
 
-def reason(record: Record, *, how: str, worker: str) -> str:
+def reason(record: DeathRecord, *, how: str, worker: str) -> str:
     """Why a task is dead that ended its workers."""
     times = "" if record.deaths <= 1 else f" {record.deaths} times"
     return f"its worker died{times} while it ran, last: {how} (worker {worker})"
@@ -225,9 +227,9 @@ def is_alone(worker: str) -> bool:
     return ALONE in worker
 
 
-def ledger_of(deaths: Iterable[Mapping[str, object]]) -> Ledger:
+def ledger_of(deaths: Iterable[Mapping[str, object]]) -> DeathLedger:
     """The ledger as the certificates tell it, oldest first; what can't be read is passed over."""
-    ledger = Ledger()
+    ledger = DeathLedger()
     for death in deaths:
         held, at = death.get("held"), death.get("at")
         if not death.get("blamed") or not isinstance(held, list) or not isinstance(at, int | float):

@@ -1,7 +1,7 @@
 """A failure that lasts is told once, and so is its end: a log that repeats itself every second hides what is new."""
 
 
-class Trouble:
+class LogOnce:
     """What went wrong last with one thing that is tried again and again."""
 
     __slots__ = ("_known",)

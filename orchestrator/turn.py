@@ -9,27 +9,27 @@ from dataclasses import replace
 import structlog
 
 from orchestrator import events
-from orchestrator.acts import Acts
+from orchestrator.acts import PlanExecutor
 from orchestrator.circumstances import ConditionsTracker
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Helper
+from orchestrator.deadline import HelperPool
 from orchestrator.decision import Decision
-from orchestrator.errands import Errands
+from orchestrator.errands import QuarantineRunner
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.exits import Cause
 from orchestrator.learning import learn
-from orchestrator.managed import ManagedPool
+from orchestrator.managed import Pool
 from orchestrator.metrics import QueueSample
 from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import decide
 from orchestrator.presence import judged, watched
 from orchestrator.replay import recorded
-from orchestrator.rollcall import RollCall, roll_call, wanted_again
+from orchestrator.rollcall import ExternalWorkers, roll_call, wanted_again
 from orchestrator.scene import context_of
-from orchestrator.sharing import Sharer, helper, sharers
-from orchestrator.source import Asked, WorkSource
+from orchestrator.sharing import SharingPool, helper, sharers
+from orchestrator.source import SampleQuery, WorkSource
 from orchestrator.state import StateDir
 from orchestrator.suspects import reserved
 
@@ -43,13 +43,13 @@ class PoolTurn:
         self,
         *,
         source: WorkSource,
-        clock: Clock,
+        clock: MonotonicClock,
         files: StateDir,
-        acts: Acts,
-        errands: Errands,
+        acts: PlanExecutor,
+        errands: QuarantineRunner,
         conditions: ConditionsTracker,
         may_act: Callable[[], bool],
-        pools: Mapping[str, ManagedPool],
+        pools: Mapping[str, Pool],
     ) -> None:
         """`may_act`: whether to change the fleet right now; `pools` are all there are, by name."""
         self._source = source
@@ -64,34 +64,34 @@ class PoolTurn:
         self._specs: dict[str, PoolSpec] = {}
         self._sharers: dict[str, list[str]] = {}
 
-    def look_ahead(self, pools: Sequence[ManagedPool]) -> None:
+    def look_ahead(self, pools: Sequence[Pool]) -> None:
         """Look at the work of those whose turn it is, all at once; the `look` at each goes on from there."""
         specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
         if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
             self._specs, self._sharers = specs, sharers(specs.values())
         # Of an external pool the queue is to tell who is present too: a sample alone does not say all.
         asked = [
-            Asked(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
+            SampleQuery(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
             for pool in pools
             if pool.spec is not None and pool.spec.runtime_kind != "external"
         ]
         self._ahead = dict(self._source.samples(asked, now=self._clock.monotonic())) if len(asked) > 1 else {}
 
-    def look(self, pool: ManagedPool, spec: PoolSpec) -> None:
+    def look(self, pool: Pool, spec: PoolSpec) -> None:
         """See what there is to do, and what the pool wishes."""
         self._sample(pool, spec)
         if pool.suspects:
             self._isolate(pool, spec)
         self._decide(pool)
 
-    def _isolate(self, pool: ManagedPool, spec: PoolSpec) -> None:
+    def _isolate(self, pool: Pool, spec: PoolSpec) -> None:
         """Start workers for suspects, before the pool is given another size."""
         if self._may_act() and not spec.dry_run and self._conditions.overrides.drained_at() is None:
             bounded, conditions = self._conditions.of(spec, pool.fleet)
             if conditions.paused == "no":
                 self._errands.run(pool, bounded)
 
-    def _decide(self, pool: ManagedPool) -> None:
+    def _decide(self, pool: Pool) -> None:
         if pool.spec is None or pool.sample is None or not self._may_act():
             return
         now = self._clock.monotonic()
@@ -108,18 +108,18 @@ class PoolTurn:
         pool.effective, pool.conditions = spec, conditions
         self._conditions.share.decided(spec, pool.fleet, pool.decision)
 
-    def _helpers(self, spec: PoolSpec, pool: ManagedPool, sample: QueueSample, now: Monotonic) -> tuple[Helper, ...]:
+    def _helpers(self, spec: PoolSpec, pool: Pool, sample: QueueSample, now: Monotonic) -> tuple[HelperPool, ...]:
         """The other pools whose workers take tasks of this one, as they are now: with those they have just started."""
-        own = Sharer(spec, pool.fleet, sample, pool.state)
+        own = SharingPool(spec, pool.fleet, sample, pool.state)
         return tuple(
             [
-                helper(own, Sharer(other.spec, other.fleet, other.sample, other.state), now=now)
+                helper(own, SharingPool(other.spec, other.fleet, other.sample, other.state), now=now)
                 for other in map(self._pools.get, self._sharers[spec.name])
                 if other is not None and other.spec is not None and other.sample is not None and other.fleet.alive
             ]
         )
 
-    def settle(self, pool: ManagedPool) -> None:
+    def settle(self, pool: Pool) -> None:
         """Bring the pool towards the size decided."""
         if pool.decision is not None and pool.decision.target > pool.decision.current:
             self._decide(pool)  # by now the others have told what they want of the host
@@ -147,7 +147,7 @@ class PoolTurn:
             self._acts.carry_out(todo, pool, spec, now=decision.at)
             self._conditions.share.decided(spec, pool.fleet, decision)
 
-    def _sample(self, pool: ManagedPool, spec: PoolSpec) -> None:
+    def _sample(self, pool: Pool, spec: PoolSpec) -> None:
         """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
         try:
             sample = self._sampled(pool, spec)
@@ -172,7 +172,7 @@ class PoolTurn:
                 )
             self._acts.tell_of_unresponsive(pool, before)
 
-    def _sampled(self, pool: ManagedPool, spec: PoolSpec) -> QueueSample:
+    def _sampled(self, pool: Pool, spec: PoolSpec) -> QueueSample:
         """Return the pool's work, as looked at ahead or now; where only the queue tells of workers, see who is there.
 
         Raises `SourceUnavailableError`, with nothing changed.
@@ -193,7 +193,7 @@ class PoolTurn:
         pool.fleet = called.fleet
         return sample
 
-    def _tell(self, pool: ManagedPool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
+    def _tell(self, pool: Pool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
         """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
 
         A dry run changes nothing: there it is told when it would do something else than before.
@@ -208,7 +208,7 @@ class PoolTurn:
         return True
 
 
-def _count_and_log(pool: ManagedPool, called: RollCall) -> None:
+def _count_and_log(pool: Pool, called: ExternalWorkers) -> None:
     for worker in called.came:
         log.info(events.WORKER_CAME, pool=pool.name, worker=worker)
     pool.tally.starts += called.answers

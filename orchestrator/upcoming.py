@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Crew, Need
+from orchestrator.deadline import Need, ServingCapacity
 from orchestrator.decision import Conditions
 from orchestrator.estimate import Estimates
 from orchestrator.scene import DecisionContext, Proposal
@@ -75,7 +75,7 @@ def fewest(context: DecisionContext) -> int:
     return current - spare
 
 
-def _need(context: DecisionContext, crew: Crew) -> Need:
+def _need(context: DecisionContext, crew: ServingCapacity) -> Need:
     """The most workers that any of the tasks to come asks for now."""
     facts, pace, estimates = context.facts, context.pace, context.facts.state.estimates
     sample, spec, need = facts.sample, facts.spec, _NOTHING
@@ -107,7 +107,7 @@ def _need(context: DecisionContext, crew: Crew) -> Need:
     return need
 
 
-def _can_start(crew: Crew, before: int, due_in: float, within: float, *, is_known: bool) -> float:
+def _can_start(crew: ServingCapacity, before: int, due_in: float, within: float, *, is_known: bool) -> float:
     """Leases that may begin until tasks due then are late, with `before` tasks that are leasable earlier.
 
     Nobody works ahead: a slot that has nothing to do until then begins one task then, and what it can do after it.
@@ -122,7 +122,7 @@ def _can_start(crew: Crew, before: int, due_in: float, within: float, *, is_know
     return before + in_time + (up - free) * (within - due_in) / crew.service_seconds + crew.slots_up(within) - up
 
 
-def _each(crew: Crew, seconds: float, *, is_known: bool) -> float:
+def _each(crew: ServingCapacity, seconds: float, *, is_known: bool) -> float:
     """Leases that a slot may begin within so many seconds, the first of them at once."""
     if not is_known or seconds <= 0.0:
         return 1.0  # as far as is known a task may last for ever

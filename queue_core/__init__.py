@@ -7,7 +7,7 @@ first asked for: a program pays for what it uses only.
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it would be an import
 
 if TYPE_CHECKING:
-    from queue_core.api import Look, Observation, Queue, Queues
+    from queue_core.api import Observation, ObservationQuery, Queue, Queues
     from queue_core.appengine import connect_appengine
     from queue_core.client import HttpQueue, HttpQueues
     from queue_core.clock import Instant
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from queue_core.worker.held import Dead, Retry, Task
 else:
     _HOMES = {
-        "queue_core.api": "Look Observation Queue Queues",
+        "queue_core.api": "ObservationQuery Observation Queue Queues",
         "queue_core.appengine": "connect_appengine",
         "queue_core.client": "HttpQueue HttpQueues",
         "queue_core.clock": "Instant",
@@ -126,10 +126,10 @@ __all__ = [
     "LiveLease",
     "LocalQueue",
     "LocalQueues",
-    "Look",
     "MoveRefusedError",
     "NewTask",
     "Observation",
+    "ObservationQuery",
     "OutcomeUnknownError",
     "Page",
     "PermissionDeniedError",

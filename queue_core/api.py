@@ -42,7 +42,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ObservationQuery:
     """What one observation is to be of: see `Queues.observe`."""
 
     queue: str
@@ -204,7 +204,7 @@ class Queues(Protocol):
         `ahead_seconds`, up to 30 days: how far ahead tasks to come are told; 0: none is.
         """
 
-    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
         """Observations of several queues in one round trip, at most 1000; None for a queue that does not exist."""
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:

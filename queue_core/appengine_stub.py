@@ -36,7 +36,7 @@ OTHER_SERVICES = (
 """Services of the SDK that an application has a host for, if it has one."""
 
 
-class Message(Protocol):
+class ProtoMessage(Protocol):
     """A protocol buffer."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - Google's name
@@ -47,7 +47,7 @@ class TowlineRpc(default_api_stub.DefaultApiRPC):  # type: ignore[misc]
     """One call, with the stub's ticket whatever the thread."""
 
     stub: "TowlineStub"
-    request: Message
+    request: ProtoMessage
 
     def _MakeCallImpl(self) -> None:  # noqa: N802 - Google's name
         deadline_seconds = self.deadline or DEFAULT_DEADLINE_SECONDS
@@ -98,7 +98,7 @@ class TowlineStub:
         """A call that is yet to be made."""
         return TowlineRpc(stub=self)
 
-    def MakeSyncCall(self, service: str, call: str, request: Message, response: Message) -> None:  # noqa: N802
+    def MakeSyncCall(self, service: str, call: str, request: ProtoMessage, response: ProtoMessage) -> None:  # noqa: N802
         """A call, made and waited for."""
         rpc = self.CreateRPC()
         rpc.MakeCall(service, call, request, response)

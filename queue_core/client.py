@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 from queue_core.api import (
     ALL_STATES,
     Ended,
-    Look,
     Observation,
+    ObservationQuery,
     as_deletions,
     as_names,
     as_new_tasks,
@@ -17,7 +17,7 @@ from queue_core.api import (
 )
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api import values
-from queue_core.http_api.caller import Caller, Retries, quoted
+from queue_core.http_api.caller import HttpCaller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
@@ -39,14 +39,14 @@ class HttpQueue:
         token: str | None = None,
         retries: Retries = RETRIES,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        caller: Caller | None = None,
+        caller: HttpCaller | None = None,
     ) -> None:
         """Args:
         url: `http://host:port`, `https://host` or `unix:///path`.
         timeout_seconds: how long an answer may take, beside `wait_seconds`.
         caller: share these connections instead of opening others.
         """
-        self._caller = caller or Caller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
+        self._caller = caller or HttpCaller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
         self._name = name
         self._path = f"/v1/queues/{quoted(name)}"
 
@@ -209,7 +209,7 @@ class HttpQueues:
         url: `http://host:port`, `https://host` or `unix:///path`.
         timeout_seconds: how long an answer may take, beside what it was asked to wait.
         """
-        self._caller = Caller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
+        self._caller = HttpCaller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
 
     def queue(self, name: str) -> HttpQueue:
         """See `Queues.queue`."""
@@ -247,11 +247,11 @@ class HttpQueues:
         ahead_seconds: float = 0.0,
     ) -> Observation:
         """See `Queues.observe`."""
-        body = values.look_json(Look(queue, tags, after, tuple(workers), ahead_seconds))
+        body = values.look_json(ObservationQuery(queue, tags, after, tuple(workers), ahead_seconds))
         del body["queue"]
         return values.observation_of(self._post(f"/v1/queues/{quoted(queue)}/observe", body))
 
-    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
         """See `Queues.observe_many`."""
         body: Json = {"looks": [values.look_json(look) for look in looks]}
         found = self._post("/v1/observe", body)["observations"]

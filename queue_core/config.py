@@ -25,7 +25,7 @@ from queue_core.limits import (
     NAME_RETENTION_SECONDS,
 )
 from queue_core.listen_settings import DEFAULT_LISTEN, Listen, is_private
-from queue_core.mistakes import Mistake, did_you_mean, home_mistakes, mistakes_of
+from queue_core.mistakes import SettingProblem, did_you_mean, home_mistakes, mistakes_of
 from queue_core.stores.settings import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
 from queue_core.task import QueueSpec
 from queue_core.units import Bytes, Seconds, format_seconds, parse_seconds
@@ -37,13 +37,13 @@ _CONTRADICTION: Final = "contradiction"
 Count = Annotated[int, Field(strict=True)]
 
 
-class Model(BaseModel):
+class SettingsModel(BaseModel):
     """A group of settings: frozen, and a key nobody knows is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class RetrySettings(Model):
+class RetrySettings(SettingsModel):
     """How long a task rests after a failed lease."""
 
     min: Seconds = Field(default=1.0, ge=0, le=MAX_ETA_SECONDS, description="After the first failure.")
@@ -67,14 +67,14 @@ def _email(value: object) -> object:
 Emails = Annotated[tuple[Annotated[str, BeforeValidator(_email)], ...], Field(max_length=MAX_EMAILS)]
 
 
-class AclSettings(Model):
+class AclSettings(SettingsModel):
     """Who may do what through a front door that knows its callers by email; nobody named: whoever has a token."""
 
     users: Emails = Field(default=(), description="Who may list, get, lease, delete and update tasks.")
     writers: Emails = Field(default=(), description="Who may insert tasks.")
 
 
-class QueueSettings(Model):
+class QueueSettings(SettingsModel):
     """One queue under `queues:`; its name is its key."""
 
     lease: Seconds = Field(
@@ -130,7 +130,7 @@ class QueueSettings(Model):
         )
 
 
-class TokenSettings(Model):
+class TokenSettings(SettingsModel):
     """A bearer token the server accepts, and what its bearer may do. The token itself is never in the file."""
 
     role: Literal["producer", "worker", "viewer", "admin"] = Field(description="What its bearer may do.")
@@ -150,7 +150,7 @@ class TokenSettings(Model):
     )
 
 
-class ServerSettings(Model):
+class ServerSettings(SettingsModel):
     """Where the HTTP API listens, and whom it answers."""
 
     listen: Listen = Field(default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket.")
@@ -173,7 +173,7 @@ class ServerSettings(Model):
         return f"http://{here}:{port}"
 
 
-class QueueFile(Model):
+class QueueFile(SettingsModel):
     """The settings file without its pools."""
 
     store: Store = Field(
@@ -257,22 +257,22 @@ _OF_APP_ENGINE: Final = (
 )
 
 
-def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[QueueFile | None, list[Mistake]]:
+def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[QueueFile | None, list[SettingProblem]]:
     """The models of a document, or what is wrong with it. Keys in `also` belong to somebody else."""
     if data is None:
         data = {}
     if isinstance(data, str) and data.startswith("<"):
-        return None, [Mistake((), _OF_APP_ENGINE.format("queue.xml"))]
+        return None, [SettingProblem((), _OF_APP_ENGINE.format("queue.xml"))]
     if not isinstance(data, Mapping):
-        return None, [Mistake((), "must be a mapping of settings, such as `store: sqlite:///towline.db`")]
+        return None, [SettingProblem((), "must be a mapping of settings, such as `store: sqlite:///towline.db`")]
     known = [*QueueFile.model_fields, *also]
     foreign: Collection[str] = ()
-    mistakes: list[Mistake] = []
+    mistakes: list[SettingProblem] = []
     if isinstance(data.get("queue", ""), list | None):
         foreign = _QUEUE_YAML_KEYS
-        mistakes.append(Mistake(("queue",), _OF_APP_ENGINE.format("queue.yaml")))
+        mistakes.append(SettingProblem(("queue",), _OF_APP_ENGINE.format("queue.yaml")))
     mistakes += [
-        Mistake((key,), f"unknown setting{did_you_mean(key, known)}")
+        SettingProblem((key,), f"unknown setting{did_you_mean(key, known)}")
         for key in data
         if key not in known and key not in foreign
     ]
@@ -289,14 +289,16 @@ def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[Queue
         return None, mistakes + fields + [mistake for mistake in relations if mistake.path not in told]
 
 
-def document_error(document: Document, mistakes: Sequence[Mistake], overrides: Sequence[Override]) -> DocumentError:
+def document_error(
+    document: Document, mistakes: Sequence[SettingProblem], overrides: Sequence[Override]
+) -> DocumentError:
     """Every mistake with its place: a line of the file, or the variable or flag that gave the value.
 
     Those of `mistakes`, and the keys that the document gives twice.
     """
     origins = {override.path: override.origin for override in overrides}
 
-    def line(mistake: Mistake) -> str:
+    def line(mistake: SettingProblem) -> str:
         origin = origins.get(tuple(map(str, mistake.path)))
         return f"{origin}: {mistake.message}" if origin else document.line_about(mistake.path, mistake.message)
 
@@ -314,15 +316,15 @@ def absolute_store(url: str, directory: Path) -> str:
     return f"{prefix}{(directory / url.removeprefix(prefix)).absolute()}"
 
 
-def _relations(data: Mapping[str, object]) -> list[Mistake]:
+def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
     """What pydantic compares only when every field is right by itself."""
-    mistakes: list[Mistake] = []
+    mistakes: list[SettingProblem] = []
     queues = data.get("queues")
     for name, settings in queues.items() if isinstance(queues, Mapping) else ():
         path = ("queues", str(name))
         if not _QUEUE_NAME.fullmatch(str(name)):
             limit = f"1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-'"
-            mistakes.append(Mistake(path, f"a queue's name must be {limit}: it has {len(str(name))} characters"))
+            mistakes.append(SettingProblem(path, f"a queue's name must be {limit}: it has {len(str(name))} characters"))
         if isinstance(settings, Mapping):
             mistakes += _out_of_order(settings, path, QueueSettings, low="lease", high="max_lease")
             retry = settings.get("retry")
@@ -334,8 +336,8 @@ def _relations(data: Mapping[str, object]) -> list[Mistake]:
 
 
 def _out_of_order(
-    settings: Mapping[str, object], path: tuple[str, ...], model: type[Model], *, low: str, high: str
-) -> list[Mistake]:
+    settings: Mapping[str, object], path: tuple[str, ...], model: type[SettingsModel], *, low: str, high: str
+) -> list[SettingProblem]:
     seconds = {}
     for key in (low, high):
         try:
@@ -348,17 +350,17 @@ def _out_of_order(
     relation = "at most" if where == low else "at least"
     given = "" if other in settings else " by default"
     shown = f"{other}, which is {format_seconds(seconds[other])}{given}: {format_seconds(seconds[where])}"
-    return [Mistake((*path, where), f"must be {relation} {shown}")]
+    return [SettingProblem((*path, where), f"must be {relation} {shown}")]
 
 
-def _server_relations(server: Mapping[str, object]) -> list[Mistake]:
-    mistakes: list[Mistake] = []
+def _server_relations(server: Mapping[str, object]) -> list[SettingProblem]:
+    mistakes: list[SettingProblem] = []
     tokens = server.get("tokens", ())
     for index, token in enumerate(tokens if isinstance(tokens, Sequence) else ()):
         if isinstance(token, Mapping) and ("token_file" in token) == ("token_env" in token):
-            mistakes.append(Mistake(("server", "tokens", index), "give either token_file or token_env"))
+            mistakes.append(SettingProblem(("server", "tokens", index), "give either token_file or token_env"))
     listen = server.get("listen")
     if not tokens and isinstance(listen, str) and not ServerSettings.model_construct(listen=listen).is_private:
         why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
-        mistakes.append(Mistake(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
+        mistakes.append(SettingProblem(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
     return mistakes + grpc_relations(server)

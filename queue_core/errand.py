@@ -15,21 +15,21 @@ _NAME: Final = re.compile(r".+\.alone\.([0-9]{1,18})\.([0-9]{1,18})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class QuarantinedTask:
     """The task that a worker is there for; `held_until` is its eta, which it has because it is held back."""
 
     task_id: int
     held_until: Instant
 
 
-def errand_of(worker: str) -> Errand | None:
+def errand_of(worker: str) -> QuarantinedTask | None:
     """What a worker is there for; None for one that takes whatever there is."""
     if MARK not in worker:
         return None
     match = _NAME.fullmatch(worker)
-    return None if match is None else Errand(int(match[1]), Instant(int(match[2])))
+    return None if match is None else QuarantinedTask(int(match[1]), Instant(int(match[2])))
 
 
-def name_for(errand: Errand, *, base: str) -> str:
+def name_for(errand: QuarantinedTask, *, base: str) -> str:
     """What a worker on this errand is called; `base` is a name that no other worker has."""
     return f"{base}{MARK}{errand.task_id}.{errand.held_until}"

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeGuard
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from queue_core.mistakes import Mistake
+from queue_core.mistakes import SettingProblem
 
 DEFAULT_GRPC: Final = "127.0.0.1:7879"
 _ADDRESS: Final = re.compile(r"(?P<host>[^:/\s]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
@@ -62,7 +62,7 @@ def or_an_address(schema: JsonDict) -> None:
     schema["anyOf"] = [{"type": "string", "examples": [DEFAULT_GRPC]}, *given]
 
 
-def grpc_relations(server: Mapping[str, object]) -> list[Mistake]:
+def grpc_relations(server: Mapping[str, object]) -> list[SettingProblem]:
     """What its members ask of each other and of the server's tokens."""
     grpc = _grpc(server.get("grpc"))
     if not isinstance(grpc, Mapping):
@@ -70,14 +70,14 @@ def grpc_relations(server: Mapping[str, object]) -> list[Mistake]:
     here = ("server", "grpc")
     pair = [name for name in ("certificate", "key") if grpc.get(name) is not None]
     if len(pair) == 1:
-        return [Mistake((*here, pair[0]), "give certificate and key together")]
+        return [SettingProblem((*here, pair[0]), "give certificate and key together")]
     listen = grpc.get("listen")
     if not _is_address(listen) or listen.rpartition(":")[0] in _LOOPBACK:
         return []
     if not pair:
         why = "others could read what goes over the network: give certificate and key"
-        return [Mistake(here, f"{listen}: {why}, or listen on {DEFAULT_GRPC}")]
+        return [SettingProblem(here, f"{listen}: {why}, or listen on {DEFAULT_GRPC}")]
     if not server.get("tokens"):
         why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
-        return [Mistake(here, f"{listen}: {why}")]
+        return [SettingProblem(here, f"{listen}: {why}")]
     return []

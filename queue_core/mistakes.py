@@ -15,7 +15,7 @@ _HOME: Final = re.compile(r"(?:unix:)?~[\w.-]*(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class SettingProblem:
     """One thing wrong with a setting: where it stands in the document, and what to do about it."""
 
     path: tuple[str | int, ...]
@@ -28,20 +28,22 @@ def mistakes_of(
     model: type[BaseModel],
     prefix: tuple[str | int, ...] = (),
     leave_out: Collection[str] = (),
-) -> list[Mistake]:
+) -> list[SettingProblem]:
     """Every mistake in `error`, its path under `prefix`.
 
     `model` is what was validated: its fields are what an unknown key is compared with. Mistakes whose pydantic
     type is in `leave_out` are passed over.
     """
     return [
-        Mistake((*prefix, *_place(details)), _message(details, model))
+        SettingProblem((*prefix, *_place(details)), _message(details, model))
         for details in error.errors(include_url=False)
         if details["type"] not in leave_out
     ]
 
 
-def home_mistakes(value: object, *, path: tuple[str | int, ...] = (), leave_out: Collection[str] = ()) -> list[Mistake]:
+def home_mistakes(
+    value: object, *, path: tuple[str | int, ...] = (), leave_out: Collection[str] = ()
+) -> list[SettingProblem]:
     """Return a mistake for each path that begins with `~`, which only a shell turns into a folder.
 
     Values under a key of `leave_out` are for others to read.
@@ -49,7 +51,7 @@ def home_mistakes(value: object, *, path: tuple[str | int, ...] = (), leave_out:
     if isinstance(value, str):
         if not _HOME.match(value):
             return []
-        return [Mistake(path, f"{_shown(value)}: ~ is a folder for a shell only: write the full path")]
+        return [SettingProblem(path, f"{_shown(value)}: ~ is a folder for a shell only: write the full path")]
     inner: Iterable[tuple[str | int, object]] = ()
     if isinstance(value, Mapping):
         inner = [(str(key), item) for key, item in value.items() if key not in leave_out]

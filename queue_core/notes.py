@@ -16,7 +16,7 @@ new_event = builder(QueueEvent)
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class WakeUp:
     """`count` tasks of a tag became leasable; `served` of them went to somebody who waited, in the same turn."""
 
     queue: str
@@ -25,10 +25,10 @@ class Wake:
     served: int = 0
 
 
-new_wake = builder(Wake)
+new_wake = builder(WakeUp)
 
 
-class Notes:
+class Outbox:
     """Collects events, as far as the lifecycle log wants them, and wake-ups by queue and tag."""
 
     def __init__(self, *, now: Instant, lifecycle: Lifecycle) -> None:
@@ -97,12 +97,12 @@ class Notes:
         key = (queue, tag)
         self.wakes[key] = self.wakes.get(key, 0) + 1
 
-    def all_wakes(self) -> list[Wake]:
+    def all_wakes(self) -> list[WakeUp]:
         """The wake-ups by queue and tag."""
         served = self._served
         return [new_wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
 
-    def note_served(self, wake: Wake, number: int) -> None:
+    def note_served(self, wake: WakeUp, number: int) -> None:
         """So many of these tasks went to those who waited."""
         self._served[(wake.queue, wake.tag)] = number
 

@@ -8,8 +8,8 @@ from typing import Literal, TypeVar
 from queue_core.api import (
     ALL_STATES,
     Ended,
-    Look,
     Observation,
+    ObservationQuery,
     as_deletions,
     as_names,
     as_new_tasks,
@@ -35,7 +35,7 @@ from queue_core.store import (
     unit_of_lease,
 )
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 T = TypeVar("T")
 
@@ -89,10 +89,10 @@ class LocalQueue:
         check_wait_seconds(wait_seconds)
         check_worker(worker)
 
-        def lease(turn: Turn) -> Granted:
+        def lease(turn: UnitOfWork) -> Granted:
             return turn.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
 
-        def exchange(turn: Turn) -> tuple[Granted, Sequence[str]]:
+        def exchange(turn: UnitOfWork) -> tuple[Granted, Sequence[str]]:
             return turn.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
 
         unit = unit_of_lease(worker)
@@ -254,7 +254,7 @@ class LocalQueue:
         return max(0.0, (eta - self._service.clock.now()) / 1_000_000)
 
 
-class WaitingLine(LocalQueue):
+class WaitingCall(LocalQueue):
     """A queue for one waiting thread: `close` ends its wait from another one, and leaves the store to the others."""
 
     def __init__(self, service: QueueService, name: str) -> None:
@@ -286,9 +286,9 @@ class LocalQueues:
         """See `Queues.queue`."""
         return LocalQueue(self._service, name)
 
-    def waiting_line(self, name: str) -> WaitingLine:
+    def waiting_line(self, name: str) -> WaitingCall:
         """One queue's verbs for a thread whose waits are to be cut short."""
-        return WaitingLine(self._service, name)
+        return WaitingCall(self._service, name)
 
     def put_queue(self, spec: QueueSpec) -> bool:
         """See `Queues.put_queue`."""
@@ -326,7 +326,7 @@ class LocalQueues:
             lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
         )
 
-    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
         """See `Queues.observe_many`."""
         return self._service.look(lambda turn: [turn.observe_if_there(look) for look in looks])
 

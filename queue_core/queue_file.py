@@ -40,14 +40,14 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class EmptyItem:
     """A key, or a list item, with nothing after it."""
 
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class UnreadableItem:
     """What can't be read at all; that it can't is among the mistakes already."""
 
     place: Place
@@ -62,7 +62,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MappingItem:
     """A key and what it holds; `place` is the key's."""
 
     key: str
@@ -74,11 +74,11 @@ class Member:
 class Group:
     """Keys with values; a key may still stand there twice."""
 
-    members: tuple[Member, ...]
+    members: tuple[MappingItem, ...]
     place: Place
 
 
-Node: TypeAlias = Text | Nothing | Told | Items | Group
+Node: TypeAlias = Text | EmptyItem | UnreadableItem | Items | Group
 
 
 def shown_key(key: str, spelling: Spelling) -> str:

@@ -17,7 +17,7 @@ Setting: TypeAlias = int | str | bool | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class SettingEdit:
     """A setting from one value to another; None is none."""
 
     setting: str
@@ -25,12 +25,12 @@ class Edit:
     after: Setting
 
 
-_PAUSED: Final = Edit("paused", before=False, after=True)
-_RESUMED: Final = Edit("paused", before=True, after=False)
+_PAUSED: Final = SettingEdit("paused", before=False, after=True)
+_RESUMED: Final = SettingEdit("paused", before=True, after=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class QueueChange:
     """What happens to one queue.
 
     Args:
@@ -40,21 +40,21 @@ class Change:
 
     queue: str
     kind: Literal["create", "update", "resume", "pause"]
-    edits: tuple[Edit, ...]
+    edits: tuple[SettingEdit, ...]
     spec: QueueSpec | None = None
     pausing: Literal["pause", "resume"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class QueueFilePlan:
     """Changes in the order in which they are made, and listed queues that were `moved` away and are left alone.
 
     `storage`: of the limit of all payloads, which is set before anything else; None when that stays.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[QueueChange, ...]
     moved: tuple[QueueSpec, ...] = ()
-    storage: Edit | None = None
+    storage: SettingEdit | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -62,14 +62,16 @@ class Plan:
         return not self.changes and self.storage is None
 
 
-def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec], *, storage_limit_bytes: int | None = None) -> Plan:
+def plan_of(
+    entries: QueueFileEntries, queues: Sequence[QueueSpec], *, storage_limit_bytes: int | None = None
+) -> QueueFilePlan:
     """What makes `queues`, all there are, and the limit into what the file says. Nothing when they are that already.
 
     What a file can't say, such as the length of a lease, stays as it is. A push queue of the file is a queue of that
     mode here, and paused: so that its name is known, and nothing is leased from it.
     """
     known = {spec.name: spec for spec in queues}
-    changes: list[Change] = []
+    changes: list[QueueChange] = []
     moved: list[QueueSpec] = []
     for listed in entries.queues:
         found = known.pop(listed.name, None)
@@ -86,27 +88,31 @@ def plan_of(entries: QueueFileEntries, queues: Sequence[QueueSpec], *, storage_l
         elif (change := _pushing(name, found)) is not None:
             changes.append(change)
     missing = [spec for spec in known.values() if spec.name != ALWAYS_THERE and not spec.is_closed]
-    changes += [Change(spec.name, "pause", (_PAUSED,), pausing="pause") for spec in missing]
+    changes += [QueueChange(spec.name, "pause", (_PAUSED,), pausing="pause") for spec in missing]
     wanted = entries.total_storage_limit_bytes
-    storage = Edit("total_storage_limit_bytes", storage_limit_bytes, wanted) if wanted != storage_limit_bytes else None
-    return Plan(tuple(changes), tuple(moved), storage)
+    storage = (
+        SettingEdit("total_storage_limit_bytes", storage_limit_bytes, wanted) if wanted != storage_limit_bytes else None
+    )
+    return QueueFilePlan(tuple(changes), tuple(moved), storage)
 
 
-def _pushing(name: str, found: QueueSpec | None) -> Change | None:
+def _pushing(name: str, found: QueueSpec | None) -> QueueChange | None:
     wanted = replace(found or QueueSpec(name, on_exhausted="delete"), mode="push")
     if found is None:
-        return Change(name, "create", (Edit("mode", None, "push"),), spec=wanted, pausing="pause")
-    edits = () if found.mode == "push" else (Edit("mode", found.mode, "push"),)
+        return QueueChange(name, "create", (SettingEdit("mode", None, "push"),), spec=wanted, pausing="pause")
+    edits = () if found.mode == "push" else (SettingEdit("mode", found.mode, "push"),)
     paused = () if found.paused else (_PAUSED,)
     if not edits and not paused:
         return None
     pausing: Literal["pause"] | None = "pause" if paused else None
-    return Change(name, "update" if edits else "pause", edits + paused, spec=wanted if edits else None, pausing=pausing)
+    return QueueChange(
+        name, "update" if edits else "pause", edits + paused, spec=wanted if edits else None, pausing=pausing
+    )
 
 
-def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Change | None:
+def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> QueueChange | None:
     if found is None:
-        return Change(listed.name, "create", _edits(listed, None), spec=listed)
+        return QueueChange(listed.name, "create", _edits(listed, None), spec=listed)
     wanted = replace(
         found,
         max_leases=listed.max_leases,
@@ -120,11 +126,11 @@ def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Chan
     pausing: Literal["resume"] | None = "resume" if found.paused and resume else None
     resumed = (_RESUMED,) if pausing else ()
     if edits:
-        return Change(found.name, "update", edits + resumed, spec=wanted, pausing=pausing)
-    return Change(found.name, "resume", resumed, pausing=pausing) if pausing else None
+        return QueueChange(found.name, "update", edits + resumed, spec=wanted, pausing=pausing)
+    return QueueChange(found.name, "resume", resumed, pausing=pausing) if pausing else None
 
 
-def _edits(after: QueueSpec, before: QueueSpec | None) -> tuple[Edit, ...]:
+def _edits(after: QueueSpec, before: QueueSpec | None) -> tuple[SettingEdit, ...]:
     """The settings a file decides that differ; of a new queue those that say something."""
     pairs: tuple[tuple[str, Setting, Setting], ...] = (
         ("max_leases", before.max_leases if before else None, after.max_leases),
@@ -133,4 +139,4 @@ def _edits(after: QueueSpec, before: QueueSpec | None) -> tuple[Edit, ...]:
         ("writer_emails", before.writer_emails if before else (), after.writer_emails),
         ("mode", before.mode if before else "pull", after.mode),
     )
-    return tuple(Edit(setting, old, new) for setting, old, new in pairs if old != new)
+    return tuple(SettingEdit(setting, old, new) for setting, old, new in pairs if old != new)

@@ -12,15 +12,15 @@ from typing import Final, TypeAlias
 from queue_core.limits import MAX_EMAIL_CHARACTERS, MAX_EMAILS, MAX_LEASES, MAX_QUEUE_NAME_CHARACTERS
 from queue_core.mistakes import did_you_mean
 from queue_core.queue_file import (
+    EmptyItem,
     Group,
     Items,
-    Member,
+    MappingItem,
     Node,
-    Nothing,
     QueueFileEntries,
     Spelling,
     Text,
-    Told,
+    UnreadableItem,
     shown_key,
 )
 from queue_core.task import QueueSpec
@@ -249,12 +249,12 @@ class _Settings:
 
     path: str
     place: Place
-    members: Mapping[str, Member]
+    members: Mapping[str, MappingItem]
     values: Mapping[str, Value]
 
     def has(self, key: str) -> bool:
         """Whether something is written after the key, right or wrong."""
-        return key in self.members and not isinstance(self.members[key].value, Nothing)
+        return key in self.members and not isinstance(self.members[key].value, EmptyItem)
 
     def number(self, key: str) -> float | None:
         """The value of a number; None when it is left out, or wrong."""
@@ -379,11 +379,11 @@ class _Rules:
 
     def _settings(self, node: Node, path: str, readers: _Readers) -> _Settings | None:
         if not isinstance(node, Group):
-            if not isinstance(node, Told):
+            if not isinstance(node, UnreadableItem):
                 known = ", ".join(shown_key(key, self._spelling) for key in readers)
                 self._note(node.place, path, f"must be a mapping of settings ({known})")
             return None
-        members: dict[str, Member] = {}
+        members: dict[str, MappingItem] = {}
         values: dict[str, Value] = {}
         for member in node.members:
             inner = self._path(path, member.key if member.key.isprintable() else ascii(member.key))
@@ -403,7 +403,7 @@ class _Rules:
         return _Settings(path, node.place, members, values)
 
     def _scalar(self, node: Node, path: str, reader: Callable[[Text], Value]) -> Value | None:
-        if isinstance(node, Nothing | Told):
+        if isinstance(node, EmptyItem | UnreadableItem):
             return None
         if not isinstance(node, Text):
             self._note(node.place, path, "must be one value, not a list or a mapping")
@@ -420,7 +420,7 @@ class _Rules:
         value = settings.members[key].value
         if isinstance(value, Items):
             return value.items
-        if not isinstance(value, Told):
+        if not isinstance(value, UnreadableItem):
             self._note(value.place, self._path(settings.path, key), "must be a list, each item after a '- '")
         return ()
 

@@ -10,7 +10,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.expatreader import create_parser
 
 from queue_core.mistakes import did_you_mean
-from queue_core.queue_file import Group, Items, Member, Node, QueueFileEntries, Text
+from queue_core.queue_file import Group, Items, MappingItem, Node, QueueFileEntries, Text
 from queue_core.queue_file_rules import entries_of, mistake_lines
 from queue_core.yaml_text import MAX_TEXT_BYTES, MAX_VALUES, DocumentError, Place, line_at
 
@@ -58,7 +58,7 @@ class _Open:
     key: str
     place: Place
     text: list[str] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
+    members: list[MappingItem] = field(default_factory=list)
 
 
 class _Reading(ContentHandler):
@@ -114,7 +114,7 @@ class _Reading(ContentHandler):
         if not self._open:
             self.root = _root_of(ended)
         else:
-            self._open[-1].members.append(Member(ended.key, ended.place, _value_of(ended)))
+            self._open[-1].members.append(MappingItem(ended.key, ended.place, _value_of(ended)))
 
     def _may_begin(self, inner: _Open, tag: str) -> bool:
         if not self._open:
@@ -141,5 +141,5 @@ def _root_of(element: _Open) -> Node:
     """Its queues as the one list that a queue.yaml has."""
     queues = [member.value for member in element.members if member.key == "queue"]
     others = [member for member in element.members if member.key != "queue"]
-    listed = Member("queue", element.place, Items(tuple(queues), element.place))
+    listed = MappingItem("queue", element.place, Items(tuple(queues), element.place))
     return Group((*others, listed), element.place)

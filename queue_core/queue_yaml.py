@@ -5,7 +5,7 @@ Scalars are kept as they were written: App Engine reads YAML 1.1, where `010` an
 
 import yaml
 
-from queue_core.queue_file import Group, Items, Member, Node, Nothing, QueueFileEntries, Text, Told
+from queue_core.queue_file import EmptyItem, Group, Items, MappingItem, Node, QueueFileEntries, Text, UnreadableItem
 from queue_core.queue_file_rules import entries_of
 from queue_core.yaml_text import DocumentError, Place, place_of, read_tree
 
@@ -39,22 +39,22 @@ class _Walk:
         if not _is_plain_value(node):
             told = node.tag.replace(_STANDARD_TAG, "!!")[:60]
             self.mistakes.append((place, f"a value of type {told!a} is not allowed: use text, lists and mappings"))
-            return Told(place)
+            return UnreadableItem(place)
         if isinstance(node, yaml.ScalarNode):
             if node.style is None and node.value in _NULLS and node.tag != f"{_STANDARD_TAG}str":
-                return Nothing(place)
+                return EmptyItem(place)
             return Text(node.value, place, "plain" if node.style is None else "quoted")
         if isinstance(node, yaml.SequenceNode):
             return Items(tuple(self.node(item) for item in node.value), place)
         if isinstance(node, yaml.MappingNode):
             return Group(tuple(self._members(node)), place)
-        return Nothing(place)
+        return EmptyItem(place)
 
-    def _members(self, node: yaml.MappingNode) -> list[Member]:
+    def _members(self, node: yaml.MappingNode) -> list[MappingItem]:
         members = []
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
-                members.append(Member(key.value, place_of(key), self.node(value)))
+                members.append(MappingItem(key.value, place_of(key), self.node(value)))
             else:
                 self.mistakes.append((place_of(key), "a key must be text, not a list or a mapping"))
         return members

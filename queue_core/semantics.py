@@ -46,7 +46,7 @@ def release_delay_seconds(
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class LeaseEnd:
     """A lease that ended: what was noted of it, and the task as it is now (None: deleted)."""
 
     finished: FinishedLease
@@ -96,10 +96,10 @@ def is_due(task: StoredTask, *, now: Instant) -> bool:
     return task.state in (TaskState.DELAYED, TaskState.LEASED) and task.eta <= now
 
 
-def settle(task: StoredTask, spec: QueueSpec, *, now: Instant) -> Ending | StoredTask:
+def settle(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | StoredTask:
     """Let time act on one task: a due DELAYED one is READY; an expired LEASED one is READY again, or dead.
 
-    An `Ending` when a lease expired, else the task.
+    An `LeaseEnd` when a lease expired, else the task.
     """
     if not is_due(task, now=now):
         return task
@@ -107,7 +107,7 @@ def settle(task: StoredTask, spec: QueueSpec, *, now: Instant) -> Ending | Store
         return replace(task, state=TaskState.READY)
     if not is_exhausted(task, spec):
         ended = replace(task, state=TaskState.READY, ready_at=task.eta)
-        return Ending(finished_lease(task, "expired", ended_at=task.eta), ended)
+        return LeaseEnd(finished_lease(task, "expired", ended_at=task.eta), ended)
     return _die(task, spec, outcome="expired", ended_at=task.eta, reason="max_leases")
 
 
@@ -208,9 +208,9 @@ def renew(task: StoredTask, *, seconds: float, now: Instant) -> StoredTask:
     return replace(task, eta=expires_at, spent=spent)
 
 
-def delete(task: StoredTask, *, now: Instant) -> Ending:
+def delete(task: StoredTask, *, now: Instant) -> LeaseEnd:
     """End a current lease by deleting its task: the work is done."""
-    return Ending(finished_lease(task, "deleted", ended_at=now), None)
+    return LeaseEnd(finished_lease(task, "deleted", ended_at=now), None)
 
 
 def release(
@@ -221,7 +221,7 @@ def release(
     now: Instant,
     charge: Literal["counted", "uncounted"] = "counted",
     dead_reason: str = "",
-) -> Ending:
+) -> LeaseEnd:
     """Give a current lease back.
 
     Args:
@@ -237,7 +237,7 @@ def release(
     eta = min(task.ready_at, now) if delay_seconds is None else after(now, delay_seconds)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
     given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short)
-    return Ending(finished_lease(task, "released", ended_at=now), given_back)
+    return LeaseEnd(finished_lease(task, "released", ended_at=now), given_back)
 
 
 def release_as_asked(
@@ -249,7 +249,7 @@ def release_as_asked(
     dead_reason: str,
     jitter: float,
     now: Instant,
-) -> Ending:
+) -> LeaseEnd:
     """Give a current lease back after the delay its holder asked for, or that the queue's back-off says."""
     delay_seconds = release_delay_seconds(
         spec, asked_seconds=asked_seconds, charge=charge, leases=task.leases, jitter=jitter
@@ -277,8 +277,8 @@ def finished_lease(task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant
     )
 
 
-def _die(task: StoredTask, spec: QueueSpec, *, outcome: LeaseOutcome, ended_at: Instant, reason: str) -> Ending:
+def _die(task: StoredTask, spec: QueueSpec, *, outcome: LeaseOutcome, ended_at: Instant, reason: str) -> LeaseEnd:
     finished = replace(finished_lease(task, outcome, ended_at=ended_at), died=True, reason=reason)
     if spec.on_exhausted == "delete":
-        return Ending(finished, None)
-    return Ending(finished, replace(task, state=TaskState.DEAD, eta=ended_at, ready_at=ended_at, reason=reason))
+        return LeaseEnd(finished, None)
+    return LeaseEnd(finished, replace(task, state=TaskState.DEAD, eta=ended_at, ready_at=ended_at, reason=reason))

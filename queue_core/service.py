@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 from queue_core.clock import Clock, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog
-from queue_core.notes import Notes
+from queue_core.notes import Outbox
 from queue_core.storage_guard import StorageGuard
 from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Before another try of a remote store; each is drawn from its upper half. Whoever called tries again after these."""
@@ -30,10 +30,10 @@ LATE_SECONDS = 1.0
 T = TypeVar("T")
 R = TypeVar("R")
 
-Step = Callable[[Turn], T]
+Step = Callable[[UnitOfWork], T]
 """Calls verbs of the turn it is given, and returns what the caller is to be answered."""
 
-Following = Callable[[Turn], Iterator[Step[T]]]
+Following = Callable[[UnitOfWork], Iterator[Step[T]]]
 """Which steps follow on those of a turn, by what they did: looked at when the first is asked for."""
 
 
@@ -43,7 +43,7 @@ class Batch(Generic[T]):
 
     outcomes: tuple[T | QueueError, ...]
     ticket: Ticket
-    notes: Notes
+    notes: Outbox
 
 
 class QueueService:
@@ -56,7 +56,7 @@ class QueueService:
         clock: Clock | None = None,
         log: EventLog | None = None,
         jitter: Callable[[], float] = random_source.random,
-        wake: Callable[[Notes], None] | None = None,
+        wake: Callable[[Outbox], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Args:
@@ -112,8 +112,10 @@ class QueueService:
                     outcomes.append(error)
         return Batch(tuple(outcomes), self.store.ticket(), turn)
 
-    def _turn(self, transaction: Transaction, lifecycle: Lifecycle) -> Turn:
-        return Turn(transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage)
+    def _turn(self, transaction: Transaction, lifecycle: Lifecycle) -> UnitOfWork:
+        return UnitOfWork(
+            transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage
+        )
 
     def _insist(self, call: Callable[[], R]) -> R:
         """Try again while nothing took effect and there is time."""
@@ -137,7 +139,7 @@ class QueueService:
         """Tell of a synced batch: events to the log, wake-ups to those who wait."""
         self._tell(batch.notes)
 
-    def _tell(self, notes: Notes) -> None:
+    def _tell(self, notes: Outbox) -> None:
         if notes.noted and (events := notes.events()):
             self._log.record(events)
         if notes.wakes:
@@ -169,7 +171,7 @@ class QueueService:
             raise outcome
         return outcome
 
-    def _one(self, step: Step[T], unit: Unit) -> tuple[Turn, T | QueueError, Ticket]:
+    def _one(self, step: Step[T], unit: Unit) -> tuple[UnitOfWork, T | QueueError, Ticket]:
         """`_commit` for a single step."""
         with self.store.begin(unit) as transaction:
             turn = self._turn(transaction, self._log.lifecycle)
@@ -212,6 +214,6 @@ class QueueService:
         """Close the store."""
         self.store.close()
 
-    def _signal(self, notes: Notes) -> None:
+    def _signal(self, notes: Outbox) -> None:
         for (queue, tag), count in notes.wakes.items():
             self.store.signals.publish(queue, tag, count)

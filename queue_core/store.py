@@ -39,7 +39,7 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PayloadAllowance:
     """Room for leased tasks in one answer, in bytes: a task that does not fit is not leased at all.
 
     Args:
@@ -56,10 +56,10 @@ class Room:
         """How many tasks of these sizes, from the first, there is room for: see `semantics.fitting`."""
         return semantics.fitting(sizes, total_bytes=self.total_bytes, each_bytes=self.each_bytes, least=self.least)
 
-    def after(self, sizes: Sequence[int]) -> "Room":
+    def after(self, sizes: Sequence[int]) -> "PayloadAllowance":
         """The room that is left after tasks of these sizes."""
         taken = sum(sizes) + len(sizes) * self.each_bytes
-        return Room(max(0, self.total_bytes - taken), self.each_bytes, max(0, self.least - len(sizes)))
+        return PayloadAllowance(max(0, self.total_bytes - taken), self.each_bytes, max(0, self.least - len(sizes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class LeaseRequest:
     seconds: float | None
     tags: TagFilter
     worker: str
-    room: Room | None = None
+    room: PayloadAllowance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +229,10 @@ __all__ = [
     "HeldName",
     "LeaseRequest",
     "Page",
+    "PayloadAllowance",
     "Release",
     "Renewal",
     "Renewed",
-    "Room",
     "Signals",
     "Storage",
     "Store",

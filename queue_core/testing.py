@@ -15,7 +15,7 @@ from queue_core.store import Deletion
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.worker.app import App
-from queue_core.worker.call import Call
+from queue_core.worker.call import Invocation
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.shift import EXIT_OK
@@ -141,7 +141,7 @@ class _Run:
         self.queues.clock.advance(seconds or 0.0)
         return bool(seconds)
 
-    def note(self, call: Call) -> None:
+    def note(self, call: Invocation) -> None:
         """Keep what a handler returned or raised."""
         self.calls_left -= 1
         if not isinstance(call.error, (*_ERRORS_OF_HANDLERS, type(None))):

@@ -1,6 +1,6 @@
 """Every verb of every queue inside one transaction: check the call, ask the store, note events and wake-ups.
 
-Nothing leaves from here: a `Turn` only collects. Whoever opened it publishes once the change is durable.
+Nothing leaves from here: a `UnitOfWork` only collects. Whoever opened it publishes once the change is durable.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ from pydantic_core import from_json, to_json
 
 from queue_core import events, idempotency, limits
 from queue_core.admission import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
-from queue_core.api import ALL_STATES, Look, Observation
+from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.clock import after as after_seconds
-from queue_core.errand import Errand, errand_of
+from queue_core.errand import QuarantinedTask, errand_of
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.notes import Notes
+from queue_core.notes import Outbox
 from queue_core.stats import FinishedLease, QueueStats, TagStats, WaitingTask, coming
 from queue_core.storage_guard import StorageGuard
 from queue_core.store import (
@@ -31,10 +31,10 @@ from queue_core.store import (
     Granted,
     LeaseRequest,
     Page,
+    PayloadAllowance,
     Release,
     Renewal,
     Renewed,
-    Room,
     Transaction,
     handed_over,
 )
@@ -51,7 +51,7 @@ new_request = builder(LeaseRequest)
 T = TypeVar("T")
 
 
-class Turn(Notes):
+class UnitOfWork(Outbox):
     """The verbs of one transaction, and what is to be told when it is durable.
 
     They have one instant; `now` goes on only for who came when others had been served already.
@@ -116,7 +116,7 @@ class Turn(Notes):
         seconds: float | None,
         tags: TagFilter = ANY,
         worker: str = "",
-        room: Room | None = None,
+        room: PayloadAllowance | None = None,
         call: ClientCall | None = None,
     ) -> Granted:
         """A repeat of `call` gets the leases that it was granted, as far as they are held still, or others."""
@@ -161,7 +161,7 @@ class Turn(Notes):
         seconds: float | None,
         tags: TagFilter = ANY,
         worker: str = "",
-        room: Room | None = None,
+        room: PayloadAllowance | None = None,
         call: ClientCall | None = None,
     ) -> tuple[Granted, Sequence[str]]:
         """Delete, then lease: what was granted, and the tokens that were not current.
@@ -198,7 +198,9 @@ class Turn(Notes):
         self.note_granted(queue, granted)
         return granted, lost
 
-    def _lease_alone(self, transaction: Transaction, queue: str, errand: Errand, request: LeaseRequest) -> Granted:
+    def _lease_alone(
+        self, transaction: Transaction, queue: str, errand: QuarantinedTask, request: LeaseRequest
+    ) -> Granted:
         """The one task that the worker is there for; once it had that, it is done."""
         if transaction.queue(queue).paused:
             return Granted(())
@@ -432,7 +434,7 @@ class Turn(Notes):
         etas = self.transaction.upcoming(queue, tags, until=until, limit=limit, now=self.now)
         return coming(etas, now=self.now, until=until)
 
-    def observe_if_there(self, look: Look) -> Observation | None:
+    def observe_if_there(self, look: ObservationQuery) -> Observation | None:
         """The same; None when there is no such queue."""
         try:
             return self.observe(
@@ -448,7 +450,9 @@ class Turn(Notes):
                 self.wakes[key] = self.wakes.get(key, 0) + page.stats.ready
 
 
-def _lease_request(count: int, seconds: float | None, tags: TagFilter, worker: str, room: Room | None) -> LeaseRequest:
+def _lease_request(
+    count: int, seconds: float | None, tags: TagFilter, worker: str, room: PayloadAllowance | None
+) -> LeaseRequest:
     limits.check_lease_count(count)
     check_filter(tags)
     limits.check_worker(worker)

@@ -8,7 +8,7 @@ import click
 from queue_core import logs
 from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
-from queue_core.cli.group import Entry, LazyGroup
+from queue_core.cli.group import CommandEntry, LazyGroup
 from queue_core.standard_streams import open_missing_streams
 
 _SETUP: Final = "Set up"
@@ -19,33 +19,37 @@ Producers add tasks; workers lease them by tag, do the work, delete them. A supe
 every task is leased in time. Begin with `towline demo`, then `towline init` and `towline up`.
 """
 _FLEET: Final = {
-    "up": Entry("orchestrator.cli.up", RUN, "queue server and supervisor in one process"),
-    "supervise": Entry("orchestrator.cli.up", RUN, "the supervisor alone, beside a server elsewhere"),
-    "reload": Entry(
+    "up": CommandEntry("orchestrator.cli.up", RUN, "queue server and supervisor in one process"),
+    "supervise": CommandEntry("orchestrator.cli.up", RUN, "the supervisor alone, beside a server elsewhere"),
+    "reload": CommandEntry(
         "orchestrator.cli.reload", RUN, "the supervisor reads its settings file again, and says what changed"
     ),
-    "drain": Entry("orchestrator.cli.drain", RUN, "no workers on this host until undrain: before a reboot"),
-    "undrain": Entry("orchestrator.cli.drain", RUN, "workers again after a drain"),
-    "demo": Entry("orchestrator.cli.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"),
-    "scale": Entry("orchestrator.cli.orders", RUN, "a size by hand for a while, whatever min and max say"),
-    "pause": Entry("orchestrator.cli.orders", TASKS, "grant no more leases on a queue; or leave a pool at its size"),
-    "resume": Entry("orchestrator.cli.orders", TASKS, "grant leases again; or let a pool change its size"),
-    "export": Entry("orchestrator.cli.export", MOVE, "tasks to a file; or pools to KEDA, compose or systemd"),
-    "pools": Entry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
-    "workers": Entry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
-    "why": Entry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),
-    "why-died": Entry("orchestrator.cli.why_died", LOOK, "how a worker ended, what became of its tasks", "why_died"),
-    "health": Entry("orchestrator.cli.health", LOOK, "whether server and supervisor answer and are well"),
-    "top": Entry("orchestrator.cli.top", LOOK, "pools, workers and waits, live"),
-    "plan": Entry("orchestrator.cli.plan", LOOK, "what a supervisor would do now, without doing it"),
-    "simulate": Entry("orchestrator.cli.simulate", LOOK, "what arrivals would cost, and how late they would be"),
-    "backtest": Entry("orchestrator.cli.backtest", LOOK, "the same for what the queue's own log recorded"),
-    "init": Entry("orchestrator.cli.init", _SETUP, "write a commented towline.yaml and an example"),
-    "check": Entry("orchestrator.cli.settings", _SETUP, "every mistake in the settings file"),
-    "config": Entry("orchestrator.cli.settings", _SETUP, "settings in force, and where each comes from"),
-    "schema": Entry("orchestrator.cli.settings", _SETUP, "the file's JSON Schema, for editors"),
-    "doctor": Entry("orchestrator.cli.doctor", _SETUP, "what may go wrong on this machine"),
-    "completion": Entry("orchestrator.cli.completion", _SETUP, "Tab completion for bash, zsh and fish"),
+    "drain": CommandEntry("orchestrator.cli.drain", RUN, "no workers on this host until undrain: before a reboot"),
+    "undrain": CommandEntry("orchestrator.cli.drain", RUN, "workers again after a drain"),
+    "demo": CommandEntry("orchestrator.cli.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"),
+    "scale": CommandEntry("orchestrator.cli.orders", RUN, "a size by hand for a while, whatever min and max say"),
+    "pause": CommandEntry(
+        "orchestrator.cli.orders", TASKS, "grant no more leases on a queue; or leave a pool at its size"
+    ),
+    "resume": CommandEntry("orchestrator.cli.orders", TASKS, "grant leases again; or let a pool change its size"),
+    "export": CommandEntry("orchestrator.cli.export", MOVE, "tasks to a file; or pools to KEDA, compose or systemd"),
+    "pools": CommandEntry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
+    "workers": CommandEntry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
+    "why": CommandEntry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),
+    "why-died": CommandEntry(
+        "orchestrator.cli.why_died", LOOK, "how a worker ended, what became of its tasks", "why_died"
+    ),
+    "health": CommandEntry("orchestrator.cli.health", LOOK, "whether server and supervisor answer and are well"),
+    "top": CommandEntry("orchestrator.cli.top", LOOK, "pools, workers and waits, live"),
+    "plan": CommandEntry("orchestrator.cli.plan", LOOK, "what a supervisor would do now, without doing it"),
+    "simulate": CommandEntry("orchestrator.cli.simulate", LOOK, "what arrivals would cost, and how late they would be"),
+    "backtest": CommandEntry("orchestrator.cli.backtest", LOOK, "the same for what the queue's own log recorded"),
+    "init": CommandEntry("orchestrator.cli.init", _SETUP, "write a commented towline.yaml and an example"),
+    "check": CommandEntry("orchestrator.cli.settings", _SETUP, "every mistake in the settings file"),
+    "config": CommandEntry("orchestrator.cli.settings", _SETUP, "settings in force, and where each comes from"),
+    "schema": CommandEntry("orchestrator.cli.settings", _SETUP, "the file's JSON Schema, for editors"),
+    "doctor": CommandEntry("orchestrator.cli.doctor", _SETUP, "what may go wrong on this machine"),
+    "completion": CommandEntry("orchestrator.cli.completion", _SETUP, "Tab completion for bash, zsh and fish"),
 }
 
 

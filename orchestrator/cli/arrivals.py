@@ -12,7 +12,7 @@ from typing import Final
 from orchestrator.project import Project
 from orchestrator.workloads.arrival_file import read_arrivals
 from orchestrator.workloads.errors import WorkloadError
-from orchestrator.workloads.lifecycle_log import LogFilter, Recorded, read_lifecycle
+from orchestrator.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle
 from orchestrator.workloads.services import ServiceTimes
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -51,7 +51,7 @@ def read_files(
     slot_seconds: float | None,
     wanted: LogFilter,
     since: float = -math.inf,
-) -> Recorded:
+) -> RecordedTasks:
     """The arrivals of one CSV file, or of one lifecycle log in one or several files, oldest first."""
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     with told_as_failure():
@@ -63,7 +63,7 @@ def read_files(
         if len(paths) > 1:
             raise WorkloadError("several files make one lifecycle log, not one CSV file", where=name, fix="give one")
         workload = read_arrivals(everything, name=name, rng=rng, service=service, slot_seconds=slot_seconds)
-    return Recorded(workload)
+    return RecordedTasks(workload)
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -11,9 +11,9 @@ from orchestrator.cli.arrivals import log_files, read_files
 from orchestrator.cli.candidates import Chosen, candidates_of, chosen_pools, parsed_slos, real_of, world_of
 from orchestrator.cli.simulate import parsed_rules, studied, study_options
 from orchestrator.cli.study_output import show
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.project import DEFAULT_FILE, Project, state_of
-from orchestrator.workloads.lifecycle_log import Recorded
+from orchestrator.workloads.lifecycle_log import RecordedTasks
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -60,7 +60,7 @@ def backtest(
     chosen = chosen_pools([path], pool=pool, slo=None)
     if svg is not None and len(chosen) > 1:
         raise click.UsageError("--svg draws one pool: choose it with --pool")
-    begin = SystemClock().wall_seconds() - since
+    begin = SystemMonotonicClock().wall_seconds() - since
     for place, one in enumerate(chosen):
         recorded = _recorded(one, Random(seed), since=begin)  # noqa: S311  no secret
         world, notes = world_of([one], startup=startup, cores=cores)
@@ -76,7 +76,7 @@ def backtest(
     return exits.OK
 
 
-def _recorded(one: Chosen, rng: Random, *, since: float) -> Recorded:
+def _recorded(one: Chosen, rng: Random, *, since: float) -> RecordedTasks:
     project = _project_of(one)
     if project.queue_file.log is None:
         fix = "write `log: events.jsonl` and `lifecycle: task` there, and let it run for a while"
@@ -85,7 +85,7 @@ def _recorded(one: Chosen, rng: Random, *, since: float) -> Recorded:
     return read_files(paths, rng=rng, service=None, slot_seconds=None, wanted=one.wanted, since=since)
 
 
-def _real(one: Chosen, recorded: Recorded, *, since: float) -> dict[str, float]:
+def _real(one: Chosen, recorded: RecordedTasks, *, since: float) -> dict[str, float]:
     real = real_of(recorded.waits, slo=one.spec.slo)
     deaths = state_of(_project_of(one)).read_deaths(limit=MAX_DEATHS)
     lived = [_lived_seconds(death, since=since) for death in deaths if death.get("pool") == one.spec.name]

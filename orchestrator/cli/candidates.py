@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from orchestrator.appetite import Appetites
+from orchestrator.appetite import WorkerUsages
 from orchestrator.cli.project_file import load_project
 from orchestrator.config import PoolSpec
 from orchestrator.learning import PolicyState
 from orchestrator.project import DEFAULT_FILE, Project, state_of
 from orchestrator.simulation.results import quantile
-from orchestrator.simulation.study import Candidate
-from orchestrator.simulation.workload import World
+from orchestrator.simulation.study import PoolCandidate
+from orchestrator.simulation.workload import SimulatedWorld
 from orchestrator.workloads.lifecycle_log import LogFilter
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -58,7 +58,7 @@ class Chosen:
             return None
         try:
             kept = state_of(self.project).read_usage().get("appetites", {})
-            return Appetites.from_json(kept).of(self.spec.name).start_seconds
+            return WorkerUsages.from_json(kept).of(self.spec.name).start_seconds
         except ValueError:
             return None
 
@@ -101,7 +101,7 @@ def candidates_of(
     least: int | None,
     most: int | None,
     is_informed: bool = False,
-) -> list[Candidate]:
+) -> list[PoolCandidate]:
     """Each pool at each slo (at its own without any), within other bounds where they are given.
 
     `is_informed`: they begin with what a supervisor has learned.
@@ -116,7 +116,7 @@ def candidates_of(
         workers = type(one.spec.workers).model_validate(bounds)
         state = one.learned if is_informed else None
         candidates += [
-            Candidate(one.name, one.spec.model_copy(update={"slo": slo, "workers": workers}), state)
+            PoolCandidate(one.name, one.spec.model_copy(update={"slo": slo, "workers": workers}), state)
             for slo in (slos or [one.spec.slo])
         ]
     return candidates
@@ -127,13 +127,13 @@ def parsed_slos(text: str | None) -> list[float]:
     return [] if text is None else _seconds_list(text, option="--slo")
 
 
-def world_of(chosen: Sequence[Chosen], *, startup: str | None, cores: int | None) -> tuple[World, list[str]]:
+def world_of(chosen: Sequence[Chosen], *, startup: str | None, cores: int | None) -> tuple[SimulatedWorld, list[str]]:
     """The world the workers live in, and what people should know of it.
 
     A start takes what `startup` says (one mean, or several measured ones); else what a supervisor learned of the first
     pool, else 2 s. Retries are those of the first pool's queue.
     """
-    world, notes = World(cores=cores or len(os.sched_getaffinity(0))), []
+    world, notes = SimulatedWorld(cores=cores or len(os.sched_getaffinity(0))), []
     first = chosen[0]
     if startup is not None:
         seconds = _seconds_list(startup, option="--startup")

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orchestrator.cli.fleet import Json, concerns_in, titled
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.project import Project, state_of
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
 from queue_core.cli.target import DEFAULT_URL, answers
 from queue_core.errors import QueueError, StoreUnsafeError
-from queue_core.http_api.caller import Caller, Retries
+from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
@@ -143,7 +143,7 @@ def _shared_store(project: Project) -> Finding:
         return Finding("store", "bad", str(error), "mend the engine's settings")
     except QueueError as error:
         return Finding("store", "bad", f"{place}: {error}", "start it, or mend `store:`")
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     took = []
     try:
         for _ in range(LOOKS):
@@ -201,7 +201,7 @@ def _kind_of_file_system(folder: Path) -> str:
 
 def _sync(folder: Path) -> Finding:
     """How long the disk takes to keep 4 KiB: the price of a change that is durable."""
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     took = []
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -238,7 +238,7 @@ def _limits() -> Iterator[Finding]:
 
 
 def _clock(folder: Path) -> Finding:
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     newest = max((path.stat().st_mtime for path in folder.glob("*.db*") if path.is_file()), default=0.0)
     if now < _EARLIEST_CLOCK:
         return Finding("clock", "bad", "before 2025", "set the clock: leases and etas are instants of it")
@@ -252,7 +252,7 @@ def _server(project: Project | None) -> Finding:
     url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
     if not answers(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
-    caller = Caller(url, token=bearer_token(), retries=Retries(silences=1), timeout_seconds=5.0)
+    caller = HttpCaller(url, token=bearer_token(), retries=Retries(silences=1), timeout_seconds=5.0)
     try:
         caller.get("/readyz")
     except QueueError as error:
@@ -270,7 +270,7 @@ def _supervisor(project: Project) -> Iterator[Finding]:
         yield Finding("supervisor", "warn" if project.pools else "ok", told, "`towline up` starts it")
         return
     shown_at = (snapshot or {}).get("shown_at")
-    age = SystemClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
+    age = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
     if age > _STUCK_SECONDS:
         yield Finding("supervisor", "bad", f"alive, but silent for {age:.0f} s", "look at its log; restart it")
         return

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import click
 
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.decision import SPAWNS_PER_CORE
 from orchestrator.demo.arrivals import recorded_shape
 from orchestrator.demo.containers import LIBRARY, Containers, containers, library_folder
-from orchestrator.demo.crew import ContainerCrew
+from orchestrator.demo.crew import ContainerFleet
 from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.private_engine import NoEngineError
-from orchestrator.demo.runner import Demo, View
+from orchestrator.demo.runner import Demo, DemoView
 from orchestrator.demo.script import (
     MAX_SECONDS,
     MAX_WORKERS_PER_POOL,
@@ -69,13 +69,13 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
         folder = _prepared(folder)
     modules = find_modules()
     with ExitStack() as stack:
-        clock, runtime, crew = SystemClock(), "process", None
+        clock, runtime, crew = SystemMonotonicClock(), "process", None
         found = _containers(stack, image, clock=clock) if docker else None
         folder = folder or _prepared(None)
         if found is not None:
             modules = moved(modules, library_folder(), to=LIBRARY)
             run = secrets.token_hex(8)
-            runtime, crew = found.runtime(folder, run=run), ContainerCrew(found.engine, run)
+            runtime, crew = found.runtime(folder, run=run), ContainerFleet(found.engine, run)
         slo = _slo(clock) if found is None else found.slo_seconds
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
         click.echo(f"{len(script.modules):,} modules, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}", err=True)
@@ -87,7 +87,7 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
     return exits.OK if outcome.is_good else exits.NEGATIVE
 
 
-def _slo(clock: Clock) -> float:
+def _slo(clock: MonotonicClock) -> float:
     """What workers of this machine can keep; the first try alone may have had modules to compile."""
     at_a_time = min(MAX_WORKERS_PER_POOL, SPAWNS_PER_CORE * (os.cpu_count() or 1))
     slo = slo_for(start_seconds(clock, at_a_time=at_a_time))
@@ -98,7 +98,7 @@ def _slo(clock: Clock) -> float:
     return slo
 
 
-def _containers(stack: ExitStack, image: str | None, *, clock: Clock) -> Containers:
+def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -> Containers:
     """An engine and an image. Raises `CommandError` with what to do where there is none."""
     try:
         return stack.enter_context(containers(image, clock=clock, tell=lambda text: click.echo(f"-- {text}", err=True)))
@@ -110,7 +110,7 @@ def _containers(stack: ExitStack, image: str | None, *, clock: Clock) -> Contain
         raise CommandError(str(error), code=exits.NO_INPUT if image else exits.CANT_CREATE, fix=fix) from None
 
 
-def _view(stack: ExitStack, *, as_json: bool) -> View:
+def _view(stack: ExitStack, *, as_json: bool) -> DemoView:
     if as_json or not sys.stdout.isatty():
         return LineView()
     from rich.console import Console

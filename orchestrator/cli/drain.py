@@ -7,8 +7,8 @@ from typing import Final
 import click
 
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import SystemClock
-from orchestrator.orders import NOT_DRAINED, HostOrder
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.orders import NOT_DRAINED, HostOverride
 from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
@@ -38,7 +38,9 @@ def drain(seconds: float | None, undo: bool, file: Path | None, as_json: bool) -
         if seconds is not None:
             raise click.UsageError("--wait does not go with --undo")
         return _order(NOT_DRAINED, file=file, as_json=as_json)
-    return _order(HostOrder(round(SystemClock().wall_seconds(), 3)), file=file, as_json=as_json, seconds=seconds)
+    return _order(
+        HostOverride(round(SystemMonotonicClock().wall_seconds(), 3)), file=file, as_json=as_json, seconds=seconds
+    )
 
 
 @command("undrain", when_cut="tell", examples=("towline undrain",))
@@ -62,7 +64,7 @@ def is_drained(files: StateDir) -> bool:
         return False
 
 
-def _order(order: HostOrder, *, file: Path | None, as_json: bool, seconds: float | None = None) -> int:
+def _order(order: HostOverride, *, file: Path | None, as_json: bool, seconds: float | None = None) -> int:
     files = state_of(load_project(file))
     try:
         if not (order.drained_at and is_drained(files)):  # it stays drained since when it was
@@ -87,7 +89,7 @@ def _order(order: HostOrder, *, file: Path | None, as_json: bool, seconds: float
 
 
 def _wait(files: StateDir, *, seconds: float) -> int:
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     until = clock.monotonic() + seconds
     while True:
         left = _workers(files)

@@ -12,7 +12,7 @@ import click
 from orchestrator.cli.project_file import load_project
 from orchestrator.export.compose import compose
 from orchestrator.export.keda import DNS_LABEL, keda
-from orchestrator.export.request import Exported, ExportRefusedError, Platform, Request
+from orchestrator.export.request import ExportedFiles, ExportRefusedError, ExportRequest, Platform
 from orchestrator.export.systemd import systemd
 from orchestrator.project import DEFAULT_FILE
 from queue_core.cli import exits
@@ -99,13 +99,13 @@ def export(
     return exits.OK
 
 
-def _request(file: Path | None, images: tuple[str, ...], *, server_image: str, namespace: str) -> Request:
+def _request(file: Path | None, images: tuple[str, ...], *, server_image: str, namespace: str) -> ExportRequest:
     if not DNS_LABEL.fullmatch(namespace):
         raise click.UsageError(f"--namespace: {namespace!r} is no name: 1 to 63 of a-z, 0-9 and -, no - at its ends")
     place = file or Path(DEFAULT_FILE)
     project = load_project(file)
     document = read_document(read_text(place), name=str(place))
-    return Request(
+    return ExportRequest(
         project,
         document,
         images=_images(images, project.pools),
@@ -135,7 +135,7 @@ def _program() -> tuple[str, ...]:
     return (found,) if found else (sys.executable, "-m", "orchestrator")
 
 
-def _print(exported: Exported, *, as_json: bool) -> None:
+def _print(exported: ExportedFiles, *, as_json: bool) -> None:
     if as_json:
         print_json({"files": exported.files, "warnings": list(exported.warnings)})
         return
@@ -145,7 +145,7 @@ def _print(exported: Exported, *, as_json: bool) -> None:
         click.echo(text, nl=False)
 
 
-def _write(exported: Exported, out: Path, *, force: bool, as_json: bool) -> None:
+def _write(exported: ExportedFiles, out: Path, *, force: bool, as_json: bool) -> None:
     out.mkdir(parents=True, exist_ok=True)
     there = [name for name, text in exported.files.items() if _differs(out / name, text)]
     if there and not force:

@@ -10,7 +10,7 @@ from orchestrator.cli.drain import drained_note, is_drained
 from orchestrator.cli.orders import finish_by
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import Typed, typed_instant
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
@@ -58,7 +58,7 @@ def shown_fleet(files: StateDir) -> Shown:
             fix="start it with `towline up`, or name another settings file with -f",
         )
     shown_at = snapshot.get("shown_at")
-    age = SystemClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
+    age = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
     return Shown(snapshot, files.is_supervised(), max(0.0, age))
 
 
@@ -147,7 +147,7 @@ def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     if as_json:
         print_json({"alive": shown.is_alive, "workers": shown.workers, "deaths": ended})
         return exits.OK
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     rows = [worker_row(worker, now) for worker in shown.workers]
     heads = columns("WORKER", "POOL", ">PID", "STATE", ">FOR", ">HOLDS", ">DONE", ">MEMORY", ">AGE", "")
     print_table(heads, rows, empty="no workers now")
@@ -215,7 +215,7 @@ def _notes(pool: Json, decision: Json) -> list[str]:
 def _instant(text: str) -> Typed | None:
     if text == "never":
         return None
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     try:
         instant = typed_instant(text, now=now, side="next")
     except ValueError as error:

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli.fleet import concerns_in, titled
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet_view import LIVE_SECONDS
 from orchestrator.project import DEFAULT_FILE, Project, state_of
 from queue_core.cli import exits
@@ -110,7 +110,7 @@ def _local(project: Project) -> dict[str, object] | None:
         return None
     snapshot = files.read_snapshot() or {}
     shown_at, phase = snapshot.get("shown_at"), snapshot.get("phase")
-    age_seconds = SystemClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
+    age_seconds = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
     if age_seconds > LIVE_SECONDS:
         told = f"not well: the supervisor has shown nothing for {age_seconds:.0f} s"
         fix = "look at its log; restart it"

@@ -11,13 +11,13 @@ from typing import Final
 from orchestrator.cli.arrivals import log_files
 from orchestrator.cli.candidates import Chosen, real_of, world_of
 from orchestrator.cli.checkup import Finding
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.project import Project
 from orchestrator.simulation.comparison import against_rule, shown_slos
-from orchestrator.simulation.study import Candidate
+from orchestrator.simulation.study import PoolCandidate
 from orchestrator.workloads.errors import WorkloadError
-from orchestrator.workloads.lifecycle_log import LogFilter, Recorded, read_lifecycles
+from orchestrator.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycles
 from queue_core.cli.output import shown_seconds
 
 DAY_SECONDS: Final = 86_400.0
@@ -48,7 +48,7 @@ def findings_of_last_day(project: Project) -> Iterator[Finding]:
         yield _not_compared(specs, f"{error}; {error.fix}" if isinstance(error, WorkloadError) else str(error))
         return
     missing: dict[str, list[str]] = {}
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     begun_at = clock.monotonic()
     for name, one in chosen.items():
         recorded = found.get(name)
@@ -67,7 +67,7 @@ def _not_compared(pools: Iterable[str], lack: str) -> Finding:
     return Finding("last day", "ok", f"{', '.join(pools)}: not compared with a worker per task: {lack}")
 
 
-def _recorded(paths: Sequence[Path], wanted: Mapping[str, LogFilter]) -> Mapping[str, Recorded]:
+def _recorded(paths: Sequence[Path], wanted: Mapping[str, LogFilter]) -> Mapping[str, RecordedTasks]:
     """Each pool's tasks. Raises `WorkloadError` or `OSError`."""
     if not paths:
         fix = "write `log: events.jsonl` and `lifecycle: task` in the settings file, and let some tasks be done"
@@ -77,7 +77,7 @@ def _recorded(paths: Sequence[Path], wanted: Mapping[str, LogFilter]) -> Mapping
         name=str(paths[-1]),
         rng=Random(1),  # noqa: S311  no secret
         wanted=wanted,
-        since=SystemClock().wall_seconds() - DAY_SECONDS,
+        since=SystemMonotonicClock().wall_seconds() - DAY_SECONDS,
         newest=max(MIN_TASKS, MAX_TASKS // len(wanted)),
     )
 
@@ -103,7 +103,7 @@ def _lines(path: Path, *, begin: int) -> Iterator[str]:
             yield line.decode(errors="replace")
 
 
-def _lack(chosen: Chosen, recorded: Recorded | None, *, others: Sequence[PoolSpec]) -> str:
+def _lack(chosen: Chosen, recorded: RecordedTasks | None, *, others: Sequence[PoolSpec]) -> str:
     """Why a pool is not compared; empty when it can be."""
     tasks = len(recorded.waits) if recorded else 0
     if tasks < MIN_TASKS:
@@ -128,7 +128,7 @@ def _share(one: PoolSpec, other: PoolSpec) -> bool:
     return not (one.tags and other.tags) or not set(one.tags).isdisjoint(other.tags)
 
 
-def _compared(chosen: Chosen, recorded: Recorded, *, is_cut: bool) -> Finding:
+def _compared(chosen: Chosen, recorded: RecordedTasks, *, is_cut: bool) -> Finding:
     workload = recorded.workload
     world, _ = world_of([chosen], startup=None, cores=None)
     world = replace(world, begins_at=recorded.begins_at or world.begins_at)
@@ -137,12 +137,12 @@ def _compared(chosen: Chosen, recorded: Recorded, *, is_cut: bool) -> Finding:
         compared = against_rule(
             workload,
             world,
-            Candidate(chosen.name, chosen.spec),
+            PoolCandidate(chosen.name, chosen.spec),
             seeds=SEEDS if workload.tasks <= MANY_TASKS else SEEDS[:1],
         )
     finally:
         gc.enable()
-    span_seconds = SystemClock().wall_seconds() - world.begins_at
+    span_seconds = SystemMonotonicClock().wall_seconds() - world.begins_at
     over = "the last day" if span_seconds > 0.95 * DAY_SECONDS else f"the last {shown_seconds(span_seconds)}"
     newest = f"{workload.tasks:,} tasks, the newest of the log" if is_cut else f"{workload.tasks:,} tasks"
     real = real_of(recorded.waits, slo=chosen.spec.slo)

@@ -11,9 +11,9 @@ import click
 
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import Typed
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.model import MAX_WORKERS
-from orchestrator.orders import Expiry, FinishOrder, Moment, Orders, Paused, ScaleOrder, told
+from orchestrator.orders import Expiry, FinishOverride, Moment, Overrides, Paused, ScaleOverride, told
 from orchestrator.project import state_of
 from orchestrator.runtimes.procfs import boot
 from queue_core.cli import administer, exits
@@ -50,10 +50,10 @@ def scale(pool: str, workers: int | None, seconds: float, reset: bool, file: Pat
         raise click.UsageError(f"--for must be more than 0 s and at most 30d: {seconds:g} s")
     now = moment()
 
-    def change(orders: Orders) -> Orders:
+    def change(orders: Overrides) -> Overrides:
         if workers is None:
-            return Orders(paused=orders.paused)
-        return Orders(ScaleOrder(workers, Expiry.after(seconds, now)), orders.paused, orders.finish_by)
+            return Overrides(paused=orders.paused)
+        return Overrides(ScaleOverride(workers, Expiry.after(seconds, now)), orders.paused, orders.finish_by)
 
     return order(pool, change, file=file, as_json=as_json)
 
@@ -74,7 +74,7 @@ def pause(queue: str | None, pool: str | None, changes: Paused | None, as_json: 
         return _of_queue(administer.pause, queue, as_json=as_json, where=where)
     return order(
         pool,
-        lambda orders: Orders(orders.scale, changes or "both", orders.finish_by),
+        lambda orders: Overrides(orders.scale, changes or "both", orders.finish_by),
         file=where["file"],
         as_json=as_json,
     )
@@ -89,23 +89,25 @@ def resume(queue: str | None, pool: str | None, as_json: bool, **where: Unpack[W
     _either(queue, pool, None)
     if pool is None:
         return _of_queue(administer.resume, queue, as_json=as_json, where=where)
-    return order(pool, lambda orders: Orders(orders.scale, "no", orders.finish_by), file=where["file"], as_json=as_json)
+    return order(
+        pool, lambda orders: Overrides(orders.scale, "no", orders.finish_by), file=where["file"], as_json=as_json
+    )
 
 
 def finish_by(pool: str, instant: Typed | None, *, file: Path | None, as_json: bool) -> int:
     """Ask that what waits for the pool is done by then; None: no longer."""
     now = moment()
 
-    def change(orders: Orders) -> Orders:
+    def change(orders: Overrides) -> Overrides:
         if instant is None:
-            return Orders(orders.scale, orders.paused)
+            return Overrides(orders.scale, orders.paused)
         until = Expiry.after(instant.at - now.wall_seconds, now)
-        return Orders(orders.scale, orders.paused, FinishOrder(until, instant.utc_offset_seconds))
+        return Overrides(orders.scale, orders.paused, FinishOverride(until, instant.utc_offset_seconds))
 
     return order(pool, change, file=file, as_json=as_json)
 
 
-def order(pool: str, change: Callable[[Orders], Orders], *, file: Path | None, as_json: bool) -> int:
+def order(pool: str, change: Callable[[Overrides], Overrides], *, file: Path | None, as_json: bool) -> int:
     """Change what is asked of a pool, and say what that is now. Raises `CommandError`."""
     project = load_project(file)
     if pool not in project.pools:
@@ -127,7 +129,7 @@ def order(pool: str, change: Callable[[Orders], Orders], *, file: Path | None, a
 
 def moment() -> Moment:
     """Now, on this host."""
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     return Moment(clock.wall_seconds(), clock.monotonic(), boot())
 
 

@@ -8,7 +8,7 @@ from typing import cast
 from orchestrator.circumstances import ConditionsTracker
 from orchestrator.cli.fleet import Json
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import Clock, Monotonic, SystemClock
+from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.decision import NOTHING_SPECIAL, Decision
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet import Fleet, adopted, joined, unresponsive
@@ -19,9 +19,9 @@ from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import decide
 from orchestrator.project import state_of
 from orchestrator.scene import context_of
-from orchestrator.sharing import Sharer, helper, order_of, sharers
-from orchestrator.source import Asked
-from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.sharing import SharingPool, helper, order_of, sharers
+from orchestrator.source import SampleQuery
+from orchestrator.sources.pull_queue import QueueSource
 from orchestrator.state import StateDir
 from orchestrator.upcoming import lead_seconds
 from queue_core.cli import exits
@@ -41,19 +41,19 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     Looks at the queues once, so arrival rates come from what an earlier supervisor learned, where one did.
     """
     project = load_project(file)
-    files, clock = state_of(project), SystemClock()
+    files, clock = state_of(project), SystemMonotonicClock()
     learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
     tracker.overrides.changed()
     for trouble in tracker.troubles():
         say(trouble)
-    looked: dict[str, Sharer] = {}
+    looked: dict[str, SharingPool] = {}
     with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
         there = {spec.name for spec in queues.queues()}
         missing = [name for name in project.queue_file.queues if name not in there]
-        source, fleets = PullQueueSource(queues), _fleets(project.pools, files, clock)
+        source, fleets = QueueSource(queues), _fleets(project.pools, files, clock)
         states = {name: _state_of(learned.get(name)) for name in project.pools}
         asked = [
-            Asked(pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, NOTHING_SPECIAL))
+            SampleQuery(pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, NOTHING_SPECIAL))
             for name, pool in project.pools.items()
         ]
         ahead = source.samples([one for one in asked if one.pool.queue in there], now=clock.monotonic())
@@ -71,7 +71,7 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
                     raise sample
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
-            looked[name] = Sharer(pool, observe(fleets[name], sample), sample, states[name])
+            looked[name] = SharingPool(pool, observe(fleets[name], sample), sample, states[name])
     decided = _decided(looked, clock, tracker)
     found = [decided[name] for name in project.pools]
     if as_json:
@@ -86,7 +86,9 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     return exits.OK
 
 
-def _decided(looked: dict[str, Sharer], clock: Clock, tracker: ConditionsTracker) -> dict[str, tuple[Decision, Plan]]:
+def _decided(
+    looked: dict[str, SharingPool], clock: MonotonicClock, tracker: ConditionsTracker
+) -> dict[str, tuple[Decision, Plan]]:
     """One decision after the other, in the order of a turn: those that one pool would start count for the next."""
     shared = sharers(pool.spec for pool in looked.values())
     found = {}
@@ -116,7 +118,7 @@ def _state_of(learned: object) -> PolicyState:
         return PolicyState()
 
 
-def _fleets(pools: Iterable[str], files: StateDir, clock: Clock) -> dict[str, Fleet]:
+def _fleets(pools: Iterable[str], files: StateDir, clock: MonotonicClock) -> dict[str, Fleet]:
     """The pools' workers as a living supervisor shows them; without one there are none."""
     fleets = {name: Fleet(name) for name in pools}
     snapshot = files.read_snapshot() if files.is_supervised() else None

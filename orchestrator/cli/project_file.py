@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import ReloadRefusedError
 from orchestrator.project import DEFAULT_FILE, Project, effective, overrides_of, parse_at
-from orchestrator.reload import Loaded
+from orchestrator.reload import ReloadedSettings
 from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import bad_file, read_text
@@ -29,7 +29,7 @@ def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Proj
 
 def pools_loader(
     file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: Queues
-) -> Callable[[], Loaded]:
+) -> Callable[[], ReloadedSettings]:
     """Reads the pools anew, for a reload; the file was right before, so now every mistake is only told.
 
     `started_with` is what holds until the next start for all that is no pool; but queues that are new in the file are
@@ -37,21 +37,21 @@ def pools_loader(
     """
     in_force = started_with
 
-    def load() -> Loaded:
+    def load() -> ReloadedSettings:
         try:
             project = load_project(file, flags=flags)
         except CommandError as error:
             raise ReloadRefusedError(error.lines) from None
         except OSError as error:
             raise ReloadRefusedError([str(error)]) from None
-        return Loaded(project.pools, finish=lambda: finish(project))
+        return ReloadedSettings(project.pools, finish=lambda: finish(project))
 
-    def finish(project: Project) -> Loaded:
+    def finish(project: Project) -> ReloadedSettings:
         nonlocal in_force
         new = [spec for spec in project.queue_file.specs() if spec.name not in in_force.queue_file.queues]
         made = _made(queues, new)
         in_force = _with_queues(in_force, project, made)
-        return Loaded(project.pools, _changed_beside(in_force, project), made)
+        return ReloadedSettings(project.pools, _changed_beside(in_force, project), made)
 
     return load
 

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.private_files import make_folder
 from orchestrator.project import state_of
 from orchestrator.state import StateDir
@@ -79,7 +79,7 @@ def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
             fix="start it with `towline up`, or name the settings file it was started with by -f",
         )
     request = secrets.token_hex(8)
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     until = clock.monotonic() + seconds
     try:
         files.ask_reload(request)

@@ -14,9 +14,9 @@ from orchestrator.cli.candidates import Chosen, candidates_of, chosen_pools, par
 from orchestrator.cli.study_output import end_progress, progress_of, show
 from orchestrator.model import MAX_WORKERS
 from orchestrator.simulation.rules import RULES
-from orchestrator.simulation.study import Candidate, Row, study
-from orchestrator.simulation.workload import Workload, World
-from orchestrator.workloads.lifecycle_log import LogFilter, Recorded
+from orchestrator.simulation.study import PoolCandidate, StudyRow, study
+from orchestrator.simulation.workload import SimulatedWorld, Workload
+from orchestrator.workloads.lifecycle_log import LogFilter, RecordedTasks
 from orchestrator.workloads.services import ServiceTimes
 from orchestrator.workloads.shapes import shaped
 from queue_core.cli import exits
@@ -117,8 +117,14 @@ def simulate(
 
 
 def studied(
-    workload: Workload, world: World, candidates: Sequence[Candidate], *, rules: Sequence[str], seed: int, is_json: bool
-) -> list[Row]:
+    workload: Workload,
+    world: SimulatedWorld,
+    candidates: Sequence[PoolCandidate],
+    *,
+    rules: Sequence[str],
+    seed: int,
+    is_json: bool,
+) -> list[StudyRow]:
     """A study with its progress shown."""
     progress = progress_of(is_json=is_json)
     gc.disable()  # a tenth of the time, and values without a circle among them leave it nothing to find
@@ -148,14 +154,14 @@ def _recorded(
     service: ServiceTimes | None,
     slot: float | None,
     wanted: LogFilter,
-) -> Recorded:
+) -> RecordedTasks:
     if bool(arrivals) == (shape is not None):
         raise click.UsageError("give either a file of arrivals or --shape")
     if slot is not None and slot <= 0:
         raise click.UsageError(f"--slot must be more than 0 s: {slot:g}")
     if shape is not None:
         with told_as_failure():
-            return Recorded(shaped(shape, rng=rng))
+            return RecordedTasks(shaped(shape, rng=rng))
     return read_files(arrivals, rng=rng, service=service, slot_seconds=slot, wanted=wanted)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from orchestrator.simulation.charts import svg_chart, terminal_chart
-from orchestrator.simulation.results import Result
-from orchestrator.simulation.study import Progress, Row
-from orchestrator.simulation.workload import Workload, World
+from orchestrator.simulation.results import RunResult
+from orchestrator.simulation.study import Progress, StudyRow
+from orchestrator.simulation.workload import SimulatedWorld, Workload
 from queue_core.cli.output import columns, print_json, print_table, say, shown_seconds
 
 
@@ -34,8 +34,8 @@ def end_progress(progress: Progress | None) -> None:
 
 def show(
     workload: Workload,
-    world: World,
-    rows: Sequence[Row],
+    world: SimulatedWorld,
+    rows: Sequence[StudyRow],
     *,
     notes: Sequence[str],
     as_json: bool,
@@ -81,7 +81,7 @@ def show(
         say(f"chart written to {svg}")
 
 
-def _about(workload: Workload, world: World) -> str:
+def _about(workload: Workload, world: SimulatedWorld) -> str:
     hours = max(1.0, workload.last_at)
     return (
         f"{workload.name}: {workload.tasks:,} tasks in {shown_seconds(workload.last_at)}, "
@@ -90,7 +90,7 @@ def _about(workload: Workload, world: World) -> str:
     )
 
 
-def _lines(rows: Sequence[Row]) -> list[tuple[object, ...]]:
+def _lines(rows: Sequence[StudyRow]) -> list[tuple[object, ...]]:
     lines: list[tuple[object, ...]] = []
     told: set[float] = set()
     for row in sorted(rows, key=lambda row: row.result.slo_seconds):
@@ -131,7 +131,11 @@ def _real_line(real: Mapping[str, float] | None) -> list[tuple[object, ...]]:
 
 
 def _record(
-    workload: Workload, world: World, rows: Sequence[Row], notes: Sequence[str], real: Mapping[str, float] | None
+    workload: Workload,
+    world: SimulatedWorld,
+    rows: Sequence[StudyRow],
+    notes: Sequence[str],
+    real: Mapping[str, float] | None,
 ) -> dict[str, object]:
     return {
         "workload": {
@@ -148,7 +152,7 @@ def _record(
     }
 
 
-def _row_record(row: Row) -> dict[str, object]:
+def _row_record(row: StudyRow) -> dict[str, object]:
     yardstick = row.hindsight
     return {
         "name": row.name,
@@ -160,7 +164,7 @@ def _row_record(row: Row) -> dict[str, object]:
     }
 
 
-def _result_record(result: Result) -> dict[str, object]:
+def _result_record(result: RunResult) -> dict[str, object]:
     told: dict[str, object] = {
         name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(result).items()
     }

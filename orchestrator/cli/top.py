@@ -12,7 +12,7 @@ from rich.text import Text
 
 from orchestrator.cli.fleet import Shown, pool_row, shown_fleet, worker_row
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
@@ -87,7 +87,7 @@ def _pools(shown: Shown) -> Table:
 
 def _workers(shown: Shown) -> Table:
     table = _table(_WORKER_HEADS)
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     for worker in shown.workers:
         style = _STATE_STYLES.get(str(worker.get("state")), "")
         table.add_row(*(Text(_text(cell), style=style) for cell in worker_row(worker, now)))

@@ -15,10 +15,10 @@ import structlog
 from orchestrator import events
 from orchestrator.assembly import open_supervisor
 from orchestrator.cli.project_file import load_project, pools_loader
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
-from orchestrator.fleet_view import Pulse
+from orchestrator.fleet_view import Heartbeat
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.project import DEFAULT_FILE, Project
@@ -34,7 +34,7 @@ from queue_core.config import Override
 from queue_core.errors import ListenError
 from queue_core.first_process import stay_first
 from queue_core.server import inherited
-from queue_core.server.also import Also
+from queue_core.server.also import Extensions
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread
 from queue_core.stores.urls import masked
@@ -154,14 +154,14 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     return renew(None) if code == RENEW else code
 
 
-def _pulse(*, is_alone: bool = False) -> tuple[Pulse, Also]:
+def _pulse(*, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
     """What the supervisor will show, and the paths that tell of it."""
-    clock = SystemClock()
-    pulse = Pulse(now=clock.monotonic())
+    clock = SystemMonotonicClock()
+    pulse = Heartbeat(now=clock.monotonic())
     return pulse, fleet_paths(pulse, clock, is_alone=is_alone)
 
 
-def _listener(project: Project, listen: str, paths: Also) -> FleetListener:
+def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:
     try:
         options = serve_options(project.queue_file, project.directory, listen=listen)
         return FleetListener(replace(options, grpc=None), paths)
@@ -194,7 +194,7 @@ def _supervise(
     worker_token: str | None,
     file: Path | None,
     flags: tuple[Override, ...],
-    pulse: Pulse,
+    pulse: Heartbeat,
 ) -> int:
     try:
         with open_supervisor(

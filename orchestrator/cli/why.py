@@ -10,7 +10,7 @@ from orchestrator.cli.drain import drained_note, is_drained
 from orchestrator.cli.fleet import Json, shown_fleet
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import typed_instant
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.project import state_of
 from orchestrator.replay import replayed
 from orchestrator.state import StateDir
@@ -57,7 +57,7 @@ def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, a
     if pool not in shown.pools and pool not in project.pools:
         told = f"there is no pool '{pool}'{did_you_mean(pool, [*shown.pools, *project.pools])}"
         raise CommandError(told, code=exits.NO_INPUT, fix="`towline pools` lists them")
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     at = now if then is None else _instant(then, now=now)
     kept = [one for one in files.read_decisions(limit=MAX_READ) if one.get("pool") == pool and _at(one) <= at]
     current = shown.pools.get(pool, {}).get("decision") if then is None else next(iter(kept), None)
@@ -145,7 +145,7 @@ def _print_again(inputs: object, decision: Json | None) -> None:
         say(f"its inputs can't be read, as those of another version can't: {error}")
         return
     same = "the same" if again.target == decision.get("target") else f"not {decision.get('target')}"
-    ago = shown_seconds(SystemClock().wall_seconds() - _at(decision))
+    ago = shown_seconds(SystemMonotonicClock().wall_seconds() - _at(decision))
     told = f"{again.target} workers, {same} (--json shows them)"
     echo(f"  the decision of {ago} ago, made again from its {_count(inputs)} inputs: {told}")
 

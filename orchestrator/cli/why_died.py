@@ -10,7 +10,7 @@ import click
 
 from orchestrator.cli.obituary import Json, Now, headline, told
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.project import state_of
 from orchestrator.state import StateDir
 from queue_core.cli import exits
@@ -21,7 +21,7 @@ from queue_core.cli.output import echo, print_json, say
 from queue_core.cli.target import Target, opened
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Caller, Retries
+from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.mistakes import did_you_mean
 from queue_core.server.schemas import task_out
@@ -53,7 +53,7 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
     """
     files = state_of(load_project(file))
     deaths = files.read_deaths(limit=MAX_READ)
-    wall_seconds = SystemClock().wall_seconds()
+    wall_seconds = SystemMonotonicClock().wall_seconds()
     if worker is None:
         found = [one for one in deaths if pool in (None, one.get("pool"))][:last]
         if as_json:
@@ -131,7 +131,7 @@ def _looked_up(death: Json, *, file: Path | None) -> Now:
 def _ended_by(missing: set[tuple[str, str]], target: Target) -> Mapping[tuple[str, str], str]:
     """Who did tasks that are gone, as far as the server's memory of events goes."""
     found: dict[tuple[str, str], str] = {}
-    caller = Caller(target.url, token=target.token, retries=Retries(tries=1), timeout_seconds=5.0)
+    caller = HttpCaller(target.url, token=target.token, retries=Retries(tries=1), timeout_seconds=5.0)
     with suppress(QueueError):  # a worker's token may not ask for events: then that is not told
         answer = caller.get(f"/v1/events?{urlencode({'limit': EVENTS})}")
         for event in cast("list[dict[str, object]]", answer["events"]):

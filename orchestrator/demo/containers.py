@@ -14,7 +14,7 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
-from orchestrator.clock import Clock
+from orchestrator.clock import MonotonicClock
 from orchestrator.demo.crew import RUN_LABEL, volumes_of
 from orchestrator.demo.image import NoImageError, ensure_image, towline_image
 from orchestrator.demo.private_engine import NoEngineError, private_engine, sweep, why_none
@@ -68,7 +68,7 @@ def library_folder() -> Path:
 
 
 @contextmanager
-def containers(image: str | None, *, clock: Clock, tell: Tell) -> Iterator[Containers]:
+def containers(image: str | None, *, clock: MonotonicClock, tell: Tell) -> Iterator[Containers]:
     """An engine and an image on it, for as long as this is open; `tell` hears what is done about them.
 
     The engine is that of DOCKER_HOST, or the local one. Where none runs and one may be started, one is, and ended
@@ -108,7 +108,7 @@ def _found() -> str | None:
     return engine.url
 
 
-def _made(client: docker.APIClient, *, tell: Tell, clock: Clock) -> str:
+def _made(client: docker.APIClient, *, tell: Tell, clock: MonotonicClock) -> str:
     """The image of this machine's own Python. Raises `NoImageError`."""
     if sys.platform != "linux":
         raise NoImageError("an image is made from a Python on Linux only")
@@ -138,7 +138,7 @@ def _had(client: docker.APIClient, image: str, *, tell: Tell) -> str:
     return image
 
 
-def _tried(client: docker.APIClient, image: str, *, user: str, clock: Clock) -> float:
+def _tried(client: docker.APIClient, image: str, *, user: str, clock: MonotonicClock) -> float:
     """How long a container takes until a worker could begin, in seconds. Raises `NoImageError` for one that can't."""
     began_at = clock.monotonic()
     try:

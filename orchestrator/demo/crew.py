@@ -24,7 +24,7 @@ class EngineLostError(QueueError):
     """The engine that runs the demo's containers does not answer any more."""
 
 
-class Crew(Protocol):
+class DemoFleet(Protocol):
     """The workers of one fleet."""
 
     def workers(self, fleet: int) -> frozenset[str]:
@@ -37,15 +37,15 @@ class Crew(Protocol):
         """End whoever is left after the fleet has ended."""
 
 
-class ProcessCrew:
+class ProcessFleet:
     """Children of the fleet's process."""
 
     def workers(self, fleet: int) -> frozenset[str]:
-        """See `Crew.workers`."""
+        """See `DemoFleet.workers`."""
         return frozenset(self._pids(fleet))
 
     def kill(self, fleet: int, worker: str) -> bool:
-        """See `Crew.kill`."""
+        """See `DemoFleet.kill`."""
         pid = self._pids(fleet).get(worker)
         if pid is None:
             return False
@@ -56,7 +56,7 @@ class ProcessCrew:
         return True
 
     def end(self) -> None:
-        """See `Crew.end`: the fleet's warden sees to it."""
+        """See `DemoFleet.end`: the fleet's warden sees to it."""
 
     def _pids(self, fleet: int) -> dict[str, int]:
         found = {}
@@ -70,7 +70,7 @@ class ProcessCrew:
         return found
 
 
-class ContainerCrew:
+class ContainerFleet:
     """Containers that carry this run's label."""
 
     def __init__(self, url: str, run: str) -> None:
@@ -79,11 +79,11 @@ class ContainerCrew:
         self._client = docker.APIClient(base_url=url, timeout=CALL_SECONDS)
 
     def workers(self, fleet: int) -> frozenset[str]:  # noqa: ARG002  whoever started them
-        """See `Crew.workers`."""
+        """See `DemoFleet.workers`."""
         return frozenset(self._ids())
 
     def kill(self, fleet: int, worker: str) -> bool:  # noqa: ARG002
-        """See `Crew.kill`: its first process, as the kernel kills one that takes too much."""
+        """See `DemoFleet.kill`: its first process, as the kernel kills one that takes too much."""
         found = self._ids().get(worker)
         try:
             if found is not None:
@@ -93,7 +93,7 @@ class ContainerCrew:
         return found is not None
 
     def end(self) -> None:
-        """See `Crew.end`."""
+        """See `DemoFleet.end`."""
         with contextlib.suppress(DockerException, RequestException, OSError):
             for found in self._client.containers(all=True, filters={"label": f"{RUN_LABEL}={self._run}"}):
                 with contextlib.suppress(DockerException):

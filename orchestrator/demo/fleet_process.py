@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from orchestrator.demo.crew import Crew
+from orchestrator.demo.crew import DemoFleet
 from queue_core.errors import QueueError
 
 STOP_SECONDS: Final = 20.0
@@ -47,7 +47,7 @@ class Tail:
 class FleetProcess:
     """One `towline up`, in a session of its own so that Ctrl-C reaches the demo alone."""
 
-    def __init__(self, folder: Path, *, crew: Crew) -> None:
+    def __init__(self, folder: Path, *, crew: DemoFleet) -> None:
         """Starts it over `folder`/towline.yaml; `crew` knows its workers from outside."""
         self._crew = crew
         self._log = folder / "up.log"

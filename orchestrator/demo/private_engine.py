@@ -19,7 +19,7 @@ from typing import Final
 
 import psutil
 
-from orchestrator.clock import Clock
+from orchestrator.clock import MonotonicClock
 
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 10.0
@@ -96,7 +96,7 @@ def answers(home: Path, *, timeout_seconds: float = 2.0) -> bool:
 
 
 @contextmanager
-def private_engine(clock: Clock, *, parent: Path | None = None) -> Iterator[str]:
+def private_engine(clock: MonotonicClock, *, parent: Path | None = None) -> Iterator[str]:
     """An engine without a network of its own, ended with all it ran; yields its URL. Raises `NoEngineError`."""
     if reason := why_none():
         raise NoEngineError(reason)
@@ -126,7 +126,7 @@ def private_engine(clock: Clock, *, parent: Path | None = None) -> Iterator[str]
         end_leftovers(home)
 
 
-def _await(process: subprocess.Popen[bytes], home: Path, clock: Clock) -> None:
+def _await(process: subprocess.Popen[bytes], home: Path, clock: MonotonicClock) -> None:
     give_up_at = clock.monotonic() + START_SECONDS
     while not answers(home):
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -15,7 +15,7 @@ _READY_BY: Final = {"task.added": 1, "task.leased": -1, "lease.released": 1, "le
 
 
 @dataclass(slots=True)
-class Record:
+class DemoRecord:
     """The lifecycle events of a run, taken in one by one."""
 
     added: set[str] = field(default_factory=set)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from orchestrator.clock import Clock, Monotonic
-from orchestrator.demo.crew import Crew, ProcessCrew
+from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.demo.crew import DemoFleet, ProcessFleet
 from orchestrator.demo.fleet_process import FleetFailedError, FleetProcess, Tail
-from orchestrator.demo.record import Outcome, Record, quantile, twice
+from orchestrator.demo.record import DemoRecord, Outcome, quantile, twice
 from orchestrator.demo.script import Script, settings_text
 from orchestrator.demo.tasks import INDEX, QUEUE, index_task, parse_task, task_name
 from queue_core.api import Queue
@@ -32,10 +32,10 @@ RESTART_SECONDS: Final = 2.0
 """How long a killed worker's tasks may take to start again before that is a finding."""
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """Who shows the run."""
 
-    def update(self, run: "Run") -> None:
+    def update(self, run: "DemoRun") -> None:
         """The run has moved on."""
 
     def decided(self, decision: dict[str, object]) -> None:
@@ -46,7 +46,7 @@ class View(Protocol):
 
 
 @dataclass(slots=True)
-class Run:
+class DemoRun:
     """Where a run stands: what a view shows, and what the outcome is made of."""
 
     script: Script
@@ -54,7 +54,7 @@ class Run:
     elapsed_seconds: float = 0.0
     fed: int = 0
     expected: set[str] = field(default_factory=set)
-    record: Record = field(default_factory=Record)
+    record: DemoRecord = field(default_factory=DemoRecord)
     workers: frozenset[str] = frozenset()
     peak_workers: int = 0
     moved_at_seconds: float = 0.0
@@ -94,13 +94,13 @@ class Demo:
         folder: Path,
         *,
         listen: str,
-        clock: Clock,
-        view: View,
+        clock: MonotonicClock,
+        view: DemoView,
         runtime: str = "process",
-        crew: Crew | None = None,
+        crew: DemoFleet | None = None,
     ) -> None:
         """`runtime` is the pools' setting of that name, and `crew` tells who lives of such workers."""
-        self.run_state = Run(script, folder)
+        self.run_state = DemoRun(script, folder)
         self._clock = clock
         self._wall = SystemClock()
         self._view = view
@@ -108,7 +108,7 @@ class Demo:
         self._look_at = Monotonic(float("-inf"))
         self._listen = listen
         self._runtime = runtime
-        self._crew = crew or ProcessCrew()
+        self._crew = crew or ProcessFleet()
         self._events = Tail(folder / "events.jsonl")
 
     def run(self) -> Outcome:

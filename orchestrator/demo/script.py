@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import Clock
+from orchestrator.clock import MonotonicClock
 from orchestrator.demo.arrivals import due_seconds
 from orchestrator.demo.tasks import FOLDER_VARIABLE, QUEUE, REST_VARIABLE
 
@@ -107,7 +107,7 @@ TRIAL: Final = "import queue_core.worker.process, orchestrator.demo.tasks"
 """What a worker of the demo has loaded when it begins."""
 
 
-def start_seconds(clock: Clock, *, at_a_time: int) -> float:
+def start_seconds(clock: MonotonicClock, *, at_a_time: int) -> float:
     """The time until each of so many processes that start together has loaded what a worker needs."""
     began_at = clock.monotonic()
     command = [sys.executable, "-c", TRIAL]

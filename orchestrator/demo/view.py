@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.demo.record import Outcome, quantile
-from orchestrator.demo.runner import Run
+from orchestrator.demo.runner import DemoRun
 from orchestrator.demo.script import MAX_WORKERS_PER_POOL
 
 POOLS: Final = ("parse", "render")
@@ -21,7 +21,7 @@ BAR: Final = 30
 class LineView:
     """One line per decision, on stderr."""
 
-    def update(self, run: Run) -> None:
+    def update(self, run: DemoRun) -> None:
         """Lines are enough."""
 
     def decided(self, decision: dict[str, object]) -> None:
@@ -48,7 +48,7 @@ class LiveView:
     def __exit__(self, *_error: object) -> None:
         self._live.stop()
 
-    def update(self, run: Run) -> None:
+    def update(self, run: DemoRun) -> None:
         """Draw it, at most eight times a second."""
         if run.elapsed_seconds - self._drawn_at >= 0.125:
             self._drawn_at = run.elapsed_seconds
@@ -92,7 +92,7 @@ def summary_of(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _header(run: Run) -> Text:
+def _header(run: DemoRun) -> Text:
     done, tasks = len(run.record.deleted), run.script.tasks
     filled = round(BAR * done / tasks)
     return Text.assemble(
@@ -104,7 +104,7 @@ def _header(run: Run) -> Text:
     )
 
 
-def _pools(run: Run) -> Table:
+def _pools(run: DemoRun) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("pool", "workers", "", "ready", "in-flight", "rule"):
         table.add_column(title, justify="right" if title in ("ready", "in-flight") else "left")
@@ -118,7 +118,7 @@ def _pools(run: Run) -> Table:
     return table
 
 
-def _waits(run: Run) -> Text:
+def _waits(run: DemoRun) -> Text:
     recent = run.record.waits[-RECENT_WAITS:]
     late, slo = quantile(recent, 0.95), run.script.slo_seconds
     filled = min(BAR, round(BAR * late / slo))

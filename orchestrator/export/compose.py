@@ -5,8 +5,8 @@ import shlex
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.export.request import Exported, Findings, Request
-from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, Portable, Secret, portable
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
+from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, ExportedSecret, Portable, portable
 from orchestrator.export.text import header, yaml_of
 from orchestrator.export.worker import arguments_of, environment_of
 
@@ -21,7 +21,7 @@ STOP_SECONDS: Final = 60
 _SOCKET: Final = "/var/run/docker.sock"
 
 
-def compose(request: Request) -> Exported:
+def compose(request: ExportRequest) -> ExportedFiles:
     """The compose file and the settings that it mounts. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
@@ -41,7 +41,7 @@ def compose(request: Request) -> Exported:
     }
     if settings.secrets:
         whole["secrets"] = {one.name: _source(one) for one in settings.secrets}
-    return Exported(
+    return ExportedFiles(
         {
             FILE: header(_how(request, settings)) + yaml_of(whole),
             SETTINGS_FILE: header(["Settings of the compose file beside it."]) + yaml_of(settings.data),
@@ -58,7 +58,7 @@ def _runtime(pool: PoolSpec) -> object:
     return {"docker": {"url": f"http://{QUEUE}:{PORT}", "network": NETWORK, **docker}}
 
 
-def _queue(request: Request, settings: Portable) -> Object:
+def _queue(request: ExportRequest, settings: Portable) -> Object:
     kinds = {pool.runtime_kind for pool in request.project.pools.values()}
     volumes: list[str] = [f"./{SETTINGS_FILE}:/app/towline.yaml:ro", f"state:{STATE_FOLDER}"]
     service: Object = {
@@ -88,7 +88,7 @@ def _queue(request: Request, settings: Portable) -> Object:
     return service
 
 
-def _workers(request: Request, pool: PoolSpec, settings: Portable) -> Object:
+def _workers(request: ExportRequest, pool: PoolSpec, settings: Portable) -> Object:
     token = settings.token("worker", "admin")
     environment = dict(environment_of(pool, url=f"http://{QUEUE}:{PORT}"))
     if token is not None:
@@ -110,7 +110,7 @@ def _workers(request: Request, pool: PoolSpec, settings: Portable) -> Object:
     }
 
 
-def _check(pool: PoolSpec, request: Request, found: Findings) -> None:
+def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     path = ("pools", pool.name)
     if pool.runtime_kind == "swarm":
         why = "compose runs no services of a swarm: write {docker: ...}, or deploy to the swarm itself"
@@ -131,7 +131,7 @@ def _check(pool: PoolSpec, request: Request, found: Findings) -> None:
             found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
 
 
-def _source(secret: Secret) -> Object:
+def _source(secret: ExportedSecret) -> Object:
     if secret.env is not None:
         return {"environment": secret.env}
     path = secret.file or ""
@@ -143,7 +143,7 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _how(request: Request, settings: Portable) -> list[str]:
+def _how(request: ExportRequest, settings: Portable) -> list[str]:
     lines = [
         "Queue and supervisor, and the workers of pools with `runtime: external`. Compose 2.24 or later.",
         "From `towline export --to compose`; change the settings file and export again rather than this file.",

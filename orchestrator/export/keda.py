@@ -16,8 +16,8 @@ from orchestrator.export.kubernetes import (
     queue_objects,
     worker_name,
 )
-from orchestrator.export.request import Exported, Findings, Request
-from orchestrator.export.settings import PORT, Portable, Secret, portable
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
+from orchestrator.export.settings import PORT, ExportedSecret, Portable, portable
 from orchestrator.export.text import header, yaml_of
 from orchestrator.export.worker import bounds_of
 
@@ -27,7 +27,7 @@ DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 FILE: Final = "towline-keda.yaml"
 
 
-def keda(request: Request) -> Exported:
+def keda(request: ExportRequest) -> ExportedFiles:
     """One file of manifests. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
@@ -48,10 +48,10 @@ def keda(request: Request) -> Exported:
             scaled_object(request, pool),
             disruption_budget(request, pool),
         ]
-    return Exported({FILE: header(_how(request, settings)) + yaml_of(*objects)}, found.warnings)
+    return ExportedFiles({FILE: header(_how(request, settings)) + yaml_of(*objects)}, found.warnings)
 
 
-def scaled_object(request: Request, pool: PoolSpec) -> Object:
+def scaled_object(request: ExportRequest, pool: PoolSpec) -> Object:
     """As many workers as the supervisor says, at once: it has waited before it said so."""
     low, high = bounds_of(pool)
     high = max(1, high)  # none at most is more than KEDA can be told; how many are wanted is the supervisor's to say
@@ -81,14 +81,14 @@ def scaled_object(request: Request, pool: PoolSpec) -> Object:
     return made("keda.sh/v1alpha1", "ScaledObject", worker_name(pool.name), request, "worker", spec=spec)
 
 
-def _authentication(request: Request, settings: Portable) -> Object:
+def _authentication(request: ExportRequest, settings: Portable) -> Object:
     token = settings.token("viewer", "worker", "producer", "admin")
     assert token is not None
     target = {"parameter": "token", "name": SECRET, "key": token.name}
     return made("keda.sh/v1alpha1", "TriggerAuthentication", NAME, request, "queue", spec={"secretTargetRef": [target]})
 
 
-def _check(pool: PoolSpec, request: Request, found: Findings) -> None:
+def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     path = ("pools", pool.name)
     name = worker_name(pool.name)
     if not DNS_LABEL.fullmatch(name):
@@ -112,7 +112,7 @@ def _check(pool: PoolSpec, request: Request, found: Findings) -> None:
             found.warn((*place, "user"), f"{settings.user}: write numbers for Kubernetes; the image's user is kept")
 
 
-def _how(request: Request, settings: Portable) -> list[str]:
+def _how(request: ExportRequest, settings: Portable) -> list[str]:
     """How the file is used: what must be there before, and what to look at after."""
     space = f"--namespace {request.namespace}"
     lines = [
@@ -139,7 +139,7 @@ def _how(request: Request, settings: Portable) -> list[str]:
     return lines
 
 
-def _from(secret: Secret) -> str:
+def _from(secret: ExportedSecret) -> str:
     if secret.file is not None:
         return f"--from-file={shlex.quote(f'{secret.name}={secret.file}')}"
     return f'--from-literal={secret.name}="${secret.env}"'

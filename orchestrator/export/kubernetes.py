@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.export.request import Request
-from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, Portable, Secret
+from orchestrator.export.request import ExportRequest
+from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, ExportedSecret, Portable
 from orchestrator.export.worker import arguments_of, environment_of
 
 Object = dict[str, object]
@@ -25,7 +25,7 @@ def labels(component: str) -> dict[str, str]:
     return {"app.kubernetes.io/part-of": NAME, "app.kubernetes.io/component": component}
 
 
-def made(api: str, kind: str, name: str, request: Request, component: str, **more: object) -> Object:
+def made(api: str, kind: str, name: str, request: ExportRequest, component: str, **more: object) -> Object:
     """An object with its head."""
     metadata = {"name": name, "namespace": request.namespace, "labels": labels(component)}
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
@@ -36,7 +36,7 @@ def worker_name(pool: str) -> str:
     return f"{NAME}-{pool}"
 
 
-def queue_objects(request: Request, settings: Portable, text: str) -> list[Object]:
+def queue_objects(request: ExportRequest, settings: Portable, text: str) -> list[Object]:
     """Settings, the pod of queue server and supervisor with its volume, and how it is reached."""
     return [
         made("v1", "ConfigMap", f"{NAME}-settings", request, "queue", data={"towline.yaml": text}),
@@ -57,7 +57,7 @@ def queue_objects(request: Request, settings: Portable, text: str) -> list[Objec
     ]
 
 
-def _queue(request: Request, settings: Portable) -> Object:
+def _queue(request: ExportRequest, settings: Portable) -> Object:
     container: Object = {
         "name": NAME,
         "image": request.server_image,
@@ -102,7 +102,7 @@ def _queue(request: Request, settings: Portable) -> Object:
     return made("apps/v1", "StatefulSet", NAME, request, "queue", spec=spec)
 
 
-def deployment(request: Request, pool: PoolSpec, *, image: str, token: Secret | None) -> Object:
+def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: ExportedSecret | None) -> Object:
     """The pool's workers; how many is left out, as it is for whoever scales them."""
     settings = pool.containers
     mounts: list[Object] = []
@@ -147,7 +147,7 @@ def deployment(request: Request, pool: PoolSpec, *, image: str, token: Secret | 
     return made("apps/v1", "Deployment", worker_name(pool.name), request, "worker", spec=spec)
 
 
-def disruption_budget(request: Request, pool: PoolSpec) -> Object:
+def disruption_budget(request: ExportRequest, pool: PoolSpec) -> Object:
     """Nodes are emptied one worker of the pool at a time: its tasks are given back, and it is missed briefly."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": worker_labels(pool)}}
     return made("policy/v1", "PodDisruptionBudget", worker_name(pool.name), request, "worker", spec=spec)
@@ -158,7 +158,7 @@ def worker_labels(pool: PoolSpec) -> dict[str, str]:
     return {**labels("worker"), "app.kubernetes.io/name": worker_name(pool.name), CLIENT_LABEL: "true"}
 
 
-def _queue_policy(request: Request) -> Object:
+def _queue_policy(request: ExportRequest) -> Object:
     """The queue is reached by its workers, by pods that say they are clients, by KEDA, and by who scrapes metrics."""
     allowed = [
         {"podSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
@@ -173,7 +173,7 @@ def _queue_policy(request: Request) -> Object:
     return made("networking.k8s.io/v1", "NetworkPolicy", NAME, request, "queue", spec=spec)
 
 
-def _worker_policy(request: Request) -> Object:
+def _worker_policy(request: ExportRequest) -> Object:
     """Nobody calls a worker: it calls the queue."""
     spec = {"podSelector": {"matchLabels": labels("worker")}, "policyTypes": ["Ingress"]}
     return made("networking.k8s.io/v1", "NetworkPolicy", f"{NAME}-workers", request, "worker", spec=spec)
@@ -220,7 +220,7 @@ def _worker_user(user: str | None) -> Object:
     return _nobody(int(name), int(group) if group else None)
 
 
-def _secret_volume(name: str, secrets: Sequence[Secret]) -> Object:
+def _secret_volume(name: str, secrets: Sequence[ExportedSecret]) -> Object:
     items = [{"key": one.name, "path": one.name} for one in secrets]
     return {"name": name, "secret": {"secretName": SECRET, "items": items, "defaultMode": 0o444}}
 

@@ -6,14 +6,14 @@ from typing import Literal
 
 from orchestrator.config import PoolSpec
 from orchestrator.project import Project
-from queue_core.mistakes import Mistake
+from queue_core.mistakes import SettingProblem
 from queue_core.yaml_text import Document
 
 Platform = Literal["keda", "compose", "systemd"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExportRequest:
     """A settings file that is right, as the file has it (`document`) and as it is meant (`project`).
 
     Args:
@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedFiles:
     """Files by name, in the order in which they are to be read; and what is not quite as the settings say."""
 
     files: Mapping[str, str]
@@ -59,12 +59,12 @@ class Findings:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._mistakes: list[Mistake] = []
+        self._mistakes: list[SettingProblem] = []
         self.warnings: list[str] = []
 
     def wrong(self, path: tuple[str | int, ...], message: str) -> None:
         """It can't be exported like this."""
-        self._mistakes.append(Mistake(path, message))
+        self._mistakes.append(SettingProblem(path, message))
 
     def warn(self, path: tuple[str | int, ...], message: str) -> None:
         """It can, but not everything of it comes along."""

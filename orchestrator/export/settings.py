@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from orchestrator.export.request import Findings, Request
+from orchestrator.export.request import ExportRequest, Findings
 from queue_core.stores.urls import has_password, scheme_of
 
 STATE_FOLDER: Final = "/var/lib/towline"
@@ -14,7 +14,7 @@ PORT: Final = 7878
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class ExportedSecret:
     """A secret that containers find as a file of this name; where it came from, to tell how it is made.
 
     `role` is that of a token; "" for a password.
@@ -31,18 +31,18 @@ class Portable:
     """Settings for a container, and the secrets that they name."""
 
     data: Mapping[str, object]
-    secrets: tuple[Secret, ...]
+    secrets: tuple[ExportedSecret, ...]
 
-    def token(self, *roles: str) -> Secret | None:
+    def token(self, *roles: str) -> ExportedSecret | None:
         """The first token of one of these roles, in the order of the roles."""
         return next((one for role in roles for one in self.secrets if one.role == role), None)
 
 
-def portable(request: Request, found: Findings, *, runtimes: Mapping[str, object]) -> Portable:
+def portable(request: ExportRequest, found: Findings, *, runtimes: Mapping[str, object]) -> Portable:
     """The file's own values, changed only where a container needs it; `runtimes` are what each pool's shall be."""
     raw = request.document.data
     data: dict[str, object] = dict(raw) if isinstance(raw, Mapping) else {}
-    secrets: list[Secret] = []
+    secrets: list[ExportedSecret] = []
     _place_store(data, request, found, secrets)
     _place_server(data, request, found, secrets)
     supervisor = data.get("supervisor")
@@ -65,7 +65,9 @@ def portable(request: Request, found: Findings, *, runtimes: Mapping[str, object
     return Portable(data, tuple(secrets))
 
 
-def _place_store(data: dict[str, object], request: Request, found: Findings, secrets: list[Secret]) -> None:
+def _place_store(
+    data: dict[str, object], request: ExportRequest, found: Findings, secrets: list[ExportedSecret]
+) -> None:
     store = request.project.queue_file.store
     scheme = scheme_of(store.url)
     if has_password(store.url):
@@ -80,14 +82,16 @@ def _place_store(data: dict[str, object], request: Request, found: Findings, sec
         found.warn(("store",), told)
         data["store"] = f"sqlite:///{STATE_FOLDER}/{PurePosixPath(store.url).name}"
     elif store.password_env or store.password_file:
-        secret = Secret("store-password", store.password_env, store.password_file)
+        secret = ExportedSecret("store-password", store.password_env, store.password_file)
         secrets.append(secret)
         data["store"] = {"url": store.url, "password_file": f"{SECRETS_FOLDER}/{secret.name}"}
     else:
         data["store"] = store.url
 
 
-def _place_server(data: dict[str, object], request: Request, found: Findings, secrets: list[Secret]) -> None:
+def _place_server(
+    data: dict[str, object], request: ExportRequest, found: Findings, secrets: list[ExportedSecret]
+) -> None:
     server = request.project.queue_file.server
     if server.grpc is not None:
         found.warn(("server", "grpc"), "is not exported: give the certificate and the port by hand")
@@ -96,7 +100,7 @@ def _place_server(data: dict[str, object], request: Request, found: Findings, se
         found.wrong(("server", "tokens"), why)
     tokens: list[dict[str, object]] = []
     for number, token in enumerate(server.tokens, start=1):
-        secret = Secret(f"token-{number}-{token.role}", token.token_env, token.token_file, token.role)
+        secret = ExportedSecret(f"token-{number}-{token.role}", token.token_env, token.token_file, token.role)
         secrets.append(secret)
         email = {} if token.email is None else {"email": token.email}
         tokens.append({"role": token.role, **email, "token_file": f"{SECRETS_FOLDER}/{secret.name}"})

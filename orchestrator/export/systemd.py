@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from orchestrator.config import PoolSpec
-from orchestrator.export.request import Exported, Findings, Request
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
 from orchestrator.export.text import header
 from orchestrator.export.worker import environment_of
 
@@ -37,7 +37,7 @@ _AGAIN: Final[Section] = (
 )
 
 
-def systemd(request: Request) -> Exported:
+def systemd(request: ExportRequest) -> ExportedFiles:
     """A unit a file. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
@@ -50,7 +50,7 @@ def systemd(request: Request) -> Exported:
     for pool in pools.values():
         if pool.runtime_kind == "external":
             files[worker_unit(pool)] = _worker(request, pool)
-    return Exported({name: header(_how(name, list(files))) + text for name, text in files.items()}, found.warnings)
+    return ExportedFiles({name: header(_how(name, list(files))) + text for name, text in files.items()}, found.warnings)
 
 
 def worker_unit(pool: PoolSpec) -> str:
@@ -58,7 +58,7 @@ def worker_unit(pool: PoolSpec) -> str:
     return f"towline-worker-{pool.name}@.service"
 
 
-def _queue(request: Request) -> str:
+def _queue(request: ExportRequest) -> str:
     after = "network-online.target postgresql.service redis-server.service"
     return _unit(
         (("Description", "Towline: the queue server"), ("Wants", "network-online.target"), ("After", after)),
@@ -74,7 +74,7 @@ def _queue(request: Request) -> str:
     )
 
 
-def _supervisor(request: Request) -> str:
+def _supervisor(request: ExportRequest) -> str:
     longest = max(pool.grace for pool in request.project.pools.values())
     return _unit(
         (
@@ -101,7 +101,7 @@ def _supervisor(request: Request) -> str:
     )
 
 
-def _worker(request: Request, pool: PoolSpec) -> str:
+def _worker(request: ExportRequest, pool: PoolSpec) -> str:
     url = request.project.queue_file.server.url(request.project.directory)
     environment = environment_of(pool, url=url)
     program = pool.command or (*request.program, "work", "--json")
@@ -126,7 +126,7 @@ def _worker(request: Request, pool: PoolSpec) -> str:
     )
 
 
-def _common(request: Request, *, folder: str | None = None, variables: str = ENVIRONMENT_FILE) -> Section:
+def _common(request: ExportRequest, *, folder: str | None = None, variables: str = ENVIRONMENT_FILE) -> Section:
     return (
         ("WorkingDirectory", _path(folder or str(request.project.directory))),
         ("EnvironmentFile", f"-{variables}"),

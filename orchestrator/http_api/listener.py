@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from queue_core.server.acceptance import ACCEPTED_AT_ONCE, Acceptance
-from queue_core.server.also import Also, response_of
+from queue_core.server.acceptance import ACCEPTED_AT_ONCE, AcceptErrors
+from queue_core.server.also import Extensions, response_of
 from queue_core.server.app import refuse, release
-from queue_core.server.auth import Gate
+from queue_core.server.auth import Authorizer
 from queue_core.server.connections import Connections
 from queue_core.server.hot import reply_of
 from queue_core.server.http_connection import HttpConnection
@@ -29,13 +29,13 @@ STOP_SECONDS = 2
 class FleetListener:
     """Answers in a thread of its own, from what is at hand."""
 
-    def __init__(self, options: ServeOptions, also: Also) -> None:
+    def __init__(self, options: ServeOptions, also: Extensions) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
         self._options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
-        self._app = Starlette(routes=_routes(Gate(options), also), exception_handlers={HTTPException: refuse})
+        self._app = Starlette(routes=_routes(Authorizer(options), also), exception_handlers={HTTPException: refuse})
         self._server: HttpServer | None = None
         self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
@@ -54,7 +54,7 @@ class FleetListener:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        Acceptance(loop)
+        AcceptErrors(loop)
 
         class FleetConnection(HttpConnection):
             shared = Connections(loop.time)
@@ -85,7 +85,7 @@ class FleetListener:
                 self._options.socket_path.unlink(missing_ok=True)
 
 
-def _routes(gate: Gate, also: Also) -> list[Route]:
+def _routes(gate: Authorizer, also: Extensions) -> list[Route]:
     routes = [route for look_up in also.look_ups for route in look_up.routes(gate)]
     described = document([look_up.endpoint for look_up in also.look_ups], version=release())
 

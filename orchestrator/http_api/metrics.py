@@ -7,10 +7,10 @@ from typing import Final, get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.decision import GuardName
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import DURATION_BUCKETS, WORKER_STATES, FleetView, PoolView, Pulse, Rounds
+from orchestrator.fleet_view import DURATION_BUCKETS, WORKER_STATES, FleetView, Heartbeat, PoolView, TurnDurations
 from orchestrator.metrics import Outcome, QueueSample
 from orchestrator.waits import BUCKETS as WAIT_BUCKETS
 
@@ -44,7 +44,7 @@ _SEEN: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
 class FleetMetrics(Collector):
     """Reads the supervisor's view when it is scraped; keeps nothing."""
 
-    def __init__(self, pulse: Pulse, clock: Clock) -> None:
+    def __init__(self, pulse: Heartbeat, clock: MonotonicClock) -> None:
         self._pulse = pulse
         self._clock = clock
 
@@ -69,7 +69,7 @@ class FleetMetrics(Collector):
 Pools = Sequence[tuple[str, PoolView]]
 
 
-def _supervisor(pulse: Pulse, view: FleetView, *, now: Monotonic, started_at: float) -> Iterator[Metric]:
+def _supervisor(pulse: Heartbeat, view: FleetView, *, now: Monotonic, started_at: float) -> Iterator[Metric]:
     rounds = pulse.rounds
     for name, told, number in (
         ("leading", "1 while it sizes the pools.", float(view.phase == "leading")),
@@ -85,7 +85,7 @@ def _supervisor(pulse: Pulse, view: FleetView, *, now: Monotonic, started_at: fl
     yield _durations(rounds)
 
 
-def _durations(rounds: Rounds) -> Metric:
+def _durations(rounds: TurnDurations) -> Metric:
     told = "How long the turns that were due at a time took."
     buckets = _buckets(DURATION_BUCKETS, rounds.counts)
     return HistogramMetricFamily(

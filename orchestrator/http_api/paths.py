@@ -4,12 +4,12 @@ from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
 
-from orchestrator.clock import Clock, Monotonic
-from orchestrator.fleet_view import LIVE_SECONDS, FleetView, PoolView, Pulse
+from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
 from orchestrator.http_api.answers import Pools, PoolStats, SupervisorHealth
 from orchestrator.http_api.metrics import FleetMetrics
 from queue_core.mistakes import did_you_mean
-from queue_core.server.also import Also, LookUp
+from queue_core.server.also import Extensions, ReadOnlyRoute
 from queue_core.server.problems import Problem, refusal
 
 SETTLING_SECONDS: Final = 20.0
@@ -19,7 +19,7 @@ RETRY_SECONDS: Final = 5
 _ANSWERS_FOR: Final = frozenset({"leading"})
 
 
-def pool_stats(pulse: Pulse, name: str, *, now: Monotonic) -> PoolStats:
+def pool_stats(pulse: Heartbeat, name: str, *, now: Monotonic) -> PoolStats:
     """One pool. Raises `Problem`: 404 for one that is not in the settings, 503 where no number is to be acted on."""
     view = _leading(pulse, now=now)
     pool = view.pools.get(name)
@@ -32,14 +32,14 @@ def pool_stats(pulse: Pulse, name: str, *, now: Monotonic) -> PoolStats:
     return found
 
 
-def all_pools(pulse: Pulse, *, now: Monotonic) -> Pools:
+def all_pools(pulse: Heartbeat, *, now: Monotonic) -> Pools:
     """All that can be told. Raises `Problem`: 503 where no number is to be acted on."""
     view = _leading(pulse, now=now)
     found = [_stats(name, pool, view, now=now) for name, pool in view.pools.items()]
     return Pools(phase=view.phase, pools=tuple(stats for stats in found if stats is not None))
 
 
-def live(pulse: Pulse, *, now: Monotonic) -> SupervisorHealth:
+def live(pulse: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
     """Raises `Problem`: 503 when its turns do not finish."""
     age_seconds = max(0.0, now - pulse.passed_at)
     if not pulse.is_live(now=now):
@@ -51,7 +51,7 @@ def live(pulse: Pulse, *, now: Monotonic) -> SupervisorHealth:
     )
 
 
-def ready(pulse: Pulse, *, now: Monotonic) -> SupervisorHealth:
+def ready(pulse: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
     """Live, and past its start: it leads, or stands by for one that does. Raises `Problem`: 503."""
     health = live(pulse, now=now)
     if health.phase in {"starting", "stopping"}:
@@ -59,13 +59,13 @@ def ready(pulse: Pulse, *, now: Monotonic) -> SupervisorHealth:
     return health
 
 
-def leader(pulse: Pulse, *, now: Monotonic) -> SupervisorHealth:
+def leader(pulse: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
     """Live, and the one that leads: of several behind one name, the one to ask. Raises `Problem`: 503."""
     _leading(pulse, now=now)
     return live(pulse, now=now)
 
 
-def _leading(pulse: Pulse, *, now: Monotonic) -> FleetView:
+def _leading(pulse: Heartbeat, *, now: Monotonic) -> FleetView:
     live(pulse, now=now)
     if pulse.view.phase not in _ANSWERS_FOR:
         raise _not_now(f"this supervisor is {pulse.view.phase}, and has no numbers: ask the one that leads")
@@ -120,15 +120,15 @@ PROBES: Final = {"/v1/supervisor/livez": ("/livez", "/healthz"), "/v1/supervisor
 """What probes ask of a listener that is the supervisor's alone."""
 
 
-def fleet_paths(pulse: Pulse, clock: Clock, *, is_alone: bool = False) -> Also:
+def fleet_paths(pulse: Heartbeat, clock: MonotonicClock, *, is_alone: bool = False) -> Extensions:
     """Everything, told from `pulse`; `is_alone` where no queue server shares the listener."""
 
     def probes_at(path: str) -> tuple[str, ...]:
         return PROBES[path] if is_alone else ()
 
-    return Also(
+    return Extensions(
         look_ups=(
-            LookUp(
+            ReadOnlyRoute(
                 "/v1/pools",
                 "list_pools",
                 "All pools: work, workers, and how many there should be.",
@@ -136,7 +136,7 @@ def fleet_paths(pulse: Pulse, clock: Clock, *, is_alone: bool = False) -> Also:
                 lambda _path: all_pools(pulse, now=clock.monotonic()),
                 Pools,
             ),
-            LookUp(
+            ReadOnlyRoute(
                 "/v1/pools/{pool}/stats",
                 "pool_stats",
                 "One pool in flat numbers.",
@@ -144,7 +144,7 @@ def fleet_paths(pulse: Pulse, clock: Clock, *, is_alone: bool = False) -> Also:
                 lambda path: pool_stats(pulse, path["pool"], now=clock.monotonic()),
                 PoolStats,
             ),
-            LookUp(
+            ReadOnlyRoute(
                 "/v1/supervisor/livez",
                 "supervisor_live",
                 "Whether the supervisor's turns finish.",
@@ -153,7 +153,7 @@ def fleet_paths(pulse: Pulse, clock: Clock, *, is_alone: bool = False) -> Also:
                 SupervisorHealth,
                 probes_at("/v1/supervisor/livez"),
             ),
-            LookUp(
+            ReadOnlyRoute(
                 "/v1/supervisor/readyz",
                 "supervisor_ready",
                 "Whether the supervisor leads, or stands by for one that does.",
@@ -162,7 +162,7 @@ def fleet_paths(pulse: Pulse, clock: Clock, *, is_alone: bool = False) -> Also:
                 SupervisorHealth,
                 probes_at("/v1/supervisor/readyz"),
             ),
-            LookUp(
+            ReadOnlyRoute(
                 "/v1/supervisor/leader",
                 "supervisor_leader",
                 "Whether this supervisor is the one that leads.",

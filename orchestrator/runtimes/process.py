@@ -26,18 +26,18 @@ from orchestrator.host import HostMeter
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import WorkerProcess
-from orchestrator.runtimes.warden_duty import WardenDuty
+from orchestrator.runtimes.warden_duty import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 
 
-class Bystanders:
+class OtherProcesses:
     """Keeps a warden on duty and collects whoever else ends. Belongs to one thread."""
 
     def __init__(self, state_dir: Path, *, lock: Path | None) -> None:
         """`lock` is the file that a living supervisor holds locked; without one there is no warden."""
         self._state_dir = state_dir
         self._lock = lock
-        self._warden = WardenDuty("orchestrator.runtimes.warden", state_dir / "warden.lock")
+        self._warden = WatchdogProcess("orchestrator.runtimes.warden", state_dir / "warden.lock")
         # Children that were there before us are of a program that was executed in this process until now.
         self._inherited = set(procfs.children_of(os.getpid()))
 
@@ -146,7 +146,7 @@ class ProcessRuntime:
         self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
-        self._bystanders = Bystanders(self._state_dir, lock=lock)
+        self._bystanders = OtherProcesses(self._state_dir, lock=lock)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`. The environment is our own without what is withheld, the pool's `env`, the request's."""

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 PLACE: Final = " at "
 
 
-class SeveralRuntimes:
+class CompositeRuntime:
     """A `Runtime` of processes and of whatever else the settings ask for. All but `wake` belong to one thread.
 
     Sleeps with the first runtime; the others wake it whenever one of their workers ends. An engine of its own for a

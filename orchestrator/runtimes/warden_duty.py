@@ -11,7 +11,7 @@ from orchestrator.runtimes.warden import is_held
 _PACKAGE_ROOT: Final = Path(__file__).parents[2]
 
 
-class WardenDuty:
+class WatchdogProcess:
     """One kind of warden of one supervisor. Belongs to one thread."""
 
     def __init__(self, module: str, duty: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from orchestrator.simulation.study import Row
+from orchestrator.simulation.study import StudyRow
 from orchestrator.simulation.workload import Workload
 
 
@@ -48,7 +48,7 @@ _RULE: Final = "#868e96"
 _ARRIVALS: Final = "#e8590c"
 
 
-def terminal_chart(workload: Workload, rows: Sequence[Row], *, columns: int, height: int = 4) -> list[str]:
+def terminal_chart(workload: Workload, rows: Sequence[StudyRow], *, columns: int, height: int = 4) -> list[str]:
     """Arrivals, then the workers of each row, over the same time; all fleets are drawn to one scale."""
     slots = max(_MIN_COLUMNS, columns - 12)
     end_at = _end_of(rows)
@@ -79,7 +79,7 @@ def _blocks(values: Sequence[float], most: float, height: int) -> list[str]:
     return lines
 
 
-def svg_chart(workload: Workload, rows: Sequence[Row], *, title: str) -> str:
+def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> str:
     """A standalone SVG document: a panel of arrivals, and one of workers for each row, over the same time."""
     end_at = _end_of(rows)
     height = _TOP + (len(rows) + 1) * (_PANEL + _GAP) + 30
@@ -131,11 +131,11 @@ def _time_axis(y: int, end_at: float) -> list[str]:
     ]
 
 
-def _titled(row: Row) -> str:
+def _titled(row: StudyRow) -> str:
     return f"{row.name} at {row.result.slo_seconds:g} s" if row.is_towline else row.name
 
 
-def _lateness(row: Row) -> str:
+def _lateness(row: StudyRow) -> str:
     """How many were late, and how late."""
     result = row.result
     return f"{result.late_share:.2%} late, p99 {result.p99_over_slo:.2f} slo, worst {result.worst_over_slo:.2f} slo"
@@ -146,11 +146,11 @@ def _cut(name: str) -> str:
     return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
 
 
-def _end_of(rows: Sequence[Row]) -> float:
+def _end_of(rows: Sequence[StudyRow]) -> float:
     return max(1.0, *(row.result.ended_at for row in rows)) if rows else 1.0
 
 
-def _most_workers(rows: Sequence[Row]) -> float:
+def _most_workers(rows: Sequence[StudyRow]) -> float:
     """The top of every panel of workers, so that they compare at a glance."""
     return float(max((row.result.peak for row in rows), default=1))
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.simulation.results import Result
+from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.rules import RuleScaler, told_of
 from orchestrator.simulation.scaler import PolicyScaler
-from orchestrator.simulation.study import Candidate, simulate
-from orchestrator.simulation.workload import Workload, World
+from orchestrator.simulation.study import PoolCandidate, simulate
+from orchestrator.simulation.workload import SimulatedWorld, Workload
 
 RULE: Final = "one-per-task"
 SAME_COST: Final = 0.02
@@ -68,7 +68,9 @@ class Comparison:
         return self.rule.worker_seconds / self.pool.worker_seconds - 1.0 if self.pool.worker_seconds else 0.0
 
 
-def against_rule(workload: Workload, world: World, candidate: Candidate, *, seeds: Sequence[int]) -> Comparison:
+def against_rule(
+    workload: Workload, world: SimulatedWorld, candidate: PoolCandidate, *, seeds: Sequence[int]
+) -> Comparison:
     """A pool beside a worker per task within the pool's bounds; each figure is the mean over the seeds' runs."""
     spec = candidate.spec
     slots, bounds = spec.concurrency, spec.workers
@@ -84,7 +86,7 @@ def against_rule(workload: Workload, world: World, candidate: Candidate, *, seed
     return Comparison(pool, rule)
 
 
-def _figures(runs: Sequence[Result]) -> Figures:
+def _figures(runs: Sequence[RunResult]) -> Figures:
     def mean(numbers: Sequence[float]) -> float:
         return math.fsum(numbers) / len(numbers)
 

@@ -11,7 +11,7 @@ NEVER: Final = math.inf
 
 
 @dataclass(slots=True)
-class Worker:
+class SimulatedWorker:
     """One simulated worker. `up_at` is its first lease call; `used_at` the end of its last lease, if any."""
 
     name: str
@@ -23,10 +23,10 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Lease:
+class SimulatedLease:
     """A lease, held until `ended_at`. `at_a_time` counts the pool's leases when it began, itself included."""
 
-    worker: Worker
+    worker: SimulatedWorker
     task: int
     began_at: float
     waited_seconds: float
@@ -37,7 +37,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class SimulatedExit:
     """A worker's end, as a runtime tells it (see `exits.Ended`)."""
 
     worker: str
@@ -52,9 +52,9 @@ class Gone:
 
 
 @dataclass(slots=True)
-class News:
+class SimulationEvents:
     """What happened since it was taken last."""
 
     arrivals: int
-    finished: list[Lease]
-    gone: list[Gone]
+    finished: list[SimulatedLease]
+    gone: list[SimulatedExit]

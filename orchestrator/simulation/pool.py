@@ -12,8 +12,8 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.metrics import Outcome
-from orchestrator.simulation.parts import NEVER, Gone, Lease, News, Worker
-from orchestrator.simulation.workload import Workload, World
+from orchestrator.simulation.parts import NEVER, SimulatedExit, SimulatedLease, SimulatedWorker, SimulationEvents
+from orchestrator.simulation.workload import SimulatedWorld, Workload
 
 MAX_UPCOMING: Final = 1_000
 """Tasks to come that are told, at most, as the queue does."""
@@ -29,16 +29,18 @@ _NOTHING: Final = 4
 class SimulatedPool:
     """The queue and the workers. `now` moves with each event; whoever sizes the pool acts between two of them."""
 
-    def __init__(self, workload: Workload, world: World, *, slots: int, recent_first: bool, rng: Random) -> None:
+    def __init__(
+        self, workload: Workload, world: SimulatedWorld, *, slots: int, recent_first: bool, rng: Random
+    ) -> None:
         """Args:
         slots: leases one worker holds at a time.
         recent_first: whether a task goes to the free worker used last, else to any.
         """
         self.now = 0.0
         self.ready: deque[int] = deque()
-        self.workers: dict[str, Worker] = {}
-        self.leases: dict[int, Lease] = {}
-        self.free: dict[str, Worker] = {}  # up and with a free slot; the one used last is last
+        self.workers: dict[str, SimulatedWorker] = {}
+        self.leases: dict[int, SimulatedLease] = {}
+        self.free: dict[str, SimulatedWorker] = {}  # up and with a free slot; the one used last is last
         self.starting = 0
         self.leaving = 0
         self.retrying = 0
@@ -69,7 +71,7 @@ class SimulatedPool:
         self._is_failing = workload.failures is not None or world.failing is not None
         self._events: list[tuple[float, int, int, int | str]] = [(NEVER, 0, _NOTHING, 0)]  # so that one is always next
         self._order = 0
-        self._news = News(0, [], [])
+        self._news = SimulationEvents(0, [], [])
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -136,9 +138,9 @@ class SimulatedPool:
         else:
             self._overdue(key)  # type: ignore[arg-type]
 
-    def take_news(self) -> News:
+    def take_news(self) -> SimulationEvents:
         """What happened since this was asked last."""
-        news, self._news = self._news, News(0, [], [])
+        news, self._news = self._news, SimulationEvents(0, [], [])
         news.arrivals += self._next - self._told
         self._told = self._next
         return news
@@ -180,7 +182,7 @@ class SimulatedPool:
         names = [f"w{self.starts + number}" for number in range(1, count + 1)]
         self.starts += count
         for name in names:
-            self.workers[name] = Worker(name, self.now, self.now)
+            self.workers[name] = SimulatedWorker(name, self.now, self.now)
             seconds = self._world.start_seconds(self.rng, at_a_time=self.starting)
             self._push(self.now + seconds, _START, name)
         self._resized()
@@ -261,7 +263,7 @@ class SimulatedPool:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _serve(self, worker: Worker) -> None:
+    def _serve(self, worker: SimulatedWorker) -> None:
         """Give a worker with a free slot, that was used just now, what it can take."""
         ready, slots = self.ready, self._slots
         while worker.leases < slots:
@@ -271,12 +273,12 @@ class SimulatedPool:
                 return
             self._lease(worker)
 
-    def _chosen(self) -> Worker:
+    def _chosen(self) -> SimulatedWorker:
         if self._recent_first:
             return self.free[next(reversed(self.free))]
         return self.free[self.rng.choice(list(self.free))]
 
-    def _lease(self, worker: Worker) -> None:
+    def _lease(self, worker: SimulatedWorker) -> None:
         task, now = self.ready.popleft(), self.now
         worker.leases += 1
         if self.free and worker.leases >= self._slots:
@@ -292,10 +294,10 @@ class SimulatedPool:
         if self._is_contended:
             seconds = self._world.held_seconds(seconds, at_a_time=at_a_time)
         self._order = order = self._order + 1
-        leases[order] = Lease(worker, task, now, now - since, number, at_a_time)
+        leases[order] = SimulatedLease(worker, task, now, now - since, number, at_a_time)
         heappush(self._events, (now + seconds, order, _END, order))
 
-    def _fails(self, lease: Lease) -> bool:
+    def _fails(self, lease: SimulatedLease) -> bool:
         """Note how a lease ended; whether its task comes back."""
         outcome = lease.outcome = self._outcome(lease.task, lease.number)
         if outcome == "released":
@@ -314,13 +316,13 @@ class SimulatedPool:
             return "deleted"
         return "died" if leases >= self._world.max_leases else "released"
 
-    def _remove(self, worker: Worker, *, code: int = 0, signal: int | None = None) -> None:
+    def _remove(self, worker: SimulatedWorker, *, code: int = 0, signal: int | None = None) -> None:
         self.worker_seconds += self.now - worker.born_at
         del self.workers[worker.name]
         self.free.pop(worker.name, None)
         self.starting -= worker.up_at is None
         self.leaving -= worker.is_leaving
-        self._news.gone.append(Gone(worker.name, Monotonic(self.now), None if signal else code, signal))
+        self._news.gone.append(SimulatedExit(worker.name, Monotonic(self.now), None if signal else code, signal))
         self._resized()
 
     def _resized(self) -> None:

@@ -12,7 +12,7 @@ _ROUNDING: float = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """One run. Waits are those before the lease that ended a task's stay, in seconds; a task that is still ready at
     the end has waited until then.
 
@@ -58,13 +58,13 @@ class Result:
 
 def result_of(
     pool: SimulatedPool, workload: Workload, *, scaler: str, slo_seconds: float, grew: int, shrank: int
-) -> Result:
+) -> RunResult:
     """The result of a pool whose time is over; workers that are left cost until now."""
     ended = sorted(pool.waits)
     unfinished = workload.tasks - len(ended)
     late = len(ended) - bisect_right(ended, slo_seconds + _ROUNDING) + unfinished
     waits = sorted([*ended, *pool.waited_seconds(range(1, len(pool.ready) + 1))]) if pool.ready else ended
-    return Result(
+    return RunResult(
         scaler=scaler,
         slo_seconds=slo_seconds,
         tasks=workload.tasks,

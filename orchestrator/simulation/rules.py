@@ -21,7 +21,7 @@ _ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RuleObservation:
     """What a rule may look at; `workers` were not asked to go, and include those that are `starting`."""
 
     at: float
@@ -33,7 +33,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RuleSettings:
     """What an operator writes down for a rule."""
 
     slo_seconds: float
@@ -44,27 +44,27 @@ class Told:
     slots: int = 1
 
 
-class Rule(Protocol):
+class ScalingRule(Protocol):
     """A size for what is seen, every `turn_seconds`."""
 
     turn_seconds: float
     removal: Removal
     grace_seconds: float
 
-    def size(self, seen: Seen) -> int: ...
+    def size(self, seen: RuleObservation) -> int: ...
 
 
 @dataclass(slots=True)
 class Fixed:
     """Always as many: for the mean load at 60 % use."""
 
-    told: Told
+    told: RuleSettings
     turn_seconds: float = 60.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
-    def size(self, seen: Seen) -> int:  # noqa: ARG002  it looks at nothing
-        """See `Rule.size`."""
+    def size(self, seen: RuleObservation) -> int:  # noqa: ARG002  it looks at nothing
+        """See `ScalingRule.size`."""
         return max(1, math.ceil(self.told.mean_load / (0.6 * self.told.slots)))
 
 
@@ -72,13 +72,13 @@ class Fixed:
 class OnePerTask:
     """A worker for each task that waits or is worked on; idle ones go at the next look, 5 s later at most."""
 
-    told: Told
+    told: RuleSettings
     turn_seconds: float = 5.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
-    def size(self, seen: Seen) -> int:
-        """See `Rule.size`."""
+    def size(self, seen: RuleObservation) -> int:
+        """See `ScalingRule.size`."""
         return math.ceil((seen.ready + seen.in_flight) / self.told.slots)
 
 
@@ -91,7 +91,7 @@ class HorizontalPodAutoscaler:
     size wanted within the stabilisation window. Pods are any, and are ended after 30 s.
     """
 
-    told: Told
+    told: RuleSettings
     turn_seconds: float = 15.0
     removal: Removal = "kill"
     grace_seconds: float = 30.0
@@ -104,8 +104,8 @@ class HorizontalPodAutoscaler:
     polled_at: float = -NEVER
     active_at: float = NEVER
 
-    def size(self, seen: Seen) -> int:
-        """See `Rule.size`."""
+    def size(self, seen: RuleObservation) -> int:
+        """See `ScalingRule.size`."""
         tasks = seen.ready + seen.in_flight
         if seen.at >= self.polled_at + self.poll_seconds - _ROUNDING:
             self.polled_at = seen.at
@@ -120,7 +120,7 @@ class HorizontalPodAutoscaler:
                 return 0
         return self._between(tasks, seen) if seen.workers else 0
 
-    def _between(self, tasks: int, seen: Seen) -> int:
+    def _between(self, tasks: int, seen: RuleObservation) -> int:
         wanted = seen.workers
         if abs(tasks / (self.target * seen.workers) - 1.0) > 0.1:
             wanted = math.ceil(tasks / self.target)
@@ -139,7 +139,7 @@ class HorizontalPodAutoscaler:
         return wanted
 
 
-def tuned_autoscaler(told: Told) -> HorizontalPodAutoscaler:
+def tuned_autoscaler(told: RuleSettings) -> HorizontalPodAutoscaler:
     """The same, set up by who knows the mean service time: what a worker does in half the slo is its target.
 
     It looks every 5 s, has a window and a cooldown of a minute, and pods may finish what they hold.
@@ -165,15 +165,15 @@ class CeleryAutoscale:
     half a minute has passed, and never below one process.
     """
 
-    told: Told
+    told: RuleSettings
     turn_seconds: float = 1.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
     grew_at: float = NEVER
     looks: int = 0
 
-    def size(self, seen: Seen) -> int:
-        """See `Rule.size`."""
+    def size(self, seen: RuleObservation) -> int:
+        """See `ScalingRule.size`."""
         self.looks += 1
         least = max(1, self.told.least)
         reserved = min(seen.ready + seen.in_flight, 4 * self.told.most)
@@ -193,15 +193,15 @@ class TargetTracking:
     nothing is known of none. Ended after 30 s.
     """
 
-    told: Told
+    told: RuleSettings
     turn_seconds: float = 60.0
     removal: Removal = "kill"
     grace_seconds: float = 30.0
     above: int = 0
     below: int = 0
 
-    def size(self, seen: Seen) -> int:
-        """See `Rule.size`."""
+    def size(self, seen: RuleObservation) -> int:
+        """See `ScalingRule.size`."""
         least = max(1, self.told.least)
         if seen.workers < least:
             return least
@@ -219,7 +219,7 @@ class TargetTracking:
         return max(least, min(seen.workers - 1, wanted), seen.workers // 2)
 
 
-RULES: Final[Mapping[str, Callable[[Told], Rule]]] = {
+RULES: Final[Mapping[str, Callable[[RuleSettings], ScalingRule]]] = {
     "fixed": Fixed,
     "one-per-task": OnePerTask,
     "keda-hpa": HorizontalPodAutoscaler,
@@ -230,10 +230,10 @@ RULES: Final[Mapping[str, Callable[[Told], Rule]]] = {
 """Every rule by its name."""
 
 
-def told_of(workload: Workload, *, slo_seconds: float, least: int, most: int, slots: int) -> Told:
+def told_of(workload: Workload, *, slo_seconds: float, least: int, most: int, slots: int) -> RuleSettings:
     """What the operator of a rule would have to know of a workload."""
     hours_seconds = max(1.0, workload.last_at)
-    return Told(
+    return RuleSettings(
         slo_seconds,
         least,
         most,
@@ -249,7 +249,7 @@ class RuleScaler:
     wakes: Final = False
     ahead_seconds: Final = 0.0
 
-    def __init__(self, name: str, told: Told) -> None:
+    def __init__(self, name: str, told: RuleSettings) -> None:
         """Raises `KeyError` for a name that is not in `RULES`."""
         self.name = name
         self._rule = RULES[name](told)
@@ -260,7 +260,7 @@ class RuleScaler:
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
         arrivals = pool.take_news().arrivals
-        seen = Seen(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
+        seen = RuleObservation(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
         size = max(self._told.least, min(self._told.most, self._rule.size(seen)))
         if size > seen.workers:
             pool.spawn(size - seen.workers)

@@ -14,20 +14,28 @@ from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision, FinishB
 from orchestrator.fleet import Fleet, draining, exited, finishing, joined, killed
 from orchestrator.guards import turn_seconds_after
 from orchestrator.learning import PolicyState, learn
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan_actions
 from orchestrator.policy import decide
-from orchestrator.room import MEASURED_SECONDS, MOST_AT_A_TIME, Appetite, Claim, Host, Room, shared
+from orchestrator.room import (
+    MEASURED_SECONDS,
+    MOST_AT_A_TIME,
+    Allocation,
+    CapacityDemand,
+    HostCapacity,
+    WorkerUsage,
+    shared,
+)
 from orchestrator.scene import context_of
 from orchestrator.schedule import Bounds, bounds_at, next_daily
-from orchestrator.simulation.parts import News
+from orchestrator.simulation.parts import SimulationEvents
 from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.workload import MONDAY
 from orchestrator.upcoming import lead_seconds
 
 
-class Hours:
+class SimulatedConditions:
     """The conditions of one pool, from its time 0 on, which is the epoch second `begins_at`."""
 
     def __init__(self, spec: PoolSpec, *, cores: int, start_seconds: float | None, begins_at: float) -> None:
@@ -78,7 +86,7 @@ MAX_LEASES_TOLD: Final = 2_000
 
 SPANS_AHEAD: Final = 64
 """Spans of the time ahead of which a sample tells, as the queue does."""
-_ENDLESS: Final = Host(math.inf, math.inf, math.inf, math.inf)
+_ENDLESS: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
 
 
 class Scaler(Protocol):
@@ -134,7 +142,7 @@ class PolicyScaler:
         self.decision: Decision | None = None
         self._spec = spec
         self._digest = spec.digest()
-        self._hours = Hours(spec, cores=cores, start_seconds=start_seconds, begins_at=begins_at)
+        self._hours = SimulatedConditions(spec, cores=cores, start_seconds=start_seconds, begins_at=begins_at)
         self._conditions = NOTHING_SPECIAL
         self._state = state or PolicyState()
         self._cores = cores
@@ -175,7 +183,7 @@ class PolicyScaler:
         todo = plan_actions(decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
-    def _room(self, sample: QueueSample, *, least: int) -> Room | None:
+    def _room(self, sample: QueueSample, *, least: int) -> Allocation | None:
         """What an endless host gives a new pool until busy workers were measured for a second.
 
         A supervisor measures before it looks at the work, and counts workers that were busy at both looks before.
@@ -186,7 +194,7 @@ class PolicyScaler:
         if self._measured_seconds >= MEASURED_SECONDS:
             return None
         alive = len(self._fleet.alive)
-        claim = Claim(self.name, alive, alive + MOST_AT_A_TIME, Appetite(), untried=max(self._cores, least))
+        claim = CapacityDemand(self.name, alive, alive + MOST_AT_A_TIME, WorkerUsage(), untried=max(self._cores, least))
         return shared(_ENDLESS, [claim])[self.name]
 
     def is_settled(self, pool: SimulatedPool) -> bool:
@@ -230,7 +238,7 @@ class PolicyScaler:
             self._fleet = draining(self._fleet, worker, grace_seconds=self._spec.grace, now=now)
         pool.leave(worker)
 
-    def _sample(self, pool: SimulatedPool, news: News, now: Monotonic) -> QueueSample:
+    def _sample(self, pool: SimulatedPool, news: SimulationEvents, now: Monotonic) -> QueueSample:
         at, ready, held = pool.now, len(pool.ready), pool.leases.values()
         positions = _positions(ready)
         waiting = tuple(map(Waiting, positions, pool.waited_seconds(positions)))
@@ -239,7 +247,7 @@ class PolicyScaler:
             for lease in islice(held, MAX_LEASES_TOLD)
         ]
         finished = [
-            FinishedLease(
+            LeaseSample(
                 lease.worker.name,
                 lease.ended_at - lease.began_at,
                 lease.waited_seconds,

@@ -11,10 +11,10 @@ from orchestrator.config import PoolSpec
 from orchestrator.learning import PolicyState
 from orchestrator.simulation.parts import NEVER
 from orchestrator.simulation.pool import SimulatedPool
-from orchestrator.simulation.results import Result, result_of
+from orchestrator.simulation.results import RunResult, result_of
 from orchestrator.simulation.rules import RuleScaler, told_of
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
-from orchestrator.simulation.workload import Workload, World
+from orchestrator.simulation.workload import SimulatedWorld, Workload
 
 COOL_DOWN_SECONDS: Final = 900.0
 """How long after the last arrival workers that are kept still cost, at most."""
@@ -25,14 +25,14 @@ _STEPS_PER_REPORT: Final = 20_000
 
 def simulate(
     workload: Workload,
-    world: World,
+    world: SimulatedWorld,
     scaler: Scaler,
     *,
     slo_seconds: float,
     slots: int = 1,
     seed: int = 1,
     progress: Callable[[float], None] | None = None,
-) -> Result:
+) -> RunResult:
     """Run a workload to its end.
 
     Args:
@@ -151,7 +151,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PoolCandidate:
     """A pool to try, under a name for people; `state` is what was learned before."""
 
     name: str
@@ -160,12 +160,12 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StudyRow:
     """One run; `hindsight` is the yardstick at its slo, None where a worker holds several tasks at a time."""
 
     name: str
     is_towline: bool
-    result: Result
+    result: RunResult
     hindsight: Hindsight | None
 
     @property
@@ -178,26 +178,26 @@ class Row:
 
 def study(
     workload: Workload,
-    world: World,
-    candidates: Sequence[Candidate],
+    world: SimulatedWorld,
+    candidates: Sequence[PoolCandidate],
     *,
     rules: Sequence[str] = (),
     seed: int = 1,
     progress: Progress | None = None,
-) -> list[Row]:
+) -> list[StudyRow]:
     """Every candidate, then every rule at each slo among them, within the bounds of the first candidate with it."""
     yardsticks = {
         slo: hindsight(workload, slo_seconds=slo, startup_seconds=world.mean_startup_seconds)
         for slo in dict.fromkeys(candidate.spec.slo for candidate in candidates)
     }
 
-    def row(scaler: Scaler, spec: PoolSpec, *, is_towline: bool) -> Row:
+    def row(scaler: Scaler, spec: PoolSpec, *, is_towline: bool) -> StudyRow:
         told = None if progress is None else lambda share: progress(scaler.name, share)
         slots = spec.concurrency
         result = simulate(workload, world, scaler, slo_seconds=spec.slo, slots=slots, seed=seed, progress=told)
-        return Row(scaler.name, is_towline, result, yardsticks[spec.slo] if slots == 1 else None)
+        return StudyRow(scaler.name, is_towline, result, yardsticks[spec.slo] if slots == 1 else None)
 
-    def scaler(one: Candidate) -> Scaler:
+    def scaler(one: PoolCandidate) -> Scaler:
         return PolicyScaler(
             one.spec,
             cores=world.cores,

@@ -77,7 +77,7 @@ def workload_of(
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SimulatedWorld:
     """What is simulated besides the arrivals.
 
     Args:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.suspects import Fate, Suspect, SuspectedTask, name_for
+from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict, name_for
 from queue_core.api import Queues
 from queue_core.clock import after, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreError, UnknownQueueError
@@ -46,7 +46,7 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
     return held
 
 
-def settle(queues: Queues, fates: Sequence[Fate]) -> list[str]:
+def settle(queues: Queues, fates: Sequence[SuspectVerdict]) -> list[str]:
     """Hold back and make dead what is to be so. For each its mark: the task's id and eta if it is held back, else "".
 
     A task whose lease is not current any more has moved on, and is left alone.
@@ -66,7 +66,7 @@ def give_back(queues: Queues, tasks: Sequence[SuspectedTask]) -> list[SuspectedT
     return given
 
 
-def _settle(queues: Queues, fate: Fate) -> str:
+def _settle(queues: Queues, fate: SuspectVerdict) -> str:
     if fate.verdict == "given back":
         return ""
     held = fate.task

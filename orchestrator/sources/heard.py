@@ -3,25 +3,25 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from orchestrator.metrics import Present
+from orchestrator.metrics import PresentWorker
 from queue_core.errors import QueueError
 from queue_core.stats import HeardWorker
 
 
-class Hears(Protocol):
+class PresenceSource(Protocol):
     """One server."""
 
     def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
         """Workers whose names begin so, as this server has heard of them."""
 
 
-class HeardByServers:
+class ServersPresence:
     """Asks every server, as a worker may be at any of them."""
 
-    def __init__(self, servers: Sequence[Hears]) -> None:
+    def __init__(self, servers: Sequence[PresenceSource]) -> None:
         self._servers = servers
 
-    def __call__(self, queue: str, prefix: str) -> Sequence[Present]:
+    def __call__(self, queue: str, prefix: str) -> Sequence[PresentWorker]:
         """Each worker as the server knows it that heard of it last.
 
         Raises `QueueError` when no server answers; one that is away has nobody waiting at it.
@@ -31,7 +31,7 @@ class HeardByServers:
             raise failure
         return found
 
-    def all(self, queue: str, prefix: str) -> Sequence[Present]:
+    def all(self, queue: str, prefix: str) -> Sequence[PresentWorker]:
         """The same. Raises `QueueError` unless every server answers: one out of our reach may be in a worker's."""
         found, failure, _ = self._ask(queue, prefix)
         if failure is not None:
@@ -43,7 +43,7 @@ class HeardByServers:
         """Whether there is more than one server."""
         return len(self._servers) > 1
 
-    def _ask(self, queue: str, prefix: str) -> tuple[list[Present], QueueError | None, int]:
+    def _ask(self, queue: str, prefix: str) -> tuple[list[PresentWorker], QueueError | None, int]:
         """What the servers tell, one error of those that do not answer, and how many do."""
         found: dict[str, HeardWorker] = {}
         failure: QueueError | None = None
@@ -59,5 +59,5 @@ class HeardByServers:
                 known = found.get(one.worker)
                 if known is None or one.silent_seconds < known.silent_seconds:
                     found[one.worker] = one
-        present = [Present(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in found.values()]
+        present = [PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in found.values()]
         return present, failure, answers

@@ -9,12 +9,12 @@ from typing import Final, Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.rollcall import prefix_of
-from orchestrator.source import Asked, ReleasedTask
+from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import custody
-from orchestrator.suspects import Fate, Suspect, SuspectedTask
-from queue_core.api import Look, Observation, Queues
+from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
+from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
@@ -34,7 +34,7 @@ TOGETHER: Final = 1_000
 """Microseconds within which leases count as begun at once: those of one call are told apart by some."""
 _LEAD: Final = "supervisor"
 
-Heard = Callable[[str, str], Sequence[Present]]
+Heard = Callable[[str, str], Sequence[PresentWorker]]
 """The workers of a queue whose names begin so, as the servers have heard of them lately."""
 
 _Lease = tuple[str, int]
@@ -51,7 +51,7 @@ class _Seen:
     at_a_time: Mapping[_Lease, int] = field(default_factory=dict)
 
 
-class PullQueueSource:
+class QueueSource:
     """A `WorkSource` over all queues of one store. `sample` belongs to one thread; the waiting may be in another."""
 
     def __init__(
@@ -78,10 +78,12 @@ class PullQueueSource:
     ) -> QueueSample:
         """See `WorkSource.sample`."""
         with _told_as_unavailable(f"sample queue {pool.queue}"):
-            look, finished = self._paged(self._look_of(Asked(pool, workers, ahead_seconds)))
+            look, finished = self._paged(self._look_of(SampleQuery(pool, workers, ahead_seconds)))
         return self._sampled(pool, look, finished, now=now)
 
-    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(
+        self, asked: Sequence[SampleQuery], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         """See `WorkSource.samples`: pools with few leases, in calls of up to 100 of them."""
         told: dict[str, QueueSample | SourceUnavailableError] = {}
         if len(asked) < MIN_AT_ONCE:
@@ -97,12 +99,12 @@ class PullQueueSource:
                 told.update((one.pool.name, error) for one in part)
         return told
 
-    def _look_of(self, asked: Asked) -> Look:
+    def _look_of(self, asked: SampleQuery) -> ObservationQuery:
         pool, before = asked.pool, self._seen.get(asked.pool.name)
         after = before.cursor if before else 0
-        return Look(pool.queue, tags_of(pool), after, tuple(sorted(asked.workers)), asked.ahead_seconds)
+        return ObservationQuery(pool.queue, tags_of(pool), after, tuple(sorted(asked.workers)), asked.ahead_seconds)
 
-    def _looked(self, asked: Sequence[Asked], *, now: Monotonic) -> Iterator[tuple[str, QueueSample]]:
+    def _looked(self, asked: Sequence[SampleQuery], *, now: Monotonic) -> Iterator[tuple[str, QueueSample]]:
         looks = [self._look_of(one) for one in asked]
         with _told_as_unavailable(f"sample {len(looks)} queues"):
             found = self._queues.observe_many(looks)
@@ -160,7 +162,7 @@ class PullQueueSource:
             upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, look.now)) for w in look.upcoming),
         )
 
-    def _asked(self, pool: PoolSpec, look: Observation) -> dict[str, Present]:
+    def _asked(self, pool: PoolSpec, look: Observation) -> dict[str, PresentWorker]:
         """When each worker asked for a lease last, by whichever server of the queue.
 
         The others are asked only for those that are silent at this one and hold nothing. While one of them does not
@@ -168,7 +170,9 @@ class PullQueueSource:
         """
         if look.heard is None:
             return {}
-        heard = {one.worker: Present(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in look.heard}
+        heard = {
+            one.worker: PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in look.heard
+        }
         if self._elsewhere is None:
             return heard
         holders = {live.worker for live in look.live}
@@ -185,7 +189,7 @@ class PullQueueSource:
                 heard[worker] = there
         return heard
 
-    def present(self, pool: PoolSpec) -> Sequence[Present]:
+    def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
         with _told_as_unavailable(f"ask who works on queue {pool.queue}"):
             return self._heard(pool.queue, prefix_of(pool.name))
@@ -199,7 +203,7 @@ class PullQueueSource:
         """See `WorkSource.given_back_by`."""
         seen = self._seen.get(pool.name)
         with _told_as_unavailable(f"look what worker {worker} gave back"):
-            look, finished = self._paged(Look(pool.queue, ANY, seen.cursor if seen else 0))
+            look, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
         return [
             ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
             for lease in finished
@@ -233,10 +237,10 @@ class PullQueueSource:
         """See `WorkSource.has_worked`."""
         before = self._seen.get(pool.name)
         with _told_as_unavailable(f"look for work of {worker}"):
-            _, finished = self._paged(Look(pool.queue, tags_of(pool), before.cursor if before else 0))
+            _, finished = self._paged(ObservationQuery(pool.queue, tags_of(pool), before.cursor if before else 0))
         return any(lease.worker == worker for lease in finished)
 
-    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
         """See `WorkSource.settle`."""
         with _told_as_unavailable("hold suspects back"):
             return custody.settle(self._queues, fates)
@@ -264,7 +268,7 @@ class PullQueueSource:
         with _told_as_unavailable("take the lead"):
             return self._queues.lead(_LEAD, supervisor, seconds=seconds)
 
-    def _paged(self, asked: Look) -> tuple[Observation, list[QueueFinishedLease]]:
+    def _paged(self, asked: ObservationQuery) -> tuple[Observation, list[QueueFinishedLease]]:
         """The pool's work as of the last look, and what finished since the cursor, page by page."""
         finished: list[QueueFinishedLease] = []
         after = asked.after
@@ -286,7 +290,7 @@ def tags_of(pool: PoolSpec) -> TagFilter:
     return TagFilter.of(*pool.tags) if pool.tags else ANY
 
 
-def _parts(asked: Sequence[Asked], size: int) -> Iterator[Sequence[Asked]]:
+def _parts(asked: Sequence[SampleQuery], size: int) -> Iterator[Sequence[SampleQuery]]:
     return (asked[begin : begin + size] for begin in range(0, len(asked), size))
 
 
@@ -330,8 +334,8 @@ def _began(lease: QueueFinishedLease) -> Instant:
     return Instant(lease.ended_at - round(lease.held_seconds * MICROSECONDS))
 
 
-def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> FinishedLease:
-    return FinishedLease(
+def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> LeaseSample:
+    return LeaseSample(
         lease.worker,
         held_seconds=lease.held_seconds,
         waited_seconds=lease.waited_seconds,

@@ -25,7 +25,7 @@ _TASK_EVENTS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedTasks:
     """What a log tells of some tasks.
 
     `waits` are the seconds before the lease that ended each task's stay; `begins_at` is the epoch second at which the
@@ -116,7 +116,7 @@ def read_lifecycle(
     rng: Random,
     wanted: LogFilter = EVERYTHING,
     since: float = -math.inf,
-) -> Recorded:
+) -> RecordedTasks:
     """The tasks of a lifecycle log, a JSON object a line, as `lifecycle: task` writes it.
 
     Args:
@@ -140,7 +140,7 @@ def read_lifecycle(
 
 def read_lifecycles(
     lines: Iterable[str], *, name: str, rng: Random, wanted: Mapping[str, LogFilter], since: float, newest: int
-) -> Mapping[str, Recorded]:
+) -> Mapping[str, RecordedTasks]:
     """The tasks of several pools, in one pass through a log; a pool of which no task came and went is left out.
 
     Args:
@@ -165,7 +165,7 @@ def read_lifecycles(
     }
 
 
-def _recorded(reading: _Reading, *, name: str, rng: Random, since: float, newest: int | None = None) -> Recorded:
+def _recorded(reading: _Reading, *, name: str, rng: Random, since: float, newest: int | None = None) -> RecordedTasks:
     ready = sorted(task.ready_at for task in (*reading.past, *reading.present.values()) if task.ready_at >= since)
     left_out = 0 if newest is None else max(0, len(ready) - newest)
     since = ready[left_out] if left_out else since
@@ -186,7 +186,7 @@ def _recorded(reading: _Reading, *, name: str, rng: Random, since: float, newest
         failures=[task.failures for task in everything],
     )
     waits = tuple(sorted(task.waited_seconds for task in past))
-    return Recorded(workload, waits, begins_at, len(rest), left_out)
+    return RecordedTasks(workload, waits, begins_at, len(rest), left_out)
 
 
 def _events(lines: Iterable[str], name: str) -> Iterator[dict[str, object]]:

@@ -15,7 +15,7 @@ from queue_core.cli.output import print_json, say
 from queue_core.cli.progress import progress
 from queue_core.cli.target import Target, Where, find_target
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Caller, Retries
+from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.stores import check_can_back_up
 from queue_core.units import format_bytes
 
@@ -85,7 +85,7 @@ def _by_hand(target: Target, to: Path, overwrite: bool, as_json: bool) -> dict[s
 
 def _by_server(target: Target, to: Path, *, overwrite: bool) -> dict[str, object]:
     """Have the server make it, and fetch it from where that put it, if that is on this host."""
-    caller = Caller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
+    caller = HttpCaller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
     try:
         made = dict(caller.call("POST", "/v1/backup", {}, repeat="once"))
     except QueueError as error:

@@ -13,7 +13,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_json, say, shown_instant, shown_seconds
 from queue_core.cli.target import Where, find_target
-from queue_core.http_api.caller import Caller, Retries
+from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.values import Json
 
 FOLLOW_SECONDS: Final = 0.25
@@ -55,7 +55,7 @@ def events(
             where=f"{target.shown} (from {target.origin})",
             fix="start it with `towline up`; or read the file that `log:` of the settings names",
         )
-    caller = Caller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=10.0)
+    caller = HttpCaller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=10.0)
     try:
         for event in _events(caller, limit=limit, follow=follow):
             if only_queue in (None, event["queue"]) and only_task in (None, event.get("task")):
@@ -65,7 +65,7 @@ def events(
     return exits.OK
 
 
-def _events(caller: Caller, *, limit: int, follow: bool) -> Iterator[Json]:
+def _events(caller: HttpCaller, *, limit: int, follow: bool) -> Iterator[Json]:
     pause = threading.Event()
     answer = caller.get(f"/v1/events?{urlencode({'limit': max(1, limit)})}")
     if limit:

@@ -12,9 +12,9 @@ from queue_core.cli.output import print_json, say
 from queue_core.cli.progress import progress
 from queue_core.clock import SystemClock
 from queue_core.errors import CutShortError
-from queue_core.moving.exporting import STDOUT, Exported
+from queue_core.moving.exporting import STDOUT, ExportResult
 from queue_core.moving.exporting import export as export_queues
-from queue_core.moving.importing import Imported, check_file, import_file
+from queue_core.moving.importing import ImportResult, check_file, import_file
 
 _FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
@@ -64,7 +64,7 @@ def export(
     return exits.OK
 
 
-def _tell_exported(exported: Exported, path: Path, *, as_json: bool) -> None:
+def _tell_exported(exported: ExportResult, path: Path, *, as_json: bool) -> None:
     queues = [spec.name for spec in exported.header.queues]
     if as_json:
         counts = {"tasks": exported.tasks, "names": exported.names, "was_whole": exported.was_whole}
@@ -128,7 +128,7 @@ def import_(
     return exits.NEGATIVE if done.was_done else exits.OK
 
 
-def _tell_imported(done: Imported, path: Path, *, as_json: bool) -> None:
+def _tell_imported(done: ImportResult, path: Path, *, as_json: bool) -> None:
     if as_json:
         counts = {"tasks": done.tasks, "refused": done.refused, "names": done.names}
         queues = {"queues": [spec.name for spec in done.header.queues], "created": list(done.created)}

@@ -16,7 +16,7 @@ MAX_SUMMARY: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """A command's place: the module and the attribute that holds it, its section of the help, and one line about it."""
 
     module: str
@@ -28,7 +28,7 @@ class Entry:
 class LazyGroup(click.Group):
     """Commands by name, each imported on demand."""
 
-    def __init__(self, *, entries: Mapping[str, Entry], help: str, epilog: str = "") -> None:  # noqa: A002
+    def __init__(self, *, entries: Mapping[str, CommandEntry], help: str, epilog: str = "") -> None:  # noqa: A002
         super().__init__(
             name="towline",
             help=help,
@@ -102,7 +102,7 @@ class Command(click.Command):
 class CommandWithMore(Command, click.Group):
     """A command that does something by itself, and more by the names of subcommands, imported on demand."""
 
-    def __init__(self, *, entries: Mapping[str, Entry], **settings: object) -> None:
+    def __init__(self, *, entries: Mapping[str, CommandEntry], **settings: object) -> None:
         super().__init__(invoke_without_command=True, **settings)  # type: ignore[arg-type]
         self._entries = entries
 
@@ -149,7 +149,7 @@ class _Maker:
         return made
 
 
-def _check_known(ctx: click.Context, args: Sequence[str], entries: Mapping[str, Entry]) -> None:
+def _check_known(ctx: click.Context, args: Sequence[str], entries: Mapping[str, CommandEntry]) -> None:
     name = args[0] if args else ""
     if name and not name.startswith("-") and name not in entries:
         close = difflib.get_close_matches(name, entries, n=2, cutoff=0.5)
@@ -157,7 +157,7 @@ def _check_known(ctx: click.Context, args: Sequence[str], entries: Mapping[str, 
         raise click.UsageError(f"there is no command `{name}`{meant}", ctx)
 
 
-def _imported(entry: Entry, name: str) -> click.Command:
+def _imported(entry: CommandEntry, name: str) -> click.Command:
     found = getattr(importlib.import_module(entry.module), entry.attribute or name)
     if not isinstance(found, click.Command):
         raise TypeError(f"{entry.module} has no command called {name}")

@@ -10,7 +10,7 @@ from queue_core.cli.output import echo, print_json
 from queue_core.cli.target import Target, Where, find_target
 from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Caller, Retries, read
+from queue_core.http_api.caller import HttpCaller, Retries, read
 
 TIMEOUT_SECONDS = 5.0
 NOT_FOUND = 404
@@ -45,7 +45,7 @@ def ask(target: Target, path: str, *, what: str, missing: Literal["bad", "fine"]
 
     Raises `CommandError` when it is not well.
     """
-    caller = Caller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=TIMEOUT_SECONDS)
+    caller = HttpCaller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=TIMEOUT_SECONDS)
     try:
         answer = caller.ask("GET", path, None, repeat="safe")
         if missing == "fine" and answer.status == NOT_FOUND:

@@ -7,7 +7,7 @@ import click
 from queue_core.admission import FILLED_FROM
 from queue_core.cli import exits
 from queue_core.cli.catalog import LOOK
-from queue_core.cli.group import CommandWithMore, Entry, command
+from queue_core.cli.group import CommandEntry, CommandWithMore, command
 from queue_core.cli.options import tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, echo, print_json, print_table, shown_seconds
 from queue_core.cli.target import Where, opened, opened_queue
@@ -24,8 +24,8 @@ PAGE = 1000
     examples=("towline queues", "towline queues --json", "towline queues apply queue.yaml --dry-run"),
     cls=CommandWithMore,
     entries={
-        "apply": Entry("queue_core.cli.queues_apply", LOOK, "make them what a queue.yaml or queue.xml says"),
-        "storage": Entry("queue_core.cli.queues_storage", LOOK, "what all payloads come to, and a limit of it"),
+        "apply": CommandEntry("queue_core.cli.queues_apply", LOOK, "make them what a queue.yaml or queue.xml says"),
+        "storage": CommandEntry("queue_core.cli.queues_storage", LOOK, "what all payloads come to, and a limit of it"),
     },
 )
 @target_options

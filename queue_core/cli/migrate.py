@@ -11,7 +11,7 @@ from queue_core.cli.options import json_option
 from queue_core.cli.output import print_json, say
 from queue_core.cli.progress import progress
 from queue_core.errors import StoreError
-from queue_core.moving.migrating import Moved, QueueMove, queues_to_move, queues_to_undo
+from queue_core.moving.migrating import MigrationResult, QueueMove, queues_to_move, queues_to_undo
 
 
 @command(
@@ -73,7 +73,7 @@ def migrate(
     return exits.OK
 
 
-def _tell_moved(moved: Moved, to: str, *, as_json: bool) -> None:
+def _tell_moved(moved: MigrationResult, to: str, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(moved) | {"to": to})
     elif moved.was_done:

@@ -11,7 +11,7 @@ from queue_core.clock import SystemClock
 LINE_SECONDS: Final = 5.0
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """What is told how far it is."""
 
     def __call__(self, what: str, done: int, total: int) -> None:
@@ -19,7 +19,7 @@ class Bar(Protocol):
 
 
 @contextmanager
-def progress(unit: str, *, quiet: bool) -> Iterator[Bar]:
+def progress(unit: str, *, quiet: bool) -> Iterator[ProgressBar]:
     """A bar while the block runs; `quiet`: none at all."""
     if quiet:
         yield lambda _what, _done, _total: None
@@ -27,10 +27,10 @@ def progress(unit: str, *, quiet: bool) -> Iterator[Bar]:
         with _bar(unit) as bar:
             yield bar
     else:
-        yield Lines(unit)
+        yield ProgressLines(unit)
 
 
-class Lines:
+class ProgressLines:
     """A line every few seconds: what a log keeps."""
 
     def __init__(self, unit: str) -> None:
@@ -46,7 +46,7 @@ class Lines:
 
 
 @contextmanager
-def _bar(unit: str) -> Iterator[Bar]:
+def _bar(unit: str) -> Iterator[ProgressBar]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 

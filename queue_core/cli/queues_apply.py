@@ -15,7 +15,7 @@ from queue_core.cli.output import columns, print_json, print_table, say
 from queue_core.cli.queue_files import load_queue_file_entries
 from queue_core.cli.target import Where, opened
 from queue_core.queue_file import QueueFileEntries
-from queue_core.queue_file_plan import Change, Edit, Plan, Setting, plan_of
+from queue_core.queue_file_plan import QueueChange, QueueFilePlan, Setting, SettingEdit, plan_of
 from queue_core.units import format_bytes
 
 
@@ -72,14 +72,14 @@ def _ask(changed: str, shown: str) -> None:
     click.confirm(f"Change {changed} of {shown}?", abort=True, err=True)
 
 
-def _changed(plan: Plan) -> str:
+def _changed(plan: QueueFilePlan) -> str:
     count = _counted(len(plan.changes), "queue")
     if plan.storage is None:
         return count
     return f"{count} and the storage limit" if plan.changes else "the storage limit"
 
 
-def _make(change: Change, queues: Queues) -> None:
+def _make(change: QueueChange, queues: Queues) -> None:
     if change.spec is not None:
         queues.put_queue(change.spec)
     if change.pausing is None:
@@ -91,7 +91,7 @@ def _make(change: Change, queues: Queues) -> None:
         queue.resume()
 
 
-def _tell(entries: QueueFileEntries, plan: Plan) -> None:
+def _tell(entries: QueueFileEntries, plan: QueueFilePlan) -> None:
     rows: list[tuple[object, ...]] = (
         [("(all)", "update", "total_storage_limit", *_sizes(plan.storage))] if plan.storage else []
     )
@@ -108,7 +108,7 @@ def _tell(entries: QueueFileEntries, plan: Plan) -> None:
         say(f"left alone: {spec.name} was moved to {spec.moved_to}; apply the file there")
 
 
-def _record(entries: QueueFileEntries, plan: Plan, *, outcome: str) -> dict[str, object]:
+def _record(entries: QueueFileEntries, plan: QueueFilePlan, *, outcome: str) -> dict[str, object]:
     return {
         "applied": outcome == "applied",
         "changes": [
@@ -126,7 +126,7 @@ def _record(entries: QueueFileEntries, plan: Plan, *, outcome: str) -> dict[str,
     }
 
 
-def _sizes(edit: Edit) -> tuple[str | None, str | None]:
+def _sizes(edit: SettingEdit) -> tuple[str | None, str | None]:
     before, after = (format_bytes(size) if isinstance(size, int) else None for size in (edit.before, edit.after))
     return before, after
 

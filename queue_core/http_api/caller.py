@@ -23,14 +23,14 @@ from queue_core import forking
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidSettingError, OutcomeUnknownError, QueueError, StoreUnavailableError
 from queue_core.http_api.problem_types import error_of
-from queue_core.http_api.transport import Answer, AnswerLostError, NotSentError, Transport, parse_address
+from queue_core.http_api.transport import HttpResponse, NotSentError, ResponseLostError, Transport, parse_address
 from queue_core.http_api.values import Json, body_bytes
 from queue_core.limits import check_text
 from queue_core.stores.urls import masked
 
 
 @dataclass(slots=True, eq=False)
-class Server:
+class KnownServer:
     """One of them.
 
     Args:
@@ -48,11 +48,11 @@ class Servers:
     def __init__(self, url: str, *, token: str | None) -> None:
         """Raises `InvalidSettingError`."""
         authorization = f"authorization: Bearer {token}\r\n" if token else ""
-        self._all: list[Server] = []
+        self._all: list[KnownServer] = []
         for one in urls_of(url):
             transport = Transport(parse_address(one))
             head = f" HTTP/1.1\r\nhost: {transport.address.host_header}\r\n{authorization}"
-            self._all.append(Server(one, transport, head))
+            self._all.append(KnownServer(one, transport, head))
         self._current = 0
         self._lock = Lock()
 
@@ -60,11 +60,11 @@ class Servers:
         return len(self._all)
 
     @property
-    def current(self) -> Server:
+    def current(self) -> KnownServer:
         """The one to ask."""
         return self._all[self._current]
 
-    def leave(self, server: Server) -> None:
+    def leave(self, server: KnownServer) -> None:
         """It was no help: ask the next one from now on, unless somebody else has moved on already."""
         with self._lock:
             if self._all[self._current] is server:
@@ -126,7 +126,7 @@ class Session:
         return f"{self.name}/{self.number}/{age_seconds}"
 
 
-class Caller:
+class HttpCaller:
     """Calls one server of those it knows; used from any number of threads."""
 
     def __init__(
@@ -192,7 +192,7 @@ class Caller:
         repeat: Repeat,
         wait_seconds: float = 0.0,
         patience: Patience = "long",
-    ) -> Answer:
+    ) -> HttpResponse:
         """Ask until there is an answer or no try is left.
 
         Args:
@@ -222,7 +222,7 @@ class Caller:
                 silences_left -= error.is_silence
                 if is_last or not silences_left or self._is_closed:
                     raise self._unreachable(error, is_in_doubt=is_in_doubt) from error
-            except AnswerLostError as error:
+            except ResponseLostError as error:
                 self._servers.leave(server)
                 is_in_doubt = True
                 _note_sent(session, sent_at)
@@ -245,7 +245,7 @@ class Caller:
             self._pause(attempt)
         raise AssertionError("the last try returns or raises")
 
-    def _settled(self, answer: Answer, session: Session | None) -> Answer:
+    def _settled(self, answer: HttpResponse, session: Session | None) -> HttpResponse:
         """The session may number the next call: what became of this one is known, or never will be."""
         if session is not None:
             self._sessions.append(session)
@@ -263,8 +263,8 @@ class Caller:
             self._sleep(self._retries.pause_seconds(rounds - 1, draw=self._jitter()))
 
     def _send(
-        self, server: Server, method: str, path: str, data: bytes, session: Session | None, wait_seconds: float
-    ) -> Answer:
+        self, server: KnownServer, method: str, path: str, data: bytes, session: Session | None, wait_seconds: float
+    ) -> HttpResponse:
         head = f"{method} {path}{server.head}"
         if method != "GET":
             head += f"content-type: application/json\r\ncontent-length: {len(data)}\r\n"
@@ -282,7 +282,7 @@ class Caller:
         session.sent_at = None
         return session
 
-    def _unanswered(self, method: str, path: str, error: AnswerLostError) -> StoreUnavailableError:
+    def _unanswered(self, method: str, path: str, error: ResponseLostError) -> StoreUnavailableError:
         told = f"{method} {path} was sent to {masked(self.url)} and not answered ({error})"
         if method == "GET" and error.is_silence:
             return StoreUnavailableError(f"{told}: is it a Towline server, and is it overloaded or stopped?")
@@ -299,7 +299,7 @@ class Caller:
         )
 
 
-def _doubted(answer: Answer) -> NoReturn:
+def _doubted(answer: HttpResponse) -> NoReturn:
     """Nothing was done this time; before, it may have been."""
     raise OutcomeUnknownError(
         f"{_problem(answer)}; it was sent before and may have taken effect then: look before repeating"
@@ -318,14 +318,14 @@ def quoted(name: str) -> str:
     return quote(name, safe="") or "%20"
 
 
-def read(answer: Answer) -> Json:
+def read(answer: HttpResponse) -> Json:
     """An answer's JSON. Raises the error that a problem tells of."""
     if answer.status >= 400:
         raise _problem(answer)
     return cast("Json", from_json(answer.body))
 
 
-def _problem(answer: Answer) -> QueueError:
+def _problem(answer: HttpResponse) -> QueueError:
     try:
         problem = from_json(answer.body)
     except ValueError:

@@ -45,7 +45,7 @@ class NotSentError(Exception):
     is_silence = False
 
 
-class AnswerLostError(Exception):
+class ResponseLostError(Exception):
     """The request was sent, and no whole answer came back: the server may have acted on it.
 
     `is_silence`: because the time for it was over, and not because the connection ended.
@@ -57,7 +57,7 @@ class AnswerLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """Where a server is."""
 
     scheme: str
@@ -74,7 +74,7 @@ class Address:
         return f"{name}:{self.port}"
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> ServerAddress:
     """The address in `http://host:port`, `https://host:port` or `unix:///path`. Raises `InvalidSettingError`."""
     try:
         parts = urlsplit(url)
@@ -82,29 +82,29 @@ def parse_address(url: str) -> Address:
     except ValueError as error:
         raise InvalidSettingError(f"not a server's URL: {masked(url)}: {error}") from None
     if parts.scheme == "unix" and parts.path and not parts.netloc:
-        return Address("unix", "", 0, unquote(parts.path))
+        return ServerAddress("unix", "", 0, unquote(parts.path))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         raise InvalidSettingError(
             f"not a server's URL: {masked(url)}; write http://host:port, https://host or unix:///path"
         )
-    return Address(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
+    return ServerAddress(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """Status and body."""
 
     status: int
     body: bytes
 
 
-new_answer = builder(Answer)
+new_answer = builder(HttpResponse)
 
 
-class Connection:
+class HttpClientConnection:
     """One connection, for one request at a time."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         """Raises `NotSentError`."""
         try:
             self._socket = _connect(address)
@@ -123,10 +123,10 @@ class Connection:
         self._is_complete = False
         self._is_reusable = False
 
-    def ask(self, request: bytes, *, timeout_seconds: float) -> tuple[Answer, bool]:
+    def ask(self, request: bytes, *, timeout_seconds: float) -> tuple[HttpResponse, bool]:
         """Send, and read the answer; the second value tells whether the connection can be used again.
 
-        Raises `AnswerLostError`; the connection is of no use then.
+        Raises `ResponseLostError`; the connection is of no use then.
         """
         if timeout_seconds != self._timeout_seconds:
             self._socket.settimeout(timeout_seconds)
@@ -140,12 +140,12 @@ class Connection:
             return self._parse(data, timeout_seconds=timeout_seconds), self._is_reusable
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:  # ours; the kernel's says that the link is cut
-                raise AnswerLostError(f"no answer within {timeout_seconds:.1f} s", is_silence=True) from error
-            raise AnswerLostError(str(error)) from error
+                raise ResponseLostError(f"no answer within {timeout_seconds:.1f} s", is_silence=True) from error
+            raise ResponseLostError(str(error)) from error
         except httptools.HttpParserError as error:
-            raise AnswerLostError(f"not an HTTP answer: {error}") from error
+            raise ResponseLostError(f"not an HTTP answer: {error}") from error
 
-    def _parse(self, first: bytes, *, timeout_seconds: float) -> Answer:
+    def _parse(self, first: bytes, *, timeout_seconds: float) -> HttpResponse:
         """The answer that begins so; the rest is read, all of it within the time there is for an answer."""
         until: float | None = None
         self._parts.clear()
@@ -154,7 +154,7 @@ class Connection:
         data = first
         while True:
             if not data:
-                raise AnswerLostError("the server closed the connection")
+                raise ResponseLostError("the server closed the connection")
             parser.feed_data(data)
             if self._is_complete:
                 break
@@ -164,7 +164,7 @@ class Connection:
             self._socket.settimeout(self._timeout_seconds)
             data = self._socket.recv(READ_BYTES)
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        answer = Answer(parser.get_status_code(), body)
+        answer = HttpResponse(parser.get_status_code(), body)
         self._known_head = known_head(answer, data) if data is first and self._is_reusable else b""
         return answer
 
@@ -193,7 +193,7 @@ class Connection:
         self._socket.close()
 
 
-def known_head(answer: Answer, data: bytes) -> bytes:
+def known_head(answer: HttpResponse, data: bytes) -> bytes:
     """What another answer begins with that is read as this one was; empty where that can't be told.
 
     Args:
@@ -218,22 +218,22 @@ def body_after(known: bytes, data: bytes) -> bytes | None:
 class Transport:
     """Connections to one server, kept for the next call; used from any number of threads."""
 
-    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+    def __init__(self, address: ServerAddress, *, clock: Clock | None = None) -> None:
         self.address = address
         self._clock = clock or SystemClock()
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[HttpClientConnection] = deque()
         self._lock = Lock()
-        self._all: set[Connection] = set()
+        self._all: set[HttpClientConnection] = set()
         self._is_closed = False
 
-    def ask(self, request: bytes, *, timeout_seconds: float) -> Answer:
-        """Send a request over an idle or a new connection. Raises `NotSentError`, `AnswerLostError`."""
+    def ask(self, request: bytes, *, timeout_seconds: float) -> HttpResponse:
+        """Send a request over an idle or a new connection. Raises `NotSentError`, `ResponseLostError`."""
         connection = self._take()
         try:
             answer, is_reusable = connection.ask(request, timeout_seconds=timeout_seconds)
         except BaseException as error:
             self._drop(connection)
-            if isinstance(error, AnswerLostError):
+            if isinstance(error, ResponseLostError):
                 self._drop_idle()  # what ended this one has most likely ended them
             raise
         if is_reusable and len(self._idle) < MAX_IDLE_CONNECTIONS and not self._is_closed:
@@ -244,7 +244,7 @@ class Transport:
         return answer
 
     def close(self) -> None:
-        """Close all connections; calls under way in other threads end with `AnswerLostError`."""
+        """Close all connections; calls under way in other threads end with `ResponseLostError`."""
         with self._lock:
             self._is_closed = True
             for connection in self._all:
@@ -266,7 +266,7 @@ class Transport:
             except IndexError:
                 return  # another thread took the last one
 
-    def _take(self) -> Connection:
+    def _take(self) -> HttpClientConnection:
         while True:
             try:
                 connection = self._idle.pop()
@@ -278,18 +278,18 @@ class Transport:
             self._drop(connection)
         if self._is_closed:
             raise NotSentError("this client was closed")
-        connection = Connection(self.address)
+        connection = HttpClientConnection(self.address)
         with self._lock:
             self._all.add(connection)
         return connection
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: HttpClientConnection) -> None:
         with self._lock:
             self._all.discard(connection)
         connection.close()
 
 
-def _connect(address: Address) -> socket.socket:
+def _connect(address: ServerAddress) -> socket.socket:
     if address.scheme == "unix":
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, TypeVar, cast
 from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.admission import check_filter, check_types
-from queue_core.api import Look, Observation
+from queue_core.api import Observation, ObservationQuery
 from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.limits import check_text
@@ -162,7 +162,7 @@ def tag_stats_of(json: object) -> list[TagStats]:
     ]
 
 
-def look_json(look: Look) -> Json:
+def look_json(look: ObservationQuery) -> Json:
     """What an observation is to be of."""
     return {
         "queue": look.queue,

@@ -20,21 +20,21 @@ SHORT_BYTES: Final = 4096
 T = TypeVar("T")
 
 
-class Look(Protocol):
+class SnapshotReader(Protocol):
     """Runs something that only reads on a snapshot of a store."""
 
     def __call__(self, step: Callable[[Transaction], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TransferChunk:
     """Some tasks with their whole payloads, and the id after which the next chunk begins."""
 
     tasks: tuple[StoredTask, ...]
     after: int
 
 
-def task_chunks(look: Look, queue: str, *, after: int, now: Instant) -> Iterator[Chunk]:
+def task_chunks(look: SnapshotReader, queue: str, *, after: int, now: Instant) -> Iterator[TransferChunk]:
     """All tasks of the queue beyond an id, as they are at `now`."""
     while True:
         start = after
@@ -53,16 +53,16 @@ def task_chunks(look: Look, queue: str, *, after: int, now: Instant) -> Iterator
             chunk.append(whole)
             size += len(whole.payload)
             if size >= CHUNK_BYTES:
-                yield Chunk(tuple(chunk), after)
+                yield TransferChunk(tuple(chunk), after)
                 chunk, size = [], 0
         if chunk:
-            yield Chunk(tuple(chunk), after)
+            yield TransferChunk(tuple(chunk), after)
         if page.next_after is None:
             return
         after = page.next_after
 
 
-def _whole(look: Look, task: StoredTask, *, now: Instant) -> StoredTask | None:
+def _whole(look: SnapshotReader, task: StoredTask, *, now: Instant) -> StoredTask | None:
     """The task with all of its payload, as it was when it was first seen."""
     page = look(
         lambda transaction: transaction.peek(
@@ -78,7 +78,7 @@ def _whole(look: Look, task: StoredTask, *, now: Instant) -> StoredTask | None:
     return next((replace(task, payload=found.payload) for found in page.tasks if found.id == task.id), None)
 
 
-def name_chunks(look: Look, queue: str, *, after: str | None, now: Instant) -> Iterator[list[HeldName]]:
+def name_chunks(look: SnapshotReader, queue: str, *, after: str | None, now: Instant) -> Iterator[list[HeldName]]:
     """All held names of the queue beyond one of them."""
     while True:
         start = after

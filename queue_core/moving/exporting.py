@@ -102,7 +102,7 @@ STDOUT: Final = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """What the file holds now; `was_whole`: it was complete already, and nothing was done."""
 
     header: Header
@@ -125,7 +125,7 @@ class _Place:
 
 def export(
     store: Store, path: Path, queues: Sequence[str] = (), *, progress: Progress, mode: Literal["new", "resume"] = "new"
-) -> Exported:
+) -> ExportResult:
     """Export queues of a store to a new file, or complete one.
 
     Args:
@@ -158,7 +158,7 @@ def _writer(file: BinaryIO, path: Path) -> ExportWriter:
     return ExportWriter(file, is_compressed=path.suffix == ".gz")
 
 
-def _resume(store: Store, path: Path, queues: Sequence[str], *, progress: Progress) -> Exported:
+def _resume(store: Store, path: Path, queues: Sequence[str], *, progress: Progress) -> ExportResult:
     if path.suffix == ".gz":
         cut_to_whole_pieces(path)
     place = _Place()
@@ -168,7 +168,7 @@ def _resume(store: Store, path: Path, queues: Sequence[str], *, progress: Progre
         except CutShortError:
             reader = None  # killed before its first line was whole
         if reader is not None and _walk(reader, place):
-            return Exported(reader.header, place.tasks, place.names, was_whole=True)
+            return ExportResult(reader.header, place.tasks, place.names, was_whole=True)
     if reader is None:
         path.unlink()
         return export(store, path, queues, progress=progress)
@@ -203,7 +203,9 @@ def _walk(reader: ExportReader, place: _Place) -> bool:
     return True
 
 
-def _write(store: Store, writer: ExportWriter, header: Header, place: _Place | None, *, progress: Progress) -> Exported:
+def _write(
+    store: Store, writer: ExportWriter, header: Header, place: _Place | None, *, progress: Progress
+) -> ExportResult:
     if place is None:
         place = _Place()
         writer.write(header_line(header))
@@ -216,7 +218,7 @@ def _write(store: Store, writer: ExportWriter, header: Header, place: _Place | N
         _write_queue(store, writer, place, progress=progress)
     writer.write(footer_line(Footer(place.tasks, place.names, writer.sha256())))
     writer.sync()
-    return Exported(header, place.tasks, place.names)
+    return ExportResult(header, place.tasks, place.names)
 
 
 def _write_queue(store: Store, writer: ExportWriter, place: _Place, *, progress: Progress) -> None:

@@ -22,7 +22,7 @@ class BadFieldError(Exception):
         self.problem = problem
 
 
-class Fields:
+class RecordFields:
     """Takes the fields out of an object one by one; `end` complains of what is left."""
 
     __slots__ = ("_left",)

@@ -16,14 +16,14 @@ from queue_core.admission import FILLED_FROM, check_not_moved
 from queue_core.clock import Instant, after
 from queue_core.errors import MoveRefusedError
 from queue_core.moving.chunks import CHUNK_BYTES, CHUNK_NAMES, CHUNK_TASKS
-from queue_core.moving.journal import LEAD_SECONDS, Hold, Journal, held
+from queue_core.moving.journal import LEAD_SECONDS, TransferLead, TransferProgress, held
 from queue_core.moving.reading import ExportReader, opened_for_reading
 from queue_core.moving.records import Header, NameLine
 from queue_core.moving.waking import note_ready, wake_ready
 from queue_core.service import QueueService
 from queue_core.store import Added, HeldName, Store, Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 STDIN: Final = Path("-")
 MARK_SECONDS: Final = 10 * 365 * 86_400.0
@@ -34,7 +34,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What an import did, all its runs together.
 
     Args:
@@ -79,7 +79,7 @@ class _Lines:
     last: int
 
 
-def import_file(store: Store, path: Path, *, checking: Progress, importing: Progress) -> Imported:
+def import_file(store: Store, path: Path, *, checking: Progress, importing: Progress) -> ImportResult:
     """Import a file; `-` is stdin.
 
     A file is read twice: nothing is done unless all of it is right. What comes through a pipe is done as it comes, and
@@ -135,11 +135,11 @@ class Import:
         self._lines = lines
         self._progress = progress
         self._session = f"import-{reader.header.id}"
-        self._journal = Journal(self._service, self._session, _Progress)
+        self._journal = TransferProgress(self._service, self._session, _Progress)
         self._closes = store.unit == "verb"
         self._mark = f"{FILLED_FROM}export {reader.header.id}"
 
-    def run(self) -> Imported:
+    def run(self) -> ImportResult:
         """Import what is not there yet.
 
         Raises `MoveRefusedError` when it can't be known how far it is, or another process is at it; `QueueMovedError`;
@@ -154,8 +154,8 @@ class Import:
                 begun = self._make(begun)
             return self._told(self._fill(begun, hold), resumed_after=begun.line)
 
-    def _told(self, done: _Progress, *, resumed_after: int, was_done: bool = False) -> Imported:
-        return Imported(
+    def _told(self, done: _Progress, *, resumed_after: int, was_done: bool = False) -> ImportResult:
+        return ImportResult(
             self._header,
             done.tasks,
             done.refused,
@@ -189,7 +189,7 @@ class Import:
         """Whether the file left its name in a queue."""
         name = self._session
 
-        def look(turn: Turn) -> bool:
+        def look(turn: UnitOfWork) -> bool:
             if queue not in {spec.name for spec in turn.transaction.queues()}:
                 return False
             held = turn.transaction.held_names(queue, after=name[:-1], limit=1, now=turn.now)
@@ -200,7 +200,7 @@ class Import:
     def _begin(self) -> _Progress:
         """Remember that it was begun, and which queues are to be made."""
 
-        def missing(turn: Turn) -> list[str]:
+        def missing(turn: UnitOfWork) -> list[str]:
             for spec in turn.transaction.queues():
                 if spec.name in {wanted.name for wanted in self._header.queues}:
                     check_not_moved(spec)
@@ -214,7 +214,7 @@ class Import:
 
         created = begun.created.split()
 
-        def make(turn: Turn) -> None:
+        def make(turn: UnitOfWork) -> None:
             for spec in self._missing(turn.transaction):
                 turn.put_queue(replace(spec, paused=False))
             for spec in self._header.queues:
@@ -230,7 +230,7 @@ class Import:
 
     # -- chunks ---------------------------------------------------------------------------------------------------
 
-    def _fill(self, done: _Progress, hold: Hold) -> _Progress:
+    def _fill(self, done: _Progress, hold: TransferLead) -> _Progress:
         for lines in chunks_of(self._reader, after_line=done.line):
             if lines.queue != done.queue:
                 done = self._enter(done, lines.queue)
@@ -248,7 +248,7 @@ class Import:
         if not self._closes:
             return replace(done, queue=queue)
 
-        def close(turn: Turn) -> int:
+        def close(turn: UnitOfWork) -> int:
             moved_to = turn.transaction.queue(queue).moved_to
             if moved_to not in ("", self._mark):
                 check_not_moved(turn.transaction.queue(queue))
@@ -268,7 +268,7 @@ class Import:
             if came != done.restored:
                 return self._came_already(done, lines, came - done.restored)
 
-        def put(turn: Turn) -> list[Added]:
+        def put(turn: UnitOfWork) -> list[Added]:
             self._check_open(turn, lines.queue)
             if lines.names:
                 turn.transaction.hold_names(lines.queue, lines.names, now=turn.now)
@@ -281,7 +281,7 @@ class Import:
 
         return self._journal.do(put, lambda added: _advanced(done, lines, sum(one.status == "added" for one in added)))
 
-    def _check_open(self, turn: Turn, queue: str) -> None:
+    def _check_open(self, turn: UnitOfWork, queue: str) -> None:
         if not self._closes:
             check_not_moved(turn.transaction.queue(queue))
 

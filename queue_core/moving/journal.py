@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 
 from queue_core.errors import MoveRefusedError, StoreError
 from queue_core.service import QueueService
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 LEAD_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 0.1
@@ -23,7 +23,7 @@ P = TypeVar("P")
 """A frozen dataclass of plain fields."""
 
 
-class Journal(Generic[P]):
+class TransferProgress(Generic[P]):
     """The progress of one move into one store, numbered step by step."""
 
     def __init__(self, service: QueueService, session: str, kind: Callable[..., P]) -> None:
@@ -46,7 +46,7 @@ class Journal(Generic[P]):
         self._number += 1
         return progress
 
-    def do(self, step: Callable[[Turn], T], then: Callable[[T], P]) -> P:
+    def do(self, step: Callable[[UnitOfWork], T], then: Callable[[T], P]) -> P:
         """Run the step and keep the progress it makes.
 
         Both or neither, where a transaction holds more than one verb. Elsewhere the step may have been done though its
@@ -55,7 +55,7 @@ class Journal(Generic[P]):
         if self._service.store.unit == "verb":
             return self.keep(then(self._service.run(step)))
 
-        def both(turn: Turn) -> P:
+        def both(turn: UnitOfWork) -> P:
             progress = then(step(turn))
             self._keeping(progress)(turn)
             return progress
@@ -64,13 +64,13 @@ class Journal(Generic[P]):
         self._number += 1
         return progress
 
-    def _keeping(self, progress: P) -> Callable[[Turn], None]:
+    def _keeping(self, progress: P) -> Callable[[UnitOfWork], None]:
         answer = to_json(progress)
         number = self._number + 1
         return lambda turn: turn.transaction.keep_answer(self._session, number, answer, now=turn.now)
 
 
-class Hold:
+class TransferLead:
     """The lead of one move: no second process moves the same queue meanwhile."""
 
     def __init__(self, service: QueueService, name: str, *, seconds: float) -> None:
@@ -95,12 +95,12 @@ class Hold:
 
 
 @contextmanager
-def held(service: QueueService, name: str, *, seconds: float) -> Iterator[Hold]:
+def held(service: QueueService, name: str, *, seconds: float) -> Iterator[TransferLead]:
     """Hold the lead called `name` while the block runs; waits out a holder that was killed, for up to `seconds` more.
 
     Raises `MoveRefusedError` when the holder is alive.
     """
-    hold = Hold(service, name, seconds=seconds)
+    hold = TransferLead(service, name, seconds=seconds)
     pause = Event()
     give_up_at = service.clock.monotonic() + seconds * 1.2 + SLACK_SECONDS
     while True:

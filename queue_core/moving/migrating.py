@@ -17,9 +17,9 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from queue_core.admission import FILLED_FROM
 from queue_core.clock import MICROSECONDS, Instant, after
 from queue_core.errors import MoveRefusedError, UnknownQueueError
-from queue_core.moving.chunks import Chunk, name_chunks, task_chunks
-from queue_core.moving.journal import LEAD_SECONDS, Hold, held, session_of
-from queue_core.moving.new_place import CopyProgress, NewPlace, size_of
+from queue_core.moving.chunks import TransferChunk, name_chunks, task_chunks
+from queue_core.moving.journal import LEAD_SECONDS, TransferLead, held, session_of
+from queue_core.moving.new_place import CopyProgress, TransferTarget, size_of
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.store import HeldName, Store, Transaction
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MigrationResult:
     """A queue that was moved.
 
     Args:
@@ -73,9 +73,9 @@ class QueueMove:
         self._progress = progress
         self._lead_seconds = lead_seconds
         self._session = session_of("move", source.url, queue)
-        self._new = NewPlace(self._target, queue, source_url=source.url, session=self._session)
+        self._new = TransferTarget(self._target, queue, source_url=source.url, session=self._session)
 
-    def run(self) -> Moved:
+    def run(self) -> MigrationResult:
         """Move it, or go on with that, to the end.
 
         Raises `UnknownQueueError`, `MoveRefusedError` with the reason; `StoreError`: run it again, it goes on.
@@ -143,7 +143,7 @@ class QueueMove:
 
     # -- the copy -------------------------------------------------------------------------------------------------
 
-    def _fill(self, here: QueueSpec, done: CopyProgress, hold: Hold) -> CopyProgress:
+    def _fill(self, here: QueueSpec, done: CopyProgress, hold: TransferLead) -> CopyProgress:
         if here.moved_to != self._new.url:
             self._set_moved(self._new.url)
         if not done.taken_at:
@@ -153,7 +153,7 @@ class QueueMove:
         self._verify(done)
         return done
 
-    def _copy_names(self, done: CopyProgress, hold: Hold) -> CopyProgress:
+    def _copy_names(self, done: CopyProgress, hold: TransferLead) -> CopyProgress:
         for names in name_chunks(self._look, self._queue, after=done.name or None, now=Instant(done.taken_at)):
             done = self._put_names(done, names)
             hold.renew()
@@ -165,7 +165,7 @@ class QueueMove:
             lambda _: replace(done, name=names[-1].name, names=done.names + len(names)),
         )
 
-    def _copy_tasks(self, done: CopyProgress, hold: Hold) -> CopyProgress:
+    def _copy_tasks(self, done: CopyProgress, hold: TransferLead) -> CopyProgress:
         total = size_of(self._stats(now=done.taken_at))
         came = self._new.stats().added_total - done.base_added - done.restored
         for chunk in task_chunks(self._look, self._queue, after=done.after, now=Instant(done.taken_at)):
@@ -175,14 +175,14 @@ class QueueMove:
             self._progress(self._queue, done.tasks, total)
         return done
 
-    def _put_tasks(self, done: CopyProgress, chunk: Chunk) -> CopyProgress:
+    def _put_tasks(self, done: CopyProgress, chunk: TransferChunk) -> CopyProgress:
         tasks = self._shifted(chunk.tasks)
         return self._new.journal.do(
             lambda turn: turn.transaction.restore(self._queue, tasks, now=turn.now),
             lambda added: _advanced(done, chunk, sum(one.status == "added" for one in added)),
         )
 
-    def _came_already(self, done: CopyProgress, chunk: Chunk, came: int) -> CopyProgress:
+    def _came_already(self, done: CopyProgress, chunk: TransferChunk, came: int) -> CopyProgress:
         """The chunk after the last that is known to have come: it came as well, before its progress was kept."""
         unnamed = sum(task.name is None for task in chunk.tasks)
         if self._new.tells_last_chunk or not unnamed <= came <= len(chunk.tasks):
@@ -207,10 +207,10 @@ class QueueMove:
                 f"queue {self._queue!r}: the counts differ: {told}: `--abort` opens the old one again"
             )
 
-    def _told(self, done: CopyProgress) -> Moved:
+    def _told(self, done: CopyProgress) -> MigrationResult:
         settings: Literal["taken along", "kept"] = "kept" if done.existed else "taken along"
         refused = done.tasks - done.restored
-        return Moved(self._queue, done.restored, done.names, done.in_flight, refused, settings)
+        return MigrationResult(self._queue, done.restored, done.names, done.in_flight, refused, settings)
 
 
 def queues_to_move(source: Store, target: Store, named: Sequence[str]) -> list[str]:
@@ -238,7 +238,7 @@ def queues_to_undo(source: Store, target: Store, named: Sequence[str]) -> list[s
     return found
 
 
-def _advanced(done: CopyProgress, chunk: Chunk, added: int) -> CopyProgress:
+def _advanced(done: CopyProgress, chunk: TransferChunk, added: int) -> CopyProgress:
     return replace(
         done,
         after=chunk.after,

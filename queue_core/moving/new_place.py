@@ -8,13 +8,13 @@ from typing import Literal, TypeVar
 
 from queue_core.admission import FILLED_FROM
 from queue_core.errors import MoveRefusedError
-from queue_core.moving.journal import Journal
+from queue_core.moving.journal import TransferProgress
 from queue_core.moving.waking import wake_ready
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.store import Transaction
 from queue_core.task import ANY, QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class CopyProgress:
     names: int = 0
 
 
-class NewPlace:
+class TransferTarget:
     """A queue of one name at the store it is moved to."""
 
     def __init__(self, service: QueueService, queue: str, *, source_url: str, session: str) -> None:
@@ -46,7 +46,7 @@ class NewPlace:
         self._source_url = source_url
         self.url = service.store.url
         self.mark = f"{FILLED_FROM}{source_url}"
-        self.journal = Journal(service, session, CopyProgress)
+        self.journal = TransferProgress(service, session, CopyProgress)
 
     @property
     def tells_last_chunk(self) -> bool:
@@ -119,7 +119,7 @@ class NewPlace:
             )
 
     def _make(self, spec: QueueSpec, *, paused: bool, existed: bool = False) -> CopyProgress:
-        def make(turn: Turn) -> QueueStats:
+        def make(turn: UnitOfWork) -> QueueStats:
             turn.put_queue(replace(spec, paused=False, moved_to=""))
             return self._shut(turn, paused=paused)
 
@@ -128,7 +128,7 @@ class NewPlace:
     def _close(self, here: QueueSpec) -> CopyProgress:
         """Close a queue that is there already and empty; its settings are kept."""
 
-        def close(turn: Turn) -> QueueStats:
+        def close(turn: UnitOfWork) -> QueueStats:
             self._check_unused(turn)
             counts = self._shut(turn, paused=here.paused)
             if size_of(counts):  # added meanwhile, where a step is not one transaction
@@ -138,13 +138,13 @@ class NewPlace:
 
         return self.journal.do(close, lambda counts: _begun(counts, existed=True))
 
-    def _shut(self, turn: Turn, *, paused: bool) -> QueueStats:
+    def _shut(self, turn: UnitOfWork, *, paused: bool) -> QueueStats:
         turn.transaction.set_moved(self._queue, self.mark)
         if paused:
             turn.set_paused(self._queue, "paused")
         return turn.stats(self._queue, ANY)
 
-    def _check_unused(self, turn: Turn) -> None:
+    def _check_unused(self, turn: UnitOfWork) -> None:
         count = size_of(turn.stats(self._queue, ANY))
         if count:
             raise MoveRefusedError(
@@ -178,7 +178,7 @@ class NewPlace:
     def drop(self, spec: QueueSpec | None) -> int:
         """Drop the new queue, and make it anew, empty, with these settings; how many tasks it had."""
 
-        def drop(turn: Turn) -> int:
+        def drop(turn: UnitOfWork) -> int:
             count = turn.transaction.delete_queue(self._queue)
             if spec is not None:
                 turn.put_queue(replace(spec, moved_to=""))

@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 from queue_core import limits
 from queue_core.admission import check_queue_spec
 from queue_core.clock import NEVER, Instant
-from queue_core.moving.fields import MAX_NUMBER, BadFieldError, Fields, checked
+from queue_core.moving.fields import MAX_NUMBER, BadFieldError, RecordFields, checked
 from queue_core.store import HeldName
 from queue_core.task import QueueSpec, StoredTask, TaskState
 
@@ -122,7 +122,7 @@ def record_of(line: bytes, *, now: Instant) -> Record:
         json = from_json(line, allow_inf_nan=False)
     except ValueError as error:
         raise BadFieldError("the line", f"is not JSON: {error}") from None
-    found = Fields(json)
+    found = RecordFields(json)
     kind = found.text("kind", most=20)
     if kind == "task":
         record: Record = _task(found, now=now)
@@ -138,7 +138,7 @@ def record_of(line: bytes, *, now: Instant) -> Record:
     return record
 
 
-def _header(found: Fields) -> Header:
+def _header(found: RecordFields) -> Header:
     kind = found.text("format", most=40)
     if kind != FORMAT:
         raise BadFieldError("format", f"must be {FORMAT!r}: {kind!r}; give a file that `towline export` wrote")
@@ -149,14 +149,14 @@ def _header(found: Fields) -> Header:
     if not (export_id.isascii() and export_id.isalnum()):
         raise BadFieldError("id", f"must be 1 to 64 letters and digits: {export_id!r}")
     at, source = Instant(found.number("at")), found.text("source", most=4096)
-    queues = tuple(_spec(Fields(each), number) for number, each in enumerate(found.many("queues")))
+    queues = tuple(_spec(RecordFields(each), number) for number, each in enumerate(found.many("queues")))
     names = [spec.name for spec in queues]
     if len(set(names)) != len(names):
         raise BadFieldError("queues", f"must have names of their own: {', '.join(names)}")
     return Header(export_id, at, source, queues)
 
 
-def _spec(found: Fields, number: int) -> QueueSpec:
+def _spec(found: RecordFields, number: int) -> QueueSpec:
     try:
         max_leases = None if found.is_null("max_leases") else _bound(found, "max_leases", limits.MAX_LEASES)
         on_exhausted = found.text("on_exhausted", most=20)
@@ -183,35 +183,35 @@ def _spec(found: Fields, number: int) -> QueueSpec:
     return checked(f"queues[{number}]", check_queue_spec, spec)
 
 
-def _mode(found: Fields) -> Literal["pull", "push"]:
+def _mode(found: RecordFields) -> Literal["pull", "push"]:
     mode = found.text("mode", most=20) if found.has("mode") else "pull"
     if mode not in ("pull", "push"):
         raise BadFieldError("mode", f"must be pull or push: {mode!r}")
     return "push" if mode == "push" else "pull"
 
 
-def _bound(found: Fields, name: str, most: int) -> int:
+def _bound(found: RecordFields, name: str, most: int) -> int:
     return found.number(name, least=1, most=most)
 
 
-def _optional(found: Fields, name: str, most: int) -> int | None:
+def _optional(found: RecordFields, name: str, most: int) -> int | None:
     return _bound(found, name, most) if found.has(name) else None
 
 
-def _emails(found: Fields, name: str) -> tuple[str, ...]:
+def _emails(found: RecordFields, name: str) -> tuple[str, ...]:
     emails = found.many(name, [])
     if not all(type(email) is str for email in emails):
         raise BadFieldError(name, "must be a list of strings")
     return tuple(cast("list[str]", emails))
 
 
-def _name(found: Fields) -> NameLine:
+def _name(found: RecordFields) -> NameLine:
     queue = found.text("queue", most=limits.MAX_QUEUE_NAME_CHARACTERS)
     name = checked("name", limits.check_task_name, found.text("name", most=limits.MAX_TASK_NAME_CHARACTERS))
     return NameLine(queue, HeldName(name, Instant(found.number("until"))))
 
 
-def _task(found: Fields, *, now: Instant) -> StoredTask:
+def _task(found: RecordFields, *, now: Instant) -> StoredTask:
     queue = found.text("queue", most=limits.MAX_QUEUE_NAME_CHARACTERS)
     state_name = found.text("state", most=20)
     state = _STATES.get(state_name)
@@ -249,7 +249,7 @@ def _task(found: Fields, *, now: Instant) -> StoredTask:
     )
 
 
-def _leased(found: Fields, state: TaskState) -> tuple[int, Instant, str, tuple[Instant, ...]]:
+def _leased(found: RecordFields, state: TaskState) -> tuple[int, Instant, str, tuple[Instant, ...]]:
     """What only a task has that was leased or postponed: its leases, the last grant, to whom, spent ends."""
     is_granted = state is TaskState.LEASED or found.has("leases")
     spent = found.many("spent", [])
@@ -263,7 +263,7 @@ def _leased(found: Fields, state: TaskState) -> tuple[int, Instant, str, tuple[I
     )
 
 
-def _payload(found: Fields) -> bytes:
+def _payload(found: RecordFields) -> bytes:
     if found.has("payload_base64"):
         if found.has("payload"):
             raise BadFieldError("payload_base64", "must not stand beside payload: leave one of them out")

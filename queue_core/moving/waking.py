@@ -6,12 +6,12 @@ from typing import Final
 from queue_core.service import QueueService
 from queue_core.store import Added
 from queue_core.task import StoredTask
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 PAGE: Final = 1000
 
 
-def note_ready(turn: Turn, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
+def note_ready(turn: UnitOfWork, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
     """Have those woken who wait for what was restored in this turn."""
     for task, one in zip(tasks, added, strict=True):
         if one.ready and one.status == "added":

@@ -23,7 +23,7 @@ _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 log = structlog.get_logger()
 
 
-class Acceptance:
+class AcceptErrors:
     """Hears of a loop's errors. Belongs to it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

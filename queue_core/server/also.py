@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queue_core.server.auth import Gate
+from queue_core.server.auth import Authorizer
 from queue_core.server.endpoints import Endpoint
-from queue_core.server.hot import Reply, new_reply, reply_of
+from queue_core.server.hot import ReplyCallback, new_reply, reply_of
 from queue_core.server.schemas import response
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp:
+class ReadOnlyRoute:
     """One path.
 
     Args:
@@ -44,7 +44,7 @@ class LookUp:
         answers = response(self.answers)
         return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
 
-    def routes(self, gate: Gate) -> list[Route]:
+    def routes(self, gate: Authorizer) -> list[Route]:
         """Its paths behind a gate."""
 
         async def view(request: Request) -> Response:
@@ -62,17 +62,17 @@ class LookUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Also:
+class Extensions:
     """All of it: paths, and what `/metrics` tells besides."""
 
-    look_ups: tuple[LookUp, ...] = ()
+    look_ups: tuple[ReadOnlyRoute, ...] = ()
     collectors: tuple[Collector, ...] = ()
 
 
-NOTHING_ELSE = Also()
+NOTHING_ELSE = Extensions()
 
 
-def response_of(reply: Reply) -> Response:
+def response_of(reply: ReplyCallback) -> Response:
     """A reply as Starlette sends it."""
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())

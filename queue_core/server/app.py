@@ -16,15 +16,15 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, events, schemas
-from queue_core.server.also import NOTHING_ELSE, Also
+from queue_core.server.also import NOTHING_ELSE, Extensions
 from queue_core.server.also import response_of as _response
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.connections import Connections
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_ring import RecentEvents, event_json
-from queue_core.server.handlers import Call
-from queue_core.server.hot import Door, HotVerbs, Reply, Request, check_json, new_reply, reply_of
+from queue_core.server.handlers import EndpointCall
+from queue_core.server.hot import FastEndpoint, FastRequest, FastVerbs, ReplyCallback, check_json, new_reply, reply_of
 from queue_core.server.idempotency import HEADER
 from queue_core.server.json_keys import check_every_key
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
@@ -41,7 +41,7 @@ _PREFIX = "/v1/queues/"
 class ServerApp:
     """One server's application."""
 
-    def __init__(self, core: ServerCore, connections: Connections, *, also: Also = NOTHING_ELSE) -> None:
+    def __init__(self, core: ServerState, connections: Connections, *, also: Extensions = NOTHING_ELSE) -> None:
         self.core = core
         self._connections = connections
         self._quiet = Starlette(routes=_routes(core, also), exception_handlers={HTTPException: refuse})
@@ -57,7 +57,7 @@ class ServerApp:
         if scope["type"] == "http" and scope["method"] == "POST":
             path: str = scope["path"]
             queue, _, verb = path[len(_PREFIX) :].partition("/") if path.startswith(_PREFIX) else ("", "", "")
-            if verb in HotVerbs.VERBS:
+            if verb in FastVerbs.VERBS:
                 await _serve_hot(self.core, self.core.hot, verb, queue, scope, receive, send)
                 return
             if path == appengine.PATH:
@@ -67,10 +67,10 @@ class ServerApp:
 
 
 async def _serve_hot(
-    core: ServerCore, door: Door, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
+    core: ServerState, door: FastEndpoint, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
-    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    reply: asyncio.Future[ReplyCallback] = asyncio.get_running_loop().create_future()
     headers = scope["headers"]
     held_bytes = 0
     try:
@@ -84,7 +84,7 @@ async def _serve_hot(
     finally:
         door.let_go(held_bytes)
     call = door.start(
-        Request(verb, queue, scope["headers"], body, scope.get("client"), reply.set_result, lambda: False)
+        FastRequest(verb, queue, scope["headers"], body, scope.get("client"), reply.set_result, lambda: False)
     )
     if call is not None and not reply.done():
         hung_up = asyncio.ensure_future(receive())
@@ -97,7 +97,7 @@ async def _serve_hot(
     await _send(await reply, send)
 
 
-async def _send(reply: Reply, send: Send) -> None:
+async def _send(reply: ReplyCallback, send: Send) -> None:
     headers = [
         (b"content-type", reply.media_type),
         (b"content-length", b"%d" % len(reply.body)),
@@ -107,7 +107,7 @@ async def _send(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def _routes(core: ServerCore, also: Also) -> Sequence[BaseRoute]:
+def _routes(core: ServerState, also: Extensions) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
@@ -123,7 +123,7 @@ def _routes(core: ServerCore, also: Also) -> Sequence[BaseRoute]:
     return routes
 
 
-def _view(core: ServerCore, here: dict[str, Endpoint]) -> View:
+def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
     async def view(request: HttpRequest) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         endpoint = here[method]
@@ -141,20 +141,20 @@ def _view(core: ServerCore, here: dict[str, Endpoint]) -> View:
     return view
 
 
-async def _let_in(core: ServerCore, endpoint: Endpoint, request: HttpRequest) -> Call:
+async def _let_in(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
     headers = request.headers.raw
     if endpoint.permission is None:
         core.gate.check_place(headers)
     else:
         core.gate.check(headers, endpoint.permission)
-    body: schemas.RequestBody = schemas.Nothing()
+    body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
         data = await read_body(headers, request.receive, limit=core.options.max_body_bytes)
         body = endpoint.takes.model_validate_json(data)
         check_every_key(data)
     path = {key: str(value) for key, value in request.path_params.items()}
-    return Call(path, request.query_params.multi_items(), body, _key_of(request))
+    return EndpointCall(path, request.query_params.multi_items(), body, _key_of(request))
 
 
 def _key_of(request: HttpRequest) -> bytes | None:
@@ -173,7 +173,7 @@ async def refuse(request: HttpRequest, error: Exception) -> Response:
     return _response(reply_of(problem))
 
 
-def _follow(core: ServerCore, call: Call) -> Response:
+def _follow(core: ServerState, call: EndpointCall) -> Response:
     if core.ring.is_full:
         raise refusal(503, "too-many-followers", "too many connections follow the events already; try again later")
     after = call.number("after", core.ring.total)
@@ -193,7 +193,7 @@ def _sse(recent: RecentEvents) -> bytes:
     )
 
 
-def _metrics(core: ServerCore, also: Also) -> View:
+def _metrics(core: ServerState, also: Extensions) -> View:
     collector = QueueMetrics(
         lambda: core.service.look(look_at_all), lambda: len(core.waiting), lambda: core.ring.lost_total
     )
@@ -209,7 +209,7 @@ def _metrics(core: ServerCore, also: Also) -> View:
     return view
 
 
-def _openapi(core: ServerCore, also: Also) -> View:
+def _openapi(core: ServerState, also: Extensions) -> View:
     @cache
     def made() -> bytes:
         return openapi_json(*[look_up.endpoint for look_up in also.look_ups])

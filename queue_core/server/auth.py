@@ -53,22 +53,22 @@ NEEDED: Mapping[str, Role] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Principal:
     """Who calls, by the token of a request. Where the server has no tokens everybody is an admin without a name."""
 
     role: Role
     email: str | None = None
 
 
-NOBODY_IN_PARTICULAR = Caller(Role.ADMIN)
+NOBODY_IN_PARTICULAR = Principal(Role.ADMIN)
 
 
-class Gate:
+class Authorizer:
     """Lets requests in by their headers, or raises what they are refused with."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._tokens = tuple(
-            (sha256(token.secret.encode()).digest(), Caller(token.role, token.email)) for token in options.tokens
+            (sha256(token.secret.encode()).digest(), Principal(token.role, token.email)) for token in options.tokens
         )
         self._guards_names = options.socket_path is None and is_loopback(options.host)
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
@@ -78,7 +78,7 @@ class Gate:
         """Raise `Problem` for a foreign `Host` or `Origin`, `PermissionDeniedError` for a token that does not do."""
         check_role(self.caller(headers), verb)
 
-    def caller(self, headers: Headers) -> Caller:
+    def caller(self, headers: Headers) -> Principal:
         """Who calls, for doors that ask more than the role: `acl.check_access`.
 
         Raises `Problem` for a foreign `Host` or `Origin`, `UnauthenticatedError` for no token or an unknown one.
@@ -132,7 +132,7 @@ class Gate:
         if not ours:
             raise refusal(403, "foreign-origin", f"requests from pages of {text[:100]} are not taken")
 
-    def _bearer(self, authorization: bytes | None) -> Caller:
+    def _bearer(self, authorization: bytes | None) -> Principal:
         found = None
         if authorization is not None and authorization[:7].lower() == b"bearer ":
             digest = sha256(authorization[7:].strip()).digest()
@@ -144,7 +144,7 @@ class Gate:
         return found
 
 
-def check_role(caller: Caller, verb: str) -> None:
+def check_role(caller: Principal, verb: str) -> None:
     """Raise `PermissionDeniedError` unless the caller's role allows the verb."""
     needed = NEEDED[verb]
     if not caller.role & needed:
@@ -178,7 +178,7 @@ VERBS: Mapping[Access, str] = MappingProxyType(
 """The verb of `auth.NEEDED` that tells which roles may."""
 
 
-def check_access(caller: Caller, spec: QueueSpec, access: Access) -> None:
+def check_access(caller: Principal, spec: QueueSpec, access: Access) -> None:
     """Raise `PermissionDeniedError` unless the caller's role and the queue's acl both allow it."""
     check_role(caller, VERBS[access])
     if not is_listed(caller, spec, access):
@@ -189,7 +189,7 @@ def check_access(caller: Caller, spec: QueueSpec, access: Access) -> None:
         )
 
 
-def is_listed(caller: Caller, spec: QueueSpec, access: Access) -> bool:
+def is_listed(caller: Principal, spec: QueueSpec, access: Access) -> bool:
     """Whether the queue's acl, if it has one, lets the caller do it."""
     if caller.role & Role.ADMIN or not (spec.user_emails or spec.writer_emails):
         return True

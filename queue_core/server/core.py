@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, TypeVar
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
 from queue_core.events import EventLog
-from queue_core.notes import Notes
-from queue_core.server.appengine.door import AppEngineDoor
-from queue_core.server.auth import Gate
-from queue_core.server.erasures import Erasures
+from queue_core.notes import Outbox
+from queue_core.server.appengine.door import AppEngineEndpoint
+from queue_core.server.auth import Authorizer
+from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_ring import EventRing
-from queue_core.server.hands import Hands
-from queue_core.server.hot import HotVerbs
+from queue_core.server.hands import ThreadPool
+from queue_core.server.hot import FastVerbs
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.loop_turns import LoopTurns
+from queue_core.server.loop_turns import GroupCommitter
 from queue_core.server.options import ServeOptions
-from queue_core.server.remote_turns import RemoteTurns
+from queue_core.server.remote_turns import ThreadedCommitter
 from queue_core.server.schemas import Health
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Committer
 from queue_core.service import QueueService, Step
 from queue_core.store import Store
 from queue_core.stores import check_can_back_up
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 from collections.abc import Awaitable
 
 from queue_core.errors import StoreError
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 KEPT_SECONDS = 1.0
 PROBE_SECONDS = 2.0
@@ -46,7 +46,7 @@ class Readiness:
     """Lives in the server's loop."""
 
     def __init__(
-        self, turns: Turns, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
+        self, turns: Committer, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
     ) -> None:
         """Args:
         check: raises the `StoreError` that keeps the server from being ready, beside that of a change.
@@ -83,7 +83,7 @@ class Readiness:
             return self._turns.failure or StoreUnavailableError(f"the store has not answered for {PROBE_SECONDS:g} s")
         return None
 
-    def _probe(self, turn: Turn) -> None:
+    def _probe(self, turn: UnitOfWork) -> None:
         now = self._clock.monotonic()
         if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= KEPT_SECONDS:
             self._wrote_at = now
@@ -99,7 +99,7 @@ MAX_LOOKS = 1000
 """Looks that wait for one of the threads, at most."""
 
 
-class ServerCore:
+class ServerState:
     """All state of a server; used in its loop. Closing it leaves the store open."""
 
     def __init__(
@@ -109,25 +109,25 @@ class ServerCore:
         self.run = secrets.token_hex(6)
         self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
         self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
-        self.turns: Turns = (
-            RemoteTurns(self.service, after_turn=self._after_turn)
+        self.turns: Committer = (
+            ThreadedCommitter(self.service, after_turn=self._after_turn)
             if store.is_remote
-            else LoopTurns(self.service, after_turn=self._after_turn)
+            else GroupCommitter(self.service, after_turn=self._after_turn)
         )
         self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
-        self.erasures = Erasures(self.service, options)
+        self.erasures = QueueErasures(self.service, options)
         self.readiness = Readiness(
             self.turns, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
         )
-        self.gate = Gate(options)
-        self.hot = HotVerbs(self.gate, self.turns, self.waiting)
+        self.gate = Authorizer(options)
+        self.hot = FastVerbs(self.gate, self.turns, self.waiting)
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
-        self.appengine = AppEngineDoor(
+        self.appengine = AppEngineEndpoint(
             self.gate, self.turns, self.waiting, self.look, self.lease_counts, self.lease_rate
         )
-        self._looks = Hands(LOOKS_AT_ONCE, name="towline-look")
-        self._backups = Hands(1, name="towline-backup")
+        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-look")
+        self._backups = ThreadPool(1, name="towline-backup")
         self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._looks)
 
     def health(self) -> Health:
@@ -192,11 +192,11 @@ class ServerCore:
         self._backups.do(lambda: back_up_beside(store), told)
         return await copied
 
-    def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "Watch":
+    def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "ReadyWatch":
         """Begin to listen for ready tasks."""
-        return Watch(self.waiting, wanted)
+        return ReadyWatch(self.waiting, wanted)
 
-    def _wake(self, notes: Notes) -> None:
+    def _wake(self, notes: Outbox) -> None:
         self.waiting.wake(notes.all_wakes())
 
     def _after_turn(self) -> None:
@@ -223,7 +223,7 @@ class ServerCore:
         self.turns.close()
 
 
-class Watch:
+class ReadyWatch:
     """One caller's ear for ready tasks; it rings once."""
 
     def __init__(self, waiting: WaitingLeases, wanted: Sequence[tuple[str, TagFilter]]) -> None:

@@ -6,11 +6,11 @@ from typing import get_type_hints
 
 from queue_core.http_api.values import Json
 from queue_core.server import handlers, schemas
-from queue_core.server.core import ServerCore
-from queue_core.server.handlers import Call
+from queue_core.server.core import ServerState
+from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Response, response
 
-Handler = Callable[[ServerCore, Call], Awaitable[object]]
+Handler = Callable[[ServerState, EndpointCall], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _hot(verb: str, summary: str, takes: type[schemas.RequestBody], answers: typ
 
 ENDPOINTS = (
     _hot("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
-    _hot("lease", "Lease tasks, waiting for them if asked to.", schemas.LeaseRequest, schemas.Leases),
+    _hot("lease", "Lease tasks, waiting for them if asked to.", schemas.LeaseBody, schemas.Leases),
     _hot("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
     _hot("renew", "Move the ends of leases.", schemas.RenewRequest, schemas.RenewedLeases),
     _hot("delete", "Delete finished tasks, and add what follows from them.", schemas.DeleteRequest, schemas.AddedTasks),
@@ -97,8 +97,8 @@ ENDPOINTS = (
         f"{_QUEUE}/delete-by-name", "Delete tasks whoever holds them.", handlers.delete_by_name, schemas.NamesRequest
     ),
     _post(f"{_QUEUE}/purge", "Delete all tasks, or all dead ones.", handlers.purge, schemas.PurgeRequest),
-    _post(f"{_QUEUE}/pause", "Grant no more leases.", handlers.pause, schemas.Nothing),
-    _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.Nothing),
+    _post(f"{_QUEUE}/pause", "Grant no more leases.", handlers.pause, schemas.EmptyBody),
+    _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.EmptyBody),
     _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
     _post(f"{_QUEUE}/peek", "Look at tasks.", handlers.peek, schemas.PeekRequest),
     _post(f"{_QUEUE}/observe", "All for scaling.", handlers.observe, schemas.ObserveRequest),
@@ -106,7 +106,7 @@ ENDPOINTS = (
     _quiet("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
     _quiet("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
     _quiet("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
-    _quiet("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueSettings),
+    _quiet("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
     _quiet("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue),
     _quiet(
         "GET",
@@ -117,7 +117,7 @@ ENDPOINTS = (
     ),
     _quiet("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
     _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, schemas.RetireRequest),
-    _post(f"{_WORKER}/release", "Give back all that a dead worker holds.", handlers.release_worker, schemas.Nothing),
+    _post(f"{_WORKER}/release", "Give back all that a dead worker holds.", handlers.release_worker, schemas.EmptyBody),
     _quiet(
         "GET",
         f"{_QUEUE}/workers",
@@ -128,7 +128,7 @@ ENDPOINTS = (
     ),
     _post("/v1/observe", "All for scaling several queues.", handlers.observe_many, schemas.ObserveManyRequest),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
-    _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.Nothing),
+    _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
     _post("/v1/wait", "Sleep until there is work.", handlers.wait, schemas.WaitRequest),
     _quiet(
         "GET",

@@ -21,7 +21,7 @@ LOOK_SECONDS: Final = 2.0
 log = structlog.get_logger()
 
 
-class Erasures:
+class QueueErasures:
     """One thread, where the store can be emptied. For several threads."""
 
     def __init__(self, service: QueueService, options: ServeOptions) -> None:

@@ -10,7 +10,7 @@ from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.pull_queue import lease_lost
 from queue_core.server import schemas
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.event_ring import event_json
 from queue_core.server.hot import once_step
 from queue_core.server.idempotency import client_call
@@ -19,7 +19,7 @@ from queue_core.service import Step
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats
 from queue_core.store import ClientCall, Release, Storage
 from queue_core.task import QueueSpec, TagFilter
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 B = TypeVar("B", bound=schemas.RequestBody)
 
@@ -27,7 +27,7 @@ MAX_HEARD_WORKERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EndpointCall:
     """What a handler is given: the names in the path, the query in order, and the body as its model."""
 
     path: dict[str, str]
@@ -70,11 +70,11 @@ class Call:
 # -- workers and producers --------------------------------------------------------------------------------------------
 
 
-async def release(core: ServerCore, call: Call) -> schemas.ReleasedLeases:
+async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
     asked = call.read(schemas.ReleaseRequest)
     releases = [Release(token, asked.delay_seconds, asked.charge, asked.dead_reason) for token in asked.tokens]
 
-    def run(turn: Turn, client_call: ClientCall | None) -> list[FinishedLease | None]:
+    def run(turn: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
         return turn.release(call.queue, releases, call=client_call)
 
     outcomes = await core.turns.run(once_step(client_call(call.key), run))
@@ -84,10 +84,10 @@ async def release(core: ServerCore, call: Call) -> schemas.ReleasedLeases:
     return {"released": [outcome for outcome in outcomes if outcome is not None]}
 
 
-async def delete_by_name(core: ServerCore, call: Call) -> schemas.NameOutcomes:
+async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameOutcomes:
     names = call.read(schemas.NamesRequest).names
 
-    def run(turn: Turn, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+    def run(turn: UnitOfWork, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         return turn.delete_by_name(call.queue, names, call=client_call)
 
     return {"outcomes": await core.turns.run(once_step(client_call(call.key), run))}
@@ -96,23 +96,23 @@ async def delete_by_name(core: ServerCore, call: Call) -> schemas.NameOutcomes:
 # -- administrators ---------------------------------------------------------------------------------------------------
 
 
-async def purge(core: ServerCore, call: Call) -> schemas.Count:
+async def purge(core: ServerState, call: EndpointCall) -> schemas.Count:
     asked = call.read(schemas.PurgeRequest)
     tags = asked.filter()
     return await _in_chunks(core, lambda turn: turn.purge(call.queue, tags, dead=asked.dead))
 
 
-async def pause(core: ServerCore, call: Call) -> schemas.Done:
+async def pause(core: ServerState, call: EndpointCall) -> schemas.Done:
     await core.turns.run(lambda turn: turn.set_paused(call.queue, "paused"))
     return {}
 
 
-async def resume(core: ServerCore, call: Call) -> schemas.Done:
+async def resume(core: ServerState, call: EndpointCall) -> schemas.Done:
     await core.turns.run(lambda turn: turn.set_paused(call.queue, "running"))
     return {}
 
 
-async def redrive(core: ServerCore, call: Call) -> schemas.Count:
+async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
     asked = call.read(schemas.RedriveRequest)
     tags = asked.filter()
     if asked.names is not None:
@@ -120,37 +120,37 @@ async def redrive(core: ServerCore, call: Call) -> schemas.Count:
     return await _in_chunks(core, lambda turn: turn.redrive(call.queue, None, tags))
 
 
-async def _in_chunks(core: ServerCore, step: Step[int]) -> schemas.Count:
+async def _in_chunks(core: ServerState, step: Step[int]) -> schemas.Count:
     total = 0
     while count := await core.turns.run(step):
         total += count
     return {"count": total}
 
 
-async def list_queues(core: ServerCore, call: Call) -> schemas.QueueListReply:  # noqa: ARG001 - a handler
+async def list_queues(core: ServerState, call: EndpointCall) -> schemas.QueueListReply:  # noqa: ARG001 - a handler
     return {"queues": list(await core.look(lambda turn: turn.transaction.queues()))}
 
 
-async def show_queue(core: ServerCore, call: Call) -> QueueSpec:
+async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
     return await core.look(lambda turn: turn.transaction.queue(call.queue))
 
 
-async def set_queue(core: ServerCore, call: Call) -> schemas.Created:
-    spec = call.read(schemas.QueueSettings).value(call.queue)
+async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
+    spec = call.read(schemas.QueueBody).value(call.queue)
     return {"created": await core.turns.run(lambda turn: turn.put_queue(spec))}
 
 
-async def show_storage(core: ServerCore, call: Call) -> Storage:  # noqa: ARG001 - a handler
+async def show_storage(core: ServerState, call: EndpointCall) -> Storage:  # noqa: ARG001 - a handler
     return await core.look(lambda turn: turn.transaction.storage())
 
 
-async def set_storage(core: ServerCore, call: Call) -> schemas.Done:
+async def set_storage(core: ServerState, call: EndpointCall) -> schemas.Done:
     limit_bytes = call.read(schemas.StorageLimit).limit_bytes
     await core.turns.run(lambda turn: turn.set_storage_limit(limit_bytes))
     return {}
 
 
-async def delete_queue(core: ServerCore, call: Call) -> schemas.Count:
+async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
     count = await core.turns.run(lambda turn: turn.transaction.delete_queue(call.queue))
     core.waiting.retry_queue(call.queue)
     return {"count": count}
@@ -159,18 +159,18 @@ async def delete_queue(core: ServerCore, call: Call) -> schemas.Count:
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-async def stats(core: ServerCore, call: Call) -> QueueStats:
+async def stats(core: ServerState, call: EndpointCall) -> QueueStats:
     tags = call.tags()
     return await core.look(lambda turn: turn.stats(call.queue, tags))
 
 
-async def tag_stats(core: ServerCore, call: Call) -> schemas.TagCounts:
+async def tag_stats(core: ServerState, call: EndpointCall) -> schemas.TagCounts:
     after, limit = call.one("after"), call.number("limit", 100)
     found = await core.look(lambda turn: turn.tag_stats(call.queue, after=after, limit=limit))
     return {"tags": list(found)}
 
 
-async def peek(core: ServerCore, call: Call) -> schemas.TaskPage:
+async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
     asked = call.read(schemas.PeekRequest)
     tags, states = asked.filter(), asked.wanted()
     page = await core.look(
@@ -187,7 +187,7 @@ async def peek(core: ServerCore, call: Call) -> schemas.TaskPage:
     return schemas.page_out(page)
 
 
-async def observe(core: ServerCore, call: Call) -> Observation:
+async def observe(core: ServerState, call: EndpointCall) -> Observation:
     asked = call.read(schemas.ObserveRequest)
     tags = asked.filter()
     look = await core.look(
@@ -198,7 +198,7 @@ async def observe(core: ServerCore, call: Call) -> Observation:
     return replace(look, heard=_heard(core, call.queue, asked.workers))
 
 
-async def observe_many(core: ServerCore, call: Call) -> schemas.ObservationsOut:
+async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
     looks = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
     found = await core.look(lambda turn: [turn.observe_if_there(look) for look in looks])
     told = [
@@ -208,12 +208,12 @@ async def observe_many(core: ServerCore, call: Call) -> schemas.ObservationsOut:
     return {"observations": told}
 
 
-def _heard(core: ServerCore, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
+def _heard(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
     now = core.service.clock.monotonic()
     return tuple(one.describe(now=now) for one in core.waiting.presence.find(queue, workers))
 
 
-async def recent_events(core: ServerCore, call: Call) -> schemas.EventsOut:
+async def recent_events(core: ServerState, call: EndpointCall) -> schemas.EventsOut:
     limit = call.number("limit", 100, least=1, most=core.options.recent_events)
     after = call.number("after", max(0, core.ring.total - limit))
     recent = core.ring.recent(after=after, limit=limit)
@@ -227,7 +227,7 @@ async def recent_events(core: ServerCore, call: Call) -> schemas.EventsOut:
 # -- supervisors ------------------------------------------------------------------------------------------------------
 
 
-async def retire_worker(core: ServerCore, call: Call) -> schemas.Retired:
+async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retired:
     worker = call.path["worker"]
     busy = call.read(schemas.RetireRequest).busy
     limits.check_worker(worker)
@@ -237,7 +237,7 @@ async def retire_worker(core: ServerCore, call: Call) -> schemas.Retired:
     return {"retired": retired}
 
 
-async def release_worker(core: ServerCore, call: Call) -> schemas.ReleasedLeases:
+async def release_worker(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
     worker = call.path["worker"]
     limits.check_worker(worker)
     finished = await core.turns.run(lambda turn: turn.release_worker(worker))
@@ -245,38 +245,38 @@ async def release_worker(core: ServerCore, call: Call) -> schemas.ReleasedLeases
     return {"released": list(finished)}
 
 
-async def heard_workers(core: ServerCore, call: Call) -> schemas.HeardWorkers:
+async def heard_workers(core: ServerState, call: EndpointCall) -> schemas.HeardWorkers:
     limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
     found = islice(core.waiting.presence.with_prefix(call.queue, prefix), limit)
     return {"workers": [one.describe(now=now) for one in found]}
 
 
-async def lead(core: ServerCore, call: Call) -> schemas.Held:
+async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
     asked = call.read(schemas.LeadRequest)
 
-    def step(turn: Turn) -> bool:
+    def step(turn: UnitOfWork) -> bool:
         return turn.lead(asked.name, asked.holder, seconds=asked.seconds)
 
     return {"held": await core.turns.run(step)}
 
 
-async def backup(core: ServerCore, call: Call) -> schemas.BackedUp:  # noqa: ARG001 - a handler
+async def backup(core: ServerState, call: EndpointCall) -> schemas.BackedUp:  # noqa: ARG001 - a handler
     made = await core.back_up()
     return {"file": str(made.file), "size_bytes": made.size_bytes, "tasks": made.tasks}
 
 
-async def wait(core: ServerCore, call: Call) -> schemas.ReadyQueue:
+async def wait(core: ServerState, call: EndpointCall) -> schemas.ReadyQueue:
     asked = call.read(schemas.WaitRequest)
     limits.check_wait_seconds(asked.wait_seconds)
     wanted = [(one.queue, one.filter()) for one in asked.queues]
     return {"queue": await wait_ready(core, wanted, seconds=asked.wait_seconds)}
 
 
-async def wait_ready(core: ServerCore, wanted: Sequence[tuple[str, TagFilter]], *, seconds: float) -> str | None:
+async def wait_ready(core: ServerState, wanted: Sequence[tuple[str, TagFilter]], *, seconds: float) -> str | None:
     """The first queue of `wanted` that has something ready, as soon as one has, or None after `seconds`."""
 
-    def first_ready(turn: Turn) -> str | None:
+    def first_ready(turn: UnitOfWork) -> str | None:
         return next((queue for queue, tags in wanted if turn.stats(queue, tags).ready), None)
 
     clock = core.service.clock
@@ -297,11 +297,11 @@ async def wait_ready(core: ServerCore, wanted: Sequence[tuple[str, TagFilter]], 
 # -- health -----------------------------------------------------------------------------------------------------------
 
 
-async def live(core: ServerCore, call: Call) -> schemas.Health:  # noqa: ARG001 - a handler
+async def live(core: ServerState, call: EndpointCall) -> schemas.Health:  # noqa: ARG001 - a handler
     return core.health()
 
 
-async def ready(core: ServerCore, call: Call) -> schemas.Health:  # noqa: ARG001 - a handler
+async def ready(core: ServerState, call: EndpointCall) -> schemas.Health:  # noqa: ARG001 - a handler
     try:
         await core.readiness.check()
     except StoreError as error:

@@ -14,7 +14,7 @@ CLOSE_SECONDS = 1.0
 _Job = Callable[[], None]
 
 
-class Hands:
+class ThreadPool:
     """Threads that end with the process, whatever they are in the middle of. All but `close` is called in one loop."""
 
     def __init__(self, count: int, *, name: str) -> None:

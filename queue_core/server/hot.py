@@ -15,21 +15,21 @@ from queue_core.errors import QueueError
 from queue_core.limits import check_wait_seconds
 from queue_core.pull_queue import lease_lost
 from queue_core.server import events, schemas
-from queue_core.server.auth import Gate, Headers
-from queue_core.server.idempotency import HEADER, OnceStep, client_call
+from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.idempotency import HEADER, RepeatableOperation, client_call
 from queue_core.server.json_keys import check_keys
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
 from queue_core.server.schemas import response
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Committer
 from queue_core.service import Step
-from queue_core.store import Added, ClientCall, Deletion, Renewed, Room, Unit, handed_over
+from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewed, Unit, handed_over
 from queue_core.task import NewTask
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 JSON = b"application/json"
-ROOM = Room(8 << 20, each_bytes=512)
+ROOM = PayloadAllowance(8 << 20, each_bytes=512)
 """Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
 of this."""
 
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReplyCallback:
     """An answer, before it is bytes on a connection."""
 
     status: int
@@ -54,11 +54,11 @@ class Reply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-new_reply = builder(Reply)
+new_reply = builder(ReplyCallback)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class FastRequest:
     """A request that has arrived whole, and the way back.
 
     Args:
@@ -72,7 +72,7 @@ class Request:
     headers: Headers
     body: bytes
     caller: object
-    reply: Callable[[Reply], None]
+    reply: Callable[[ReplyCallback], None]
     is_gone: Callable[[], bool]
     key: bytes | None = None
     """The value of its `Idempotency-Key`, where that was not left among the headers."""
@@ -85,10 +85,10 @@ class Request:
         return client_call(next((value for name, value in self.headers if name == HEADER), None))
 
 
-new_request = builder(Request)
+new_request = builder(FastRequest)
 
 
-class Door(Protocol):
+class FastEndpoint(Protocol):
     """Where the requests of one API become verbs without a task or a framework: it has the short way."""
 
     def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:
@@ -104,23 +104,23 @@ class Door(Protocol):
     def let_go(self, held_bytes: int) -> None:
         """The body of a request is not held any more."""
 
-    def start(self, request: Request) -> LeaseCall | None:
-        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `HotVerbs.hang_up`."""
+    def start(self, request: FastRequest) -> LeaseCall | None:
+        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `FastVerbs.hang_up`."""
 
-    def refuse(self, error: Exception) -> Reply:
+    def refuse(self, error: Exception) -> ReplyCallback:
         """What a request is answered with that was not let in, or could not be read."""
 
 
-class HotVerbs:
+class FastVerbs:
     """add, lease, exchange, renew, delete of every queue."""
 
     VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
 
-    def __init__(self, gate: Gate, turns: Turns, waiting: WaitingLeases) -> None:
+    def __init__(self, gate: Authorizer, turns: Committer, waiting: WaitingLeases) -> None:
         self._gate = gate
         self._turns = turns
         self._waiting = waiting
-        self._verbs: dict[str, Callable[[Request], LeaseCall | None]] = {
+        self._verbs: dict[str, Callable[[FastRequest], LeaseCall | None]] = {
             "add": self._add,
             "lease": self._lease,
             "exchange": self._exchange,
@@ -129,15 +129,15 @@ class HotVerbs:
         }
 
     def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
-        """See `Door.admit`."""
+        """See `FastEndpoint.admit`."""
         self._gate.check(headers, verb)
         check_json(headers)
         return 0
 
     def let_go(self, held_bytes: int) -> None:
-        """See `Door.let_go`: nothing is held here."""
+        """See `FastEndpoint.let_go`: nothing is held here."""
 
-    def start(self, request: Request) -> LeaseCall | None:
+    def start(self, request: FastRequest) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `hang_up`."""
         try:
             return self._verbs[request.verb](request)
@@ -145,21 +145,21 @@ class HotVerbs:
             request.reply(reply_of(error))
             return None
 
-    def refuse(self, error: Exception) -> Reply:
-        """See `Door.refuse`."""
+    def refuse(self, error: Exception) -> ReplyCallback:
+        """See `FastEndpoint.refuse`."""
         return reply_of(error)
 
     def hang_up(self, call: LeaseCall) -> None:
         """The caller is gone."""
         call.cancel()
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: FastRequest) -> None:
         queue = request.queue
         asked = read(schemas.AddRequest, request.body)
         tasks = [task.value() for task in asked.tasks]
         check_same_queue(tasks, queue)
 
-        def add(turn: Turn, call: ClientCall | None) -> list[Added]:
+        def add(turn: UnitOfWork, call: ClientCall | None) -> list[Added]:
             return turn.add(queue, tasks, call=call)
 
         def done(outcome: object) -> None:
@@ -171,15 +171,15 @@ class HotVerbs:
         step = once_step(request.call, add)
         self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
 
-    def _lease(self, request: Request) -> LeaseCall:
-        asked = read(schemas.LeaseRequest, request.body)
+    def _lease(self, request: FastRequest) -> LeaseCall:
+        asked = read(schemas.LeaseBody, request.body)
         return self._begin(request, asked, ())
 
-    def _exchange(self, request: Request) -> LeaseCall:
+    def _exchange(self, request: FastRequest) -> LeaseCall:
         asked = read(schemas.ExchangeRequest, request.body)
         return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
 
-    def _begin(self, request: Request, asked: schemas.LeaseRequest, deletions: Sequence[Deletion]) -> LeaseCall:
+    def _begin(self, request: FastRequest, asked: schemas.LeaseBody, deletions: Sequence[Deletion]) -> LeaseCall:
         check_wait_seconds(asked.wait_seconds)
         if asked.wait_seconds and self._waiting.is_full:
             raise refusal(
@@ -218,7 +218,7 @@ class HotVerbs:
         self._waiting.start(call)
         return call
 
-    def _renew(self, request: Request) -> None:
+    def _renew(self, request: FastRequest) -> None:
         asked = read(schemas.RenewRequest, request.body)
 
         def done(outcome: object) -> None:
@@ -230,12 +230,12 @@ class HotVerbs:
             else:
                 request.reply(new_reply(200, RENEWED({"renewed": outcome})))
 
-        def renew(turn: Turn, call: ClientCall | None) -> list[Renewed | None]:
+        def renew(turn: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
             return turn.renew(request.queue, asked.tokens, seconds=asked.seconds, call=call)
 
         self._turns.submit(once_step(request.call, renew), done)
 
-    def _delete(self, request: Request) -> None:
+    def _delete(self, request: FastRequest) -> None:
         asked = read(schemas.DeleteRequest, request.body)
         deletions = asked.values()
 
@@ -249,7 +249,7 @@ class HotVerbs:
             else:
                 request.reply(new_reply(200, ADDED({"added": list(added)})))
 
-        def run(turn: Turn, call: ClientCall | None) -> tuple[list[Added], list[str]]:
+        def run(turn: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
             return turn.delete(request.queue, deletions, call=call)
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
@@ -263,7 +263,7 @@ def read(model: type[B], body: bytes) -> B:
     return asked
 
 
-def reply_of(error: object) -> Reply:
+def reply_of(error: object) -> ReplyCallback:
     """What an error is answered with. One that is not the queue's is our mistake: logged, and told without detail."""
     if isinstance(error, QueueError):
         problem = problem_of(error)
@@ -274,7 +274,7 @@ def reply_of(error: object) -> Reply:
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
         problem = refusal(500, "internal", "the server made a mistake; its log has the details")
-    return Reply(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
+    return ReplyCallback(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
 
 
 def check_json(headers: Headers) -> None:
@@ -294,8 +294,8 @@ def check_same_queue(tasks: list[NewTask], queue: str) -> None:
             raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
 
 
-def once_step(call: ClientCall | None, run: Callable[[Turn, ClientCall | None], T]) -> Step[T]:
+def once_step(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
     """Return a verb as a step, which takes effect once if a client may send it again."""
     if call is None:
         return lambda turn: run(turn, None)
-    return OnceStep(call, run)
+    return RepeatableOperation(call, run)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from queue_core.errors import InvalidRequestError
 from queue_core.store import ClientCall
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 T = TypeVar("T")
 
@@ -34,14 +34,14 @@ def client_call(key: bytes | None) -> ClientCall | None:
     return ClientCall(match[1].decode(), int(match[2]), age_seconds > 0, age_seconds)
 
 
-class OnceStep(Generic[T]):
+class RepeatableOperation(Generic[T]):
     """A step of a client's call that may be run again, here or by another server."""
 
-    def __init__(self, call: ClientCall, run: Callable[[Turn, ClientCall], T]) -> None:
+    def __init__(self, call: ClientCall, run: Callable[[UnitOfWork, ClientCall], T]) -> None:
         self._call = call
         self._run = run
 
-    def __call__(self, turn: Turn) -> T:
+    def __call__(self, turn: UnitOfWork) -> T:
         """Run the verb; from the second time on as a repeat, as the first may have taken effect."""
         call, self._call = self._call, replace(self._call, is_repeat=True)
         return self._run(turn, call)

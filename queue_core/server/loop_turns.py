@@ -10,10 +10,10 @@ import structlog
 from queue_core.errors import QueueError, StoreError, StoreFullError
 from queue_core.server import events
 from queue_core.server.disk import Committed, Disk, Entry, new_entry
-from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Follower, Late, run_step, sync, tell
+from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Late, TurnFollower, run_step, sync, tell
 from queue_core.service import QueueService, Step
 from queue_core.store import Unit
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ their own costs. Eight and sixteen gained nothing more."""
 log = structlog.get_logger()
 
 
-class LoopTurns:
+class GroupCommitter:
     """`Turns` that commit in the loop itself: nothing is faster for a file or for memory."""
 
     is_beside = False
@@ -127,7 +127,7 @@ class LoopTurns:
 
     def _commit(self, entries: Sequence[Entry]) -> None:
         """Commit their steps, to be synced; a step that breaks the transaction has its own, and so have the others."""
-        followers: list[Follower] = []
+        followers: list[TurnFollower] = []
         try:
             batch = self._service.commit([entry.step for entry in entries], follow=partial(self._others, followers))
         except Exception as error:
@@ -148,7 +148,7 @@ class LoopTurns:
         self._unsynced.append(Committed(everybody, batch))
         self._unsynced_callers += len(entries)
 
-    def _others(self, followers: list[Follower], turn: Turn) -> Iterator[Step[object]]:
+    def _others(self, followers: list[TurnFollower], turn: UnitOfWork) -> Iterator[Step[object]]:
         """The steps of those who go with a turn, each of whom is noted in `followers` first."""
         for follower in self._follow(turn):
             followers.append(follower)
@@ -197,5 +197,5 @@ class LoopTurns:
             tell(entry.done, error)
 
 
-def _nobody(_turn: Turn) -> tuple[()]:
+def _nobody(_turn: UnitOfWork) -> tuple[()]:
     return ()

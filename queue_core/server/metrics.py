@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from queue_core.clock import Instant
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 GAUGES = {
     "ready": "Tasks leasable now.",
@@ -31,7 +31,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Look = tuple[Instant, Sequence[QueueStats]]
 
 
-def look_at_all(turn: Turn) -> Look:
+def look_at_all(turn: UnitOfWork) -> Look:
     """The counts of every queue at one instant."""
     return turn.now, [turn.stats(spec.name, ANY) for spec in turn.transaction.queues()]
 

@@ -14,8 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from queue_core.server import appengine
 from queue_core.server.auth import Headers
 from queue_core.server.connections import LINGER_SECONDS, Connections
-from queue_core.server.core import ServerCore
-from queue_core.server.hot import JSON, Door, HotVerbs, Reply, new_request
+from queue_core.server.core import ServerState
+from queue_core.server.hot import JSON, FastEndpoint, FastVerbs, ReplyCallback, new_request
 from queue_core.server.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.known_heads import KnownHead, known_head
 from queue_core.server.leases.call import LeaseCall
@@ -26,13 +26,13 @@ RPC_PATH = appengine.PATH.encode()
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
-class HotCycle(RequestResponseCycle):
+class FastCycle(RequestResponseCycle):
     """A request on the short way; has what uvicorn asks of a request that is under way."""
 
     message_event = asyncio.Event()
     """uvicorn sets it when the caller hangs up; nobody here waits for it, so that one does for all."""
 
-    def __init__(self, door: Door, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
+    def __init__(self, door: FastEndpoint, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
         self.door = door
         self.verb = verb
         self.queue = queue
@@ -47,15 +47,15 @@ class HotCycle(RequestResponseCycle):
         self.call: LeaseCall | None = None
 
 
-class HotProtocol(HttpConnection):
+class FastProtocol(HttpConnection):
     """A connection with the short way in it."""
 
-    hot: HotVerbs
-    appengine: Door
+    hot: FastVerbs
+    appengine: FastEndpoint
     max_body_bytes: int
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made with."""
-    known: tuple[KnownHead, Door, str, str] | None = None
+    known: tuple[KnownHead, FastEndpoint, str, str] | None = None
     """The head of the last request that came alone, and its door, verb and queue."""
 
     def data_received(self, data: bytes) -> None:
@@ -65,7 +65,7 @@ class HotProtocol(HttpConnection):
             super().data_received(data)
         elif self.known is not None and (found := self.known[0].read(data)) is not None:
             (head, door, verb, queue), (key, body) = self.known, found
-            cycle = self.cycle = HotCycle(door, verb, queue, head.headers, keep_alive=True)
+            cycle = self.cycle = FastCycle(door, verb, queue, head.headers, keep_alive=True)
             cycle.more_body = False
             self._start(cycle, body, key=key)
         else:
@@ -75,7 +75,7 @@ class HotProtocol(HttpConnection):
     def _learn(self, data: bytes, before: object) -> None:
         """Know the head of a request that has just been parsed, if it was let in and is here as a whole."""
         cycle = self.cycle
-        if cycle is before or not isinstance(cycle, HotCycle):
+        if cycle is before or not isinstance(cycle, FastCycle):
             return
         if cycle.keep_alive and cycle.is_admitted and self.is_between:
             head = known_head(data, cycle.headers, body_bytes=len(cycle.body))
@@ -101,7 +101,7 @@ class HotProtocol(HttpConnection):
     def on_body(self, body: bytes) -> None:
         """Collect; refuse a body that is too large as soon as that is known."""
         cycle = self.cycle
-        if not self.is_begun or not isinstance(cycle, HotCycle):
+        if not self.is_begun or not isinstance(cycle, FastCycle):
             super().on_body(body)
             return
         self.is_understood = True
@@ -117,7 +117,7 @@ class HotProtocol(HttpConnection):
     def on_message_complete(self) -> None:
         """Start."""
         cycle = self.cycle
-        if not self.is_begun or not isinstance(cycle, HotCycle):
+        if not self.is_begun or not isinstance(cycle, FastCycle):
             super().on_message_complete()
             return
         self.is_between = True
@@ -125,7 +125,7 @@ class HotProtocol(HttpConnection):
         if not cycle.response_complete:  # else it was refused, and its body has been read
             self._start(cycle, bytes(cycle.body))
 
-    def _start(self, cycle: HotCycle, body: bytes, *, key: bytes | None = None) -> None:
+    def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
         cycle.call = cycle.door.start(
             new_request(
                 cycle.verb,
@@ -143,12 +143,12 @@ class HotProtocol(HttpConnection):
         """The caller hung up, or its link is dead. A lease that was answered stays granted: it may have been read."""
         cycle = self.cycle
         super().connection_lost(exc)
-        if isinstance(cycle, HotCycle) and not cycle.response_complete:
+        if isinstance(cycle, FastCycle) and not cycle.response_complete:
             self._let_go(cycle)
             if cycle.call is not None:
                 self.hot.hang_up(cycle.call)
 
-    def _refuse(self, cycle: HotCycle, error: Exception) -> None:
+    def _refuse(self, cycle: FastCycle, error: Exception) -> None:
         """Answer, and read the body only to drop it: a small one is over soon, and the connection can be used again."""
         is_short = (self.body_length or 0) <= MAX_UNREAD_BYTES and len(cycle.body) <= MAX_UNREAD_BYTES
         cycle.keep_alive = cycle.keep_alive and is_short
@@ -160,12 +160,12 @@ class HotProtocol(HttpConnection):
         self.known = None
         super().linger(seconds=seconds)
 
-    def _let_go(self, cycle: HotCycle) -> None:
+    def _let_go(self, cycle: FastCycle) -> None:
         if cycle.held_bytes:
             cycle.door.let_go(cycle.held_bytes)
             cycle.held_bytes = 0
 
-    def _hot_cycle(self) -> HotCycle | None:
+    def _hot_cycle(self) -> FastCycle | None:
         url = self.url
         is_rpc = url == RPC_PATH
         if not (is_rpc or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
@@ -176,13 +176,13 @@ class HotProtocol(HttpConnection):
             return None
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         if is_rpc:
-            return HotCycle(self.appengine, "", "", self.headers, keep_alive=keep_alive)
+            return FastCycle(self.appengine, "", "", self.headers, keep_alive=keep_alive)
         queue, _, verb = url[len(PREFIX) :].decode("latin-1").partition("/")
-        if verb not in HotVerbs.VERBS or "%" in queue or "?" in queue:
+        if verb not in FastVerbs.VERBS or "%" in queue or "?" in queue:
             return None
-        return HotCycle(self.hot, verb, queue, self.headers, keep_alive=keep_alive)
+        return FastCycle(self.hot, verb, queue, self.headers, keep_alive=keep_alive)
 
-    def _reply(self, cycle: HotCycle, reply: Reply) -> None:
+    def _reply(self, cycle: FastCycle, reply: ReplyCallback) -> None:
         if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
             return
         defaults = self.server_state.default_headers
@@ -216,7 +216,7 @@ class HotProtocol(HttpConnection):
         return bool(poller.poll(0))
 
 
-def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+def head_of(reply: ReplyCallback, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
     """The head of an answer, as far as the size of its body."""
     parts = [STATUS_LINE[reply.status]]
     for name, value in (*defaults, *reply.headers):
@@ -228,10 +228,10 @@ def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bo
     return b"".join(parts)
 
 
-def hot_protocol(core: ServerCore, connections: Connections, *, limit: int) -> type[HotProtocol]:
+def hot_protocol(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
     """The protocol class of one server, as uvicorn wants it: a class."""
 
-    class ServerProtocol(HotProtocol):
+    class ServerProtocol(FastProtocol):
         shared = connections
         hot = core.hot
         appengine = core.appengine

@@ -13,7 +13,7 @@ import structlog
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.server import events
-from queue_core.server.hands import Hands
+from queue_core.server.hands import ThreadPool
 from queue_core.server.turns import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
@@ -65,7 +65,7 @@ class _Landed:
     batch: Batch[object] | Exception
 
 
-class RemoteTurns:
+class ThreadedCommitter:
     """`Turns` beside the loop. Answers come in the order in which the store's did; see `ReadyChecks` for what
     that means for those who wait."""
 
@@ -80,8 +80,8 @@ class RemoteTurns:
         self._after_turn = after_turn
         self._clock = service.clock
         self._shares = service.store.unit == "verb"  # its verbs are committed one by one: there is nothing to gather
-        self._hands = Hands(TURNS_AT_ONCE, name="towline-turn")
-        self._looks = Hands(LOOKS_AT_ONCE, name="towline-glance")
+        self._hands = ThreadPool(TURNS_AT_ONCE, name="towline-turn")
+        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-glance")
         self._queued: deque[_Entry] = deque()
         self._held_bytes = 0
         self._flights: dict[_Flight, None] = {}

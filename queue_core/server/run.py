@@ -19,11 +19,11 @@ from queue_core.events import EventLog
 from queue_core.http_api.transport import notice_silence
 from queue_core.sd_notify import ServiceManager
 from queue_core.server import events, inherited
-from queue_core.server.acceptance import ACCEPTED_AT_ONCE, Acceptance
-from queue_core.server.also import NOTHING_ELSE, Also
+from queue_core.server.acceptance import ACCEPTED_AT_ONCE, AcceptErrors
+from queue_core.server.also import NOTHING_ELSE, Extensions
 from queue_core.server.app import ServerApp
 from queue_core.server.connections import Connections
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.protocol import hot_protocol
 from queue_core.store import Store
@@ -168,7 +168,7 @@ def url_of(options: ServeOptions, listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Server:
+class QueueServer:
     """One server over a store that is the caller's: open it before, close it after."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Server:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Also = NOTHING_ELSE,
+        also: Extensions = NOTHING_ELSE,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
@@ -186,7 +186,7 @@ class Server:
         self._also = also
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
-        self.core = ServerCore(store, options, clock=clock, log=log)
+        self.core = ServerState(store, options, clock=clock, log=log)
         self._grpc = self._grpc_listener(options)
         self._http: HttpServer | None = None
         self._should_stop = False
@@ -233,7 +233,7 @@ class Server:
             timeout_graceful_shutdown=max(1, round(self._options.stop_seconds)),
         )
 
-        Acceptance(asyncio.get_running_loop())
+        AcceptErrors(asyncio.get_running_loop())
 
         def told() -> None:
             self._listening.listen(BACKLOG)  # the loop has made it as short as what it takes at once
@@ -291,7 +291,7 @@ def serve(
     Args:
         started: told the URL once the server answers.
     """
-    server = Server(store, options, log=log)
+    server = QueueServer(store, options, log=log)
     manager = ServiceManager(os.environ)
 
     def stop() -> None:
@@ -325,10 +325,10 @@ class ServerThread:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Also = NOTHING_ELSE,
+        also: Extensions = NOTHING_ELSE,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
-        self._server = Server(store, options, clock=clock, log=log, also=also)
+        self._server = QueueServer(store, options, clock=clock, log=log, also=also)
         self._thread = threading.Thread(target=self._work, name="towline-server", daemon=True)
         self._started = threading.Event()
         self._failure: BaseException | None = None
@@ -344,7 +344,7 @@ class ServerThread:
         return self._server.grpc_address
 
     @property
-    def core(self) -> ServerCore:
+    def core(self) -> ServerState:
         """Its parts; they belong to its own thread."""
         return self._server.core
 

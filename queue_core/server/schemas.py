@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from queue_core import limits
-from queue_core.api import Look, Observation
+from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
@@ -102,7 +102,7 @@ class AddRequest(RequestBody):
         return len(self.__pydantic_fields_set__) + _keys_of(self.tasks)
 
 
-class LeaseRequest(Tagged):
+class LeaseBody(Tagged):
     """What to lease."""
 
     count: int = Field(1, description=f"In [1, {limits.MAX_TASKS_PER_LEASE}].", examples=[1])
@@ -130,7 +130,7 @@ class DeletionIn(RequestBody):
         return Deletion(self.token, tuple(task.value() for task in self.then)) if self.then else Deletion(self.token)
 
 
-class ExchangeRequest(LeaseRequest):
+class ExchangeRequest(LeaseBody):
     """Finished leases, then what to lease next."""
 
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
@@ -218,9 +218,9 @@ class LookRequest(ObserveRequest):
 
     queue: str
 
-    def look(self) -> Look:
+    def look(self) -> ObservationQuery:
         """As a value."""
-        return Look(self.queue, self.filter(), self.after, self.workers, self.ahead_seconds)
+        return ObservationQuery(self.queue, self.filter(), self.after, self.workers, self.ahead_seconds)
 
 
 class ObserveManyRequest(RequestBody):
@@ -250,7 +250,7 @@ class WaitRequest(RequestBody):
     wait_seconds: float = Field(0.0, description="In [0, 300].", examples=[0])
 
 
-class QueueSettings(RequestBody):
+class QueueBody(RequestBody):
     """How a queue is to be set; what is left out gets its default."""
 
     lease_seconds: float = 60.0
@@ -287,7 +287,7 @@ class RetireRequest(RequestBody):
     busy: Literal["keep", "finish"] = "keep"
 
 
-class Nothing(RequestBody):
+class EmptyBody(RequestBody):
     """An empty object."""
 
 

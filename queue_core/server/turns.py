@@ -10,7 +10,7 @@ from queue_core.errors import OutcomeUnknownError, StoreError
 from queue_core.server import events
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 T = TypeVar("T")
 
@@ -22,23 +22,23 @@ Late = Callable[[object], None]
 MAX_STEPS_PER_TURN = 256
 
 
-class Follower(Protocol):
+class TurnFollower(Protocol):
     """One that goes with a turn for what that has done. `back` is called instead of `done` if nothing took effect."""
 
-    def step(self, turn: Turn) -> object: ...
+    def step(self, turn: UnitOfWork) -> object: ...
 
     def done(self, outcome: object) -> None: ...
 
     def back(self) -> None: ...
 
 
-Follow = Callable[[Turn], Iterable[Follower]]
+Follow = Callable[[UnitOfWork], Iterable[TurnFollower]]
 """Asked in the loop at the end of a turn, inside its transaction; a step is run before the next is asked for."""
 
 log = structlog.get_logger()
 
 
-class Turns(Protocol):
+class Committer(Protocol):
     """Runs steps for everybody in one loop. Only `close` may be called from another thread than the loop's."""
 
     failure: StoreError | None
@@ -82,8 +82,8 @@ class Turns(Protocol):
         """Wait for what is under way, within bounds, and end the threads."""
 
 
-async def run_step(turns: Turns, step: Step[T]) -> T:
-    """See `Turns.run`."""
+async def run_step(turns: Committer, step: Step[T]) -> T:
+    """See `Committer.run`."""
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: object) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.limits import check_eta
-from queue_core.semantics import Ending
+from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
 from queue_core.store import Added, HeldName, Page
 from queue_core.task import UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
@@ -45,7 +45,7 @@ class MemoryQueue:
     def _settle_used_up(self, task: StoredTask, *, now: Instant) -> None:
         """Let time act on a task that is gone with the end of its last lease: its name is a deleted one's."""
         settled = semantics.settle(task, self.spec, now=now)
-        if isinstance(settled, Ending) and settled.task is None:
+        if isinstance(settled, LeaseEnd) and settled.task is None:
             self.end(task, settled)
 
     def restore(self, moved: StoredTask, *, task_id: int, now: Instant) -> Added:
@@ -80,7 +80,7 @@ class MemoryQueue:
             del self.names[task.name]
             self.tombstones[task.name] = after(at, self.spec.name_retention_seconds)
 
-    def end(self, task: StoredTask, ending: Ending) -> FinishedLease:
+    def end(self, task: StoredTask, ending: LeaseEnd) -> FinishedLease:
         """Carry out the end of a lease and note it."""
         if ending.task is None:
             self.drop(task, at=ending.finished.ended_at)
@@ -114,7 +114,7 @@ class MemoryQueue:
         expired = []
         for task in due:
             settled = semantics.settle(task, self.spec, now=now)
-            if isinstance(settled, Ending):
+            if isinstance(settled, LeaseEnd):
                 expired.append(self.end(task, settled))
             else:
                 self.put(settled)
@@ -124,7 +124,7 @@ class MemoryQueue:
         """Every task as time has made it, without changing any."""
         for task in list(self.tasks.values()):
             settled = semantics.settle(task, self.spec, now=now)
-            shown = settled.task if isinstance(settled, Ending) else settled
+            shown = settled.task if isinstance(settled, LeaseEnd) else settled
             if shown is not None:
                 yield shown
 

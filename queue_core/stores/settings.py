@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serial
 from pydantic.config import JsonDict
 
 from queue_core.errors import InvalidSettingError
-from queue_core.mistakes import Mistake, did_you_mean
+from queue_core.mistakes import SettingProblem, did_you_mean
 from queue_core.stores.urls import SCHEMES, has_password, is_shared, masked, scheme_of, sqlite_flaw
 
 DEFAULT_STORE: Final = "sqlite:///towline.db"
@@ -77,14 +77,14 @@ def or_a_url(schema: JsonDict) -> None:
     schema["anyOf"] = [{"type": "string", "examples": [DEFAULT_STORE, "postgresql://user@host/database"]}, whole]
 
 
-def store_relations(store: Mapping[str, object]) -> list[Mistake]:
+def store_relations(store: Mapping[str, object]) -> list[SettingProblem]:
     """What its members ask of each other."""
     url = store.get("url")
     places = [name for name in ("password_file", "password_env") if store.get(name) is not None]
     if len(places) == 2:
-        return [Mistake(("store", "password_env"), "give either password_file or password_env")]
+        return [SettingProblem(("store", "password_env"), "give either password_file or password_env")]
     if places and isinstance(url, str) and not is_shared(url):
-        return [Mistake(("store", places[0]), f"a {scheme_of(url)}: store has no password: leave it out")]
+        return [SettingProblem(("store", places[0]), f"a {scheme_of(url)}: store has no password: leave it out")]
     if places and isinstance(url, str) and has_password(url):
-        return [Mistake(("store", places[0]), "the URL has a password already: give it in one place")]
+        return [SettingProblem(("store", places[0]), "the URL has a password already: give it in one place")]
     return []

@@ -35,7 +35,7 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class LeaseOffer:
     """What a free slot asks the queue for: up to `count` tasks of `tags`.
 
     `tops_up`: some of these tags are handled in batches and others are not. A slot then leases one task, and only
@@ -127,7 +127,7 @@ class App:
             )
         return list(dict.fromkeys(handler for handler in handlers.values() if handler is not None))
 
-    def offer(self, queue: str, tags: TagFilter) -> Offer:
+    def offer(self, queue: str, tags: TagFilter) -> LeaseOffer:
         """What a worker that is to serve `tags` asks for: never a task that has no handler here.
 
         Raises `AppError` where a handler is missing, or the tags are more than one lease can name.
@@ -143,11 +143,11 @@ class App:
             tags = TagFilter.of(*own)
         sizes = {handler.batch for handler in handlers}
         if sizes == {None}:
-            return Offer(tags)
+            return LeaseOffer(tags)
         if len(sizes) > 1:
-            return Offer(tags, tops_up=True)
+            return LeaseOffer(tags, tops_up=True)
         size = sizes.pop() or 1
-        return Offer(tags if tags == UNTAGGED else TagFilter.oldest(*tags.tags), size)
+        return LeaseOffer(tags if tags == UNTAGGED else TagFilter.oldest(*tags.tags), size)
 
 
 def _is_async(function: Callable[..., object]) -> bool:

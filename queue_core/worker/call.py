@@ -29,7 +29,7 @@ new_deletion = builder(Deletion)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class InvocationDone:
     """A task whose handler returned: it is to be deleted, and what follows from it added."""
 
     task: Task
@@ -40,11 +40,11 @@ class Done:
         return new_deletion(self.task.lease.token, self.then)
 
 
-new_done = builder(Done)
+new_done = builder(InvocationDone)
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class InvocationFailed:
     """Tasks to be given back: after the queue's back-off (None) or a delay, or as dead."""
 
     tasks: tuple[Task, ...]
@@ -53,10 +53,10 @@ class Failed:
     charge: Literal["counted", "uncounted"] = "counted"
 
 
-Outcome = tuple[Done, ...] | Failed
+Outcome = tuple[InvocationDone, ...] | InvocationFailed
 
 
-class Call:
+class Invocation:
     """A handler at work on the tasks of one lease. Tasks lost meanwhile are in no outcome."""
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
@@ -88,7 +88,7 @@ class Call:
         self.where = lambda: _line_of_thread(thread_id)
         return copy_context().run(self.handler.function, self.argument())
 
-    def returned(self, value: object) -> tuple[Done, ...]:
+    def returned(self, value: object) -> tuple[InvocationDone, ...]:
         """What a handler's return value asks for. Raises `TypeError` or an `InvalidRequestError` for nonsense."""
         self.value = value
         if self.handler.batch is None:
@@ -104,15 +104,15 @@ class Call:
             )
         return tuple([outcome for outcome in done if not outcome.task.lost])
 
-    def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> Failed:
+    def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> InvocationFailed:
         """What a handler's exception asks for; logged unless the handler meant it."""
         self.error = error
         held = self.held()
         error = self.handler.meaning(error)
         if isinstance(error, Retry):
-            return Failed(held, delay_seconds=error.delay_seconds, charge=error.charge)
+            return InvocationFailed(held, delay_seconds=error.delay_seconds, charge=error.charge)
         if isinstance(error, Dead):
-            return Failed(held, dead_reason=error.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up")
+            return InvocationFailed(held, dead_reason=error.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up")
         tell = log.error if held else log.debug  # a handler that lost all its tasks was told to stop
         tell(
             events.HANDLER_FAILED,
@@ -120,7 +120,7 @@ class Call:
             error=type(error).__name__,
             traceback=traceback_without(error, self.tasks),
         )
-        return Failed(held)
+        return InvocationFailed(held)
 
     def told(self, *, now: float) -> dict[str, str | int | float | None]:
         """What every log line on this call says."""

@@ -15,10 +15,10 @@ from typing import Final
 
 from queue_core.clock import seconds_between
 from queue_core.worker import events
-from queue_core.worker.call import LINES_SHOWN, Call, Failed, Outcome, line_of, traceback_without
-from queue_core.worker.shift import EXIT_INTERNAL, Ending, Shift
+from queue_core.worker.call import LINES_SHOWN, Invocation, InvocationFailed, Outcome, line_of, traceback_without
+from queue_core.worker.shift import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
 
-Then = Callable[[Call, Outcome], None]
+Then = Callable[[Invocation, Outcome], None]
 
 BLOCKED_WARNED_SECONDS: Final = 5.0
 """A loop that has not turned for so long is logged, with the line it stands at."""
@@ -31,24 +31,24 @@ interpreter lock, SIGSTOP, a suspended host), nobody knows whether the loop woul
 MAX_ESCAPES: Final = 100
 STACK_LINES: Final = 12
 
-_CALL: ContextVar[Call | None] = ContextVar("towline_call", default=None)
+_CALL: ContextVar[Invocation | None] = ContextVar("towline_call", default=None)
 """The call that a task of the loop belongs to, also one that a handler has started itself."""
 
 
-class HandlerLoop:
+class HandlerEventLoop:
     """Starts async handlers from any thread; a call whose leases are lost is cancelled, once.
 
     A child task's `SystemExit` or `KeyboardInterrupt` ends a loop, and so the worker: the call that started it has
     failed, the tasks of the others are given back uncounted.
     """
 
-    def __init__(self, shift: Shift, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
+    def __init__(self, shift: WorkerLifecycle, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
         self._shift = shift
         self._blocked_seconds = blocked_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._serve, name="towline-handlers", daemon=True)
-        self._calls: dict[Call, None] = {}
-        self._running: dict[asyncio.Task[None], Call] = {}
+        self._calls: dict[Invocation, None] = {}
+        self._running: dict[asyncio.Task[None], Invocation] = {}
         self._cancelled: set[asyncio.Task[None]] = set()
         self._end: asyncio.Task[None] | None = None  # the loop itself keeps no strong reference
         self._is_lost = False
@@ -64,13 +64,13 @@ class HandlerLoop:
         loop, thread = weakref.ref(self._loop), self._thread
         os.register_at_fork(after_in_child=lambda: _stop_in_child(loop(), thread))
 
-    def call(self, call: Call, then: Then) -> None:
+    def call(self, call: Invocation, then: Then) -> None:
         """Run the handler; `then` is called in the loop's thread with what came of it, and must not block."""
         call.is_alive = self.is_alive
         self._calls[call] = None
         self._loop.call_soon_threadsafe(self._begin, call, then)
 
-    def result(self, call: Call) -> Outcome:
+    def result(self, call: Invocation) -> Outcome:
         """Run the handler and wait for what comes of it, in a thread that has nothing else to do."""
         future: Future[Outcome] = Future()
         self.call(call, lambda _, outcome: future.set_result(outcome))
@@ -156,7 +156,7 @@ class HandlerLoop:
             told=traceback_without(error, tasks),
         )
 
-    def _lose(self, call: Call | None, reason: str, *, event: str, told: str) -> None:
+    def _lose(self, call: Invocation | None, reason: str, *, event: str, told: str) -> None:
         """End the worker at once: its handlers can't go on."""
         if self._is_lost:
             return
@@ -170,9 +170,9 @@ class HandlerLoop:
             tasks=[task.name for one in blamed for task in one.tasks][:LINES_SHOWN],
             traceback=told,
         )
-        self._shift.end(Ending(event, reason, EXIT_INTERNAL, urgency="release"))
+        self._shift.end(LifecycleEnd(event, reason, EXIT_INTERNAL, urgency="release"))
 
-    def _current_call(self) -> Call | None:
+    def _current_call(self) -> Invocation | None:
         """The call whose task stands in the loop now, as far as that can be known."""
         task = asyncio.current_task(self._loop)
         if task is None:
@@ -188,10 +188,10 @@ class HandlerLoop:
     def _turned(self) -> None:
         self._has_turned = True
 
-    def _begin(self, call: Call, then: Then) -> None:
+    def _begin(self, call: Invocation, then: Then) -> None:
         if not call.held():  # lost before it began
             self._calls.pop(call, None)
-            then(call, Failed(()))
+            then(call, InvocationFailed(()))
             return
         task = self._loop.create_task(self._run(call, then))
         self._running[task] = call
@@ -216,7 +216,7 @@ class HandlerLoop:
     def _begin_to_end(self) -> None:
         self._end = self._loop.create_task(self._unwind())
 
-    async def _run(self, call: Call, then: Then) -> None:
+    async def _run(self, call: Invocation, then: Then) -> None:
         _CALL.set(call)
         outcome: Outcome
         try:
@@ -252,7 +252,7 @@ def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> No
     loop.stop()
 
 
-def _call_of(error: BaseException) -> Call | None:
+def _call_of(error: BaseException) -> Invocation | None:
     """The call in whose context a callback raised that which ended the loop."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         handle = frame.f_locals.get("self")
@@ -265,7 +265,7 @@ def _call_of(error: BaseException) -> Call | None:
     return None
 
 
-def _longest_lease_seconds(call: Call) -> float:
+def _longest_lease_seconds(call: Invocation) -> float:
     return max(seconds_between(task.lease.leased_at, task.lease.expires_at) for task in call.tasks)
 
 

@@ -17,14 +17,14 @@ from queue_core.errors import (
 from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.task import Lease, TagFilter
 from queue_core.worker import events
-from queue_core.worker.call import Done, Failed
-from queue_core.worker.shift import EXIT_MISCONFIGURED, Ending, Shift, retry_seconds
+from queue_core.worker.call import InvocationDone, InvocationFailed
+from queue_core.worker.shift import EXIT_MISCONFIGURED, LifecycleEnd, WorkerLifecycle, retry_seconds
 
 SHORT_WAIT_SECONDS = 1.0  # where a wait can't be cut short, a drain sits it out
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class QueueClients:
     """How a worker opens its lines to the queue.
 
     Args:
@@ -37,7 +37,7 @@ class Lines:
     waiting: Callable[[], Queue] | None = None
 
 
-class Link:
+class LeaseClient:
     """For one thread at a time, but for `interrupt`.
 
     A repeat is harmless: a deletion that took effect though its answer was lost is refused the second time, and a
@@ -45,13 +45,18 @@ class Link:
     """
 
     def __init__(
-        self, lines: Lines, shift: Shift, *, tags: TagFilter, jitter: Callable[[], float] = random.random
+        self,
+        lines: QueueClients,
+        shift: WorkerLifecycle,
+        *,
+        tags: TagFilter,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._queue = lines.shared
         self._shift = shift
         self._tags = tags
         self._jitter = jitter
-        self._finished: list[Done] = []
+        self._finished: list[InvocationDone] = []
         self._is_uncertain = False
         """Whether `_finished` went out once without an answer: it may have taken effect."""
         self._is_own = lines.waiting is not None
@@ -59,7 +64,7 @@ class Link:
         wait_seconds = shift.settings.wait_seconds
         self._wait_seconds = wait_seconds if self._is_own else min(wait_seconds, SHORT_WAIT_SECONDS)
 
-    def finish(self, done: Sequence[Done]) -> None:
+    def finish(self, done: Sequence[InvocationDone]) -> None:
         """Have these deleted with the next lease, or by `flush`."""
         self._finished += done
 
@@ -88,7 +93,7 @@ class Link:
                 self._shift.ending.wait(retry_seconds(attempt, jitter=self._jitter()))
             except WorkerRetiredError:
                 self._clear()  # deletions take effect before a retired worker is turned away
-                self._shift.end(Ending(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
+                self._shift.end(LifecycleEnd(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
             except (InvalidRequestError, UnknownQueueError) as error:
                 if not self._finished:
                     self._give_up(error)
@@ -126,7 +131,7 @@ class Link:
                     except (InvalidRequestError, UnknownQueueError) as error:
                         self._refuse(done, error)
 
-    def fail(self, failed: Failed) -> None:
+    def fail(self, failed: InvocationFailed) -> None:
         """Give tasks back because their handler failed."""
         self._release(
             [task.lease for task in failed.tasks],
@@ -158,7 +163,7 @@ class Link:
         self._finished.clear()
         self._is_uncertain = False
 
-    def _delete(self, finished: Sequence[Done], *, is_uncertain: bool) -> None:
+    def _delete(self, finished: Sequence[InvocationDone], *, is_uncertain: bool) -> None:
         def delete(attempt: int) -> None:
             try:
                 self._queue.delete([done.deletion for done in finished])
@@ -208,9 +213,9 @@ class Link:
 
     def _give_up(self, error: QueueError) -> None:
         self._shift.log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
-        self._shift.end(Ending(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
+        self._shift.end(LifecycleEnd(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
 
-    def _refuse(self, done: Done, error: QueueError) -> None:
+    def _refuse(self, done: InvocationDone, error: QueueError) -> None:
         """The tasks that a handler hands on can't be added: its own task goes back, as after any failure.
 
         Where it hands nothing on, its own queue is gone, or was moved: there the task runs again.
@@ -229,9 +234,9 @@ class Link:
             error=type(error).__name__,
             reason=str(error),
         )
-        self.fail(Failed((done.task,)))
+        self.fail(InvocationFailed((done.task,)))
 
-    def _note_refused(self, tokens: Sequence[str], finished: Sequence[Done]) -> None:
+    def _note_refused(self, tokens: Sequence[str], finished: Sequence[InvocationDone]) -> None:
         if not tokens:
             return
         by_token = {done.task.lease.token: done.task for done in finished}

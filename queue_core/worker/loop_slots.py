@@ -5,23 +5,23 @@ from threading import Condition, Thread
 from typing import Final
 
 from queue_core.task import Lease
-from queue_core.worker.call import Call, Failed, Outcome
-from queue_core.worker.handler_loop import HandlerLoop
-from queue_core.worker.link import Link
-from queue_core.worker.slots import Workbench
+from queue_core.worker.call import Invocation, InvocationFailed, Outcome
+from queue_core.worker.handler_loop import HandlerEventLoop
+from queue_core.worker.link import LeaseClient
+from queue_core.worker.slots import ExecutorContext
 
 MAX_TASKS_PER_FEED: Final = 100
 
-Part = Callable[[Link], None]
+Part = Callable[[LeaseClient], None]
 
 
-class LoopSlots:
+class AsyncExecutor:
     """The feeder leases as many tasks as there are free slots, and deletes what finished in the same exchange.
 
     While the feeder waits for work, the finisher deletes what finishes meanwhile. No task is leased ahead of a slot.
     """
 
-    def __init__(self, bench: Workbench, *, count: int, loop: HandlerLoop) -> None:
+    def __init__(self, bench: ExecutorContext, *, count: int, loop: HandlerEventLoop) -> None:
         self._bench = bench
         self._loop = loop
         self._changed = Condition()
@@ -30,7 +30,7 @@ class LoopSlots:
         self._outcomes: list[Outcome] = []
         self._is_waiting = False
         self._live_threads = 2
-        self._feeder_link: Link | None = None
+        self._feeder_link: LeaseClient | None = None
         self._threads = [
             Thread(target=self._run, args=(part,), name=f"towline-{name}", daemon=True)
             for name, part in (("feeder", self._feed), ("finisher", self._finish))
@@ -56,7 +56,7 @@ class LoopSlots:
 
     def _run(self, part: Part) -> None:
         shift = self._bench.shift
-        link: Link | None = None
+        link: LeaseClient | None = None
         try:
             link = self._bench.link()
             part(link)
@@ -70,7 +70,7 @@ class LoopSlots:
                 self._changed.notify_all()
             shift.nudge()
 
-    def _feed(self, link: Link) -> None:
+    def _feed(self, link: LeaseClient) -> None:
         self._feeder_link = link
         shift = self._bench.shift
         ending = shift.ending
@@ -94,7 +94,7 @@ class LoopSlots:
                 self._start(link, leases)
         link.flush()
 
-    def _finish(self, link: Link) -> None:
+    def _finish(self, link: LeaseClient) -> None:
         ending = self._bench.shift.ending
         while True:
             with self._changed:
@@ -128,7 +128,7 @@ class LoopSlots:
             self._changed.wait_for(self._bench.shift.ending.is_set)
             self._is_waiting = False
 
-    def _wait_for_work(self, link: Link, count: int) -> list[Lease]:
+    def _wait_for_work(self, link: LeaseClient, count: int) -> list[Lease]:
         with self._changed:
             self._is_waiting = True
             self._changed.notify_all()
@@ -138,7 +138,7 @@ class LoopSlots:
             with self._changed:
                 self._is_waiting = False
 
-    def _start(self, link: Link, leases: Sequence[Lease]) -> None:
+    def _start(self, link: LeaseClient, leases: Sequence[Lease]) -> None:
         """One call per task, or one for the whole batch; each takes a slot."""
         if self._bench.offer.count == 1 and not self._bench.offer.tops_up:
             calls = [self._bench.begin([lease], link) for lease in leases]
@@ -149,7 +149,7 @@ class LoopSlots:
         for call in calls:
             self._loop.call(call, self._ended)
 
-    def _ended(self, call: Call, outcome: Outcome) -> None:
+    def _ended(self, call: Invocation, outcome: Outcome) -> None:
         """In the loop's thread: note it, and let the threads do what may block."""
         self._bench.end(call)
         with self._changed:
@@ -164,9 +164,9 @@ class LoopSlots:
             return outcomes
 
     @staticmethod
-    def _settle(link: Link, outcomes: Sequence[Outcome]) -> None:
+    def _settle(link: LeaseClient, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, InvocationFailed):
                 link.fail(outcome)
             else:
                 link.finish(outcome)

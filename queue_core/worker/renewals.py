@@ -11,9 +11,9 @@ from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError,
 from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.task import Lease
 from queue_core.worker import events
-from queue_core.worker.call import Call
+from queue_core.worker.call import Invocation
 from queue_core.worker.held import Task
-from queue_core.worker.shift import EXIT_INTERNAL, Ending, Shift
+from queue_core.worker.shift import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
 
 RENEWED_AFTER: Final = 1 / 3
 """Share of a lease after which it is renewed: two more tries fit into the rest."""
@@ -31,11 +31,11 @@ GIVEN_BACK: Final = "the worker gave it back"
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptLease:
     """A lease under renewal. Instants are monotonic seconds of this process, so a stepped clock loses no lease."""
 
     task: Task
-    call: Call
+    call: Invocation
     lease_seconds: float
     ends_at: float
     due_at: float
@@ -45,13 +45,13 @@ class Kept:
 class Renewals:
     """One thread for all slots of a worker. Handlers that block cannot hold it up."""
 
-    def __init__(self, queue: Queue, shift: Shift, *, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(self, queue: Queue, shift: WorkerLifecycle, *, jitter: Callable[[], float] = random.random) -> None:
         self._queue = queue
         self._shift = shift
         self._jitter = jitter
         self._changed = Condition()
-        self._kept: dict[str, Kept] = {}
-        self._lost_at: dict[Call, float] = {}
+        self._kept: dict[str, KeptLease] = {}
+        self._lost_at: dict[Invocation, float] = {}
         self._next_look_at = float("inf")
         self._closed = False
         self._thread = Thread(target=self._run, name="towline-renewals", daemon=True)
@@ -67,7 +67,7 @@ class Renewals:
             self._changed.notify()
         self._thread.join(timeout=1.0)
 
-    def hold(self, call: Call) -> None:
+    def hold(self, call: Invocation) -> None:
         """Keep the call's leases alive until `drop`."""
         now = call.started_at
         with self._changed:
@@ -75,12 +75,12 @@ class Renewals:
                 known = _length_seconds(task.lease)
                 seconds = known or UNKNOWN_LEASE_SECONDS
                 due_at = now if known is None else now + seconds * RENEWED_AFTER
-                self._kept[task.lease.token] = Kept(task, call, seconds, now + seconds, due_at)
+                self._kept[task.lease.token] = KeptLease(task, call, seconds, now + seconds, due_at)
                 if due_at < self._next_look_at:
                     self._next_look_at = due_at
                     self._changed.notify()
 
-    def drop(self, call: Call) -> None:
+    def drop(self, call: Invocation) -> None:
         """The call's handler has ended: its leases are the caller's to delete or release."""
         with self._changed:
             for task in call.tasks:
@@ -105,7 +105,7 @@ class Renewals:
         except BaseException:  # noqa: BLE001  the top of a thread: without it handlers would lose their leases unnoticed
             self._shift.fail(thread="renewals")
 
-    def _wait_for_due(self) -> list[Kept] | None:
+    def _wait_for_due(self) -> list[KeptLease] | None:
         """Sleep until something is to be looked at; the leases due for renewal, None when closed."""
         with self._changed:
             while not self._closed:
@@ -117,13 +117,13 @@ class Renewals:
                 self._changed.wait(timeout=None if left == float("inf") else max(0.0, left))
             return None
 
-    def _take_due(self, now: float) -> list[Kept]:
+    def _take_due(self, now: float) -> list[KeptLease]:
         """What is due, or nearly: one call renews for many. The next look is set by `_see_to`."""
         with self._changed:
             self._next_look_at = float("inf")
             return [kept for kept in self._kept.values() if kept.due_at <= now + kept.lease_seconds / 20]
 
-    def _see_to(self, due: Sequence[Kept]) -> None:
+    def _see_to(self, due: Sequence[KeptLease]) -> None:
         self._renew_all(due)
         self._look_for_stuck()
 
@@ -132,11 +132,11 @@ class Renewals:
         soonest = min((kept.due_at for kept in self._kept.values()), default=float("inf"))
         return min(soonest, min(self._lost_at.values(), default=float("inf")) + grace_seconds)
 
-    def _renew_all(self, due: Sequence[Kept]) -> None:
+    def _renew_all(self, due: Sequence[KeptLease]) -> None:
         now = self._shift.clock.monotonic()
         self._lose([kept for kept in due if kept.ends_at <= now and not kept.is_final], EXPIRED)
         self._lose([kept for kept in due if kept.ends_at <= now and kept.is_final], OUTGROWN)
-        by_length: dict[float, list[Kept]] = {}
+        by_length: dict[float, list[KeptLease]] = {}
         for kept in due:
             if not kept.call.is_alive():
                 kept.due_at = kept.ends_at
@@ -146,7 +146,7 @@ class Renewals:
             for start in range(0, len(group), MAX_TOKENS_PER_CALL):
                 self._renew(group[start : start + MAX_TOKENS_PER_CALL], seconds)
 
-    def _renew(self, group: Sequence[Kept], seconds: float) -> None:
+    def _renew(self, group: Sequence[KeptLease], seconds: float) -> None:
         asked_at = self._shift.clock.monotonic()
         refused: Sequence[str] = ()
         try:
@@ -171,7 +171,7 @@ class Renewals:
             kept.ends_at = asked_at + seconds  # from the asking, as the queue counts from a later instant
             kept.due_at = asked_at + seconds * RENEWED_AFTER
 
-    def _outgrow(self, group: Sequence[Kept], seconds: float) -> None:
+    def _outgrow(self, group: Sequence[KeptLease], seconds: float) -> None:
         """One of these would outgrow `max_lease` and failed the call for all: tell it from the others."""
         if len(group) > 1:
             for kept in group:
@@ -180,14 +180,14 @@ class Renewals:
         group[0].is_final = True
         group[0].due_at = group[0].ends_at
 
-    def _try_later(self, group: Iterable[Kept], *, now: float) -> None:
+    def _try_later(self, group: Iterable[KeptLease], *, now: float) -> None:
         for kept in group:
             pause = min(LONGEST_RETRY_SECONDS, kept.lease_seconds * RETRIED_AFTER) * (1.0 - 0.5 * self._jitter())
             kept.due_at = min(kept.ends_at, now + pause)
 
-    def _lose(self, lost: Iterable[Kept], reason: str) -> None:
+    def _lose(self, lost: Iterable[KeptLease], reason: str) -> None:
         now = self._shift.clock.monotonic()
-        calls: dict[Call, None] = {}
+        calls: dict[Invocation, None] = {}
         with self._changed:
             for kept in lost:
                 # Whoever dropped it in the meantime has deleted or released it: nothing was lost.
@@ -212,7 +212,7 @@ class Renewals:
         for call in stuck:
             self._shift.log.warning(events.HANDLER_STUCK, where=call.where(), **call.told(now=now))
             self._shift.end(
-                Ending(
+                LifecycleEnd(
                     events.HANDLER_STUCK,
                     f"{call.handler.shown_name} did not return within {grace_seconds:g} s of losing its lease",
                     EXIT_INTERNAL,

@@ -14,14 +14,14 @@ from queue_core.errors import AppError, QueueError
 from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.call import Call
-from queue_core.worker.handler_loop import BLOCKED_SECONDS, HandlerLoop
-from queue_core.worker.link import Lines, Link
-from queue_core.worker.loop_slots import LoopSlots
+from queue_core.worker.call import Invocation
+from queue_core.worker.handler_loop import BLOCKED_SECONDS, HandlerEventLoop
+from queue_core.worker.link import LeaseClient, QueueClients
+from queue_core.worker.loop_slots import AsyncExecutor
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings, resident_bytes
-from queue_core.worker.shift import EXIT_OK, EXIT_UNREACHABLE, Ending, Shift
-from queue_core.worker.slots import Slots, ThreadSlots, Workbench
+from queue_core.worker.shift import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd, WorkerLifecycle
+from queue_core.worker.slots import ExecutorContext, TaskExecutor, ThreadExecutor
 
 
 def supervisor_lives(lock: Path) -> bool:
@@ -85,7 +85,7 @@ class Runner:
         blocked_seconds: float = BLOCKED_SECONDS,
         recycled_code: int = EXIT_OK,
         on_last_lease: Callable[[], None] = lambda: None,
-        on_call_end: Callable[[Call], None] | None = None,
+        on_call_end: Callable[[Invocation], None] | None = None,
     ) -> None:
         """Args:
         open_queue: a line to the queue of that name, which all threads share.
@@ -102,14 +102,16 @@ class Runner:
         queue = _queue_of(app, settings)
         offer = app.offer(queue, settings.tags)
         log = structlog.get_logger().bind(worker=settings.worker, queue=queue)
-        self._shift = Shift(settings, queue=queue, clock=clock or SystemClock(), log=log, on_last_lease=on_last_lease)
+        self._shift = WorkerLifecycle(
+            settings, queue=queue, clock=clock or SystemClock(), log=log, on_last_lease=on_last_lease
+        )
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
-        self._lines = Lines(open_queue(queue), waiting)
+        self._lines = QueueClients(open_queue(queue), waiting)
         self._renewals = Renewals(self._lines.shared, self._shift)
-        self._bench = Workbench(app, offer, self._shift, self._renewals, self._lines, on_call_end=on_call_end)
+        self._bench = ExecutorContext(app, offer, self._shift, self._renewals, self._lines, on_call_end=on_call_end)
         handlers = app.serving(queue, settings.tags)
         self._loop = (
-            HandlerLoop(self._shift, blocked_seconds=blocked_seconds)
+            HandlerEventLoop(self._shift, blocked_seconds=blocked_seconds)
             if any(handler.is_async for handler in handlers)
             else None
         )
@@ -136,15 +138,15 @@ class Runner:
         The value's argument is called after each handler. None: there are several slots, or async handlers only. To be
         called before `run`.
         """
-        return self._slots.lend() if isinstance(self._slots, ThreadSlots) else None
+        return self._slots.lend() if isinstance(self._slots, ThreadExecutor) else None
 
     def drain(self, reason: str) -> None:
         """Lease no more, let running handlers finish within the grace, give back the rest, and have `run` return."""
-        self._shift.ask(Ending(events.WORKER_DRAINING, reason))
+        self._shift.ask(LifecycleEnd(events.WORKER_DRAINING, reason))
 
     def release_now(self, reason: str) -> None:
         """As `drain`, with no grace left."""
-        self._shift.ask(Ending(events.WORKER_DRAINING, reason, urgency="release"))
+        self._shift.ask(LifecycleEnd(events.WORKER_DRAINING, reason, urgency="release"))
 
     def run(self) -> int:
         """Work until the shift ends; returns the exit code."""
@@ -175,13 +177,13 @@ class Runner:
         )
         return self._recycled_code if ending.event == events.WORKER_RECYCLED else ending.code
 
-    def _make_slots(self, *, all_async: bool) -> Slots:
+    def _make_slots(self, *, all_async: bool) -> TaskExecutor:
         count = self._shift.settings.concurrency
         if all_async and self._loop is not None:
-            return LoopSlots(self._bench, count=count, loop=self._loop)
-        return ThreadSlots(self._bench, count=count, loop=self._loop)
+            return AsyncExecutor(self._bench, count=count, loop=self._loop)
+        return ThreadExecutor(self._bench, count=count, loop=self._loop)
 
-    def _watch(self) -> Ending:
+    def _watch(self) -> LifecycleEnd:
         """Sleep until somebody asks for the end, or there is a reason for it."""
         while True:
             ending = self._shift.next_ending(timeout_seconds=self._watch_seconds)
@@ -199,14 +201,14 @@ class Runner:
         if self._orphan_watch is not None:
             absent_seconds = self._orphan_watch.absent_seconds(now=shift.clock.monotonic())
             if absent_seconds > settings.orphan_grace_seconds:
-                shift.end(Ending(events.WORKER_ORPHANED, f"no supervisor for {absent_seconds:.1f} s"))
+                shift.end(LifecycleEnd(events.WORKER_ORPHANED, f"no supervisor for {absent_seconds:.1f} s"))
         shift.look_at_user()
         unreached_seconds = shift.unreached_seconds()
         if unreached_seconds > settings.unreachable_seconds:
             reason = f"no answer from the queue for {unreached_seconds:.1f} s"
-            shift.end(Ending(events.WORKER_DRAINING, reason, EXIT_UNREACHABLE))
+            shift.end(LifecycleEnd(events.WORKER_DRAINING, reason, EXIT_UNREACHABLE))
 
-    def _finish(self, ending: Ending) -> Ending:
+    def _finish(self, ending: LifecycleEnd) -> LifecycleEnd:
         """Sleep until all slots have come to an end, or there is a reason to end sooner; returns the last reason."""
         while ending.urgency == "finish" and self._slots.running():
             asked = self._shift.next_ending(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
@@ -217,7 +219,7 @@ class Runner:
                 self._shift.log.info(ending.event, reason=ending.reason, tasks=self._shift.tasks_done)
         return ending
 
-    def _drain(self, ending: Ending) -> None:
+    def _drain(self, ending: LifecycleEnd) -> None:
         shift = self._shift
         now = shift.clock.monotonic()
         self._leaves_at = now + (0.0 if ending.urgency == "release" else shift.settings.grace_seconds)
@@ -254,7 +256,7 @@ class Runner:
             return
         blamed = self._loop.blamed() if self._loop is not None else frozenset[str]()
         try:
-            link = Link(Lines(self._lines.shared), self._shift, tags=self._bench.offer.tags)
+            link = LeaseClient(QueueClients(self._lines.shared), self._shift, tags=self._bench.offer.tags)
             link.give_back([lease for lease in rest if lease.token not in blamed])
             link.give_back([lease for lease in rest if lease.token in blamed], charge="counted")
         except QueueError as error:

@@ -12,7 +12,7 @@ from queue_core.task import ANY, UNTAGGED, TagFilter
 
 
 @dataclass(frozen=True, slots=True)
-class Recycle:
+class RecycleLimits:
     """Bounds of one worker's life; None: no bound. They are looked at between tasks, never within one."""
 
     tasks: int | None = None
@@ -20,7 +20,7 @@ class Recycle:
     age_seconds: float | None = None
 
 
-def recycle_reason(bounds: Recycle, *, tasks: int, memory_bytes: int, age_seconds: float) -> str | None:
+def recycle_reason(bounds: RecycleLimits, *, tasks: int, memory_bytes: int, age_seconds: float) -> str | None:
     """Which bound is reached, in words, or None."""
     if bounds.tasks is not None and tasks >= bounds.tasks:
         return f"{tasks} tasks done, at most {bounds.tasks}"
@@ -78,7 +78,7 @@ class WorkerSettings:
     tags: TagFilter = ANY
     concurrency: int = 1
     grace_seconds: float = 30.0
-    recycle: Recycle = field(default_factory=Recycle)
+    recycle: RecycleLimits = field(default_factory=RecycleLimits)
     supervisor_lock: Path | None = None
     orphan_grace_seconds: float = 60.0
     unreachable_seconds: float = 300.0
@@ -182,18 +182,18 @@ class _Reader:
             return TagFilter.of(*value) if value else ANY
         return self._wrong(name, text, 'a JSON list of tags such as ["resize"], or "untagged"', ANY)
 
-    def recycle(self, name: str) -> Recycle:
+    def recycle(self, name: str) -> RecycleLimits:
         text = self.text(name)
         if not text:
-            return Recycle()
+            return RecycleLimits()
         wanted = "a JSON object of tasks, memory_bytes and age_seconds, each above 0 or null"
         value = _json(text)
         if not isinstance(value, dict) or not value.keys() <= {"tasks", "memory_bytes", "age_seconds"}:
-            return self._wrong(name, text, wanted, Recycle())
+            return self._wrong(name, text, wanted, RecycleLimits())
         tasks, memory_bytes, age_seconds = (value.get(key) for key in ("tasks", "memory_bytes", "age_seconds"))
         if _is_positive(tasks, int) and _is_positive(memory_bytes, int) and _is_positive(age_seconds, (int, float)):
-            return Recycle(tasks, memory_bytes, age_seconds)
-        return self._wrong(name, text, wanted, Recycle())
+            return RecycleLimits(tasks, memory_bytes, age_seconds)
+        return self._wrong(name, text, wanted, RecycleLimits())
 
     def _wrong(self, name: str, text: str, wanted: str, default: Value) -> Value:
         self.mistakes.append(f"{name} must be {wanted}: {text[:100]!r}")

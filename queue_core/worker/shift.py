@@ -27,7 +27,7 @@ LONGEST_RETRY_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class LifecycleEnd:
     """Why a worker ends, how it logs it, and with which exit code.
 
     `urgency`: what is held may be finished, however long that takes (`finish`), or within the grace (`drain`), or is
@@ -40,7 +40,7 @@ class Ending:
     urgency: Literal["finish", "drain", "release"] = "drain"
 
 
-class Shift:
+class WorkerLifecycle:
     """One worker's time of service. Every method may be called from any thread; `ask` also from a signal handler."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Shift:
         """Set: lease no more, finish what runs."""
         self.over = Event()
         """Set: even what is unfinished is let go."""
-        self._inbox: SimpleQueue[Ending | None] = SimpleQueue()
+        self._inbox: SimpleQueue[LifecycleEnd | None] = SimpleQueue()
         self._lock = Lock()
         self._tasks_done = 0
         self._booked = 0
@@ -73,12 +73,12 @@ class Shift:
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: LifecycleEnd) -> None:
         """Lease no more from now on, and have the worker drained."""
         self._inbox.put(ending)
         self.ending.set()
 
-    def ask(self, ending: Ending) -> None:
+    def ask(self, ending: LifecycleEnd) -> None:
         """The same from a signal handler, which must not wait for a lock: the main thread ends the shift."""
         self._inbox.put(ending)
 
@@ -88,13 +88,13 @@ class Shift:
         Told as text: a log that renders exceptions itself may show local variables, and payloads and tokens in them.
         """
         self.log.error(events.WORKER_FAILED, thread=thread, traceback=traceback.format_exc())
-        self.end(Ending(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
+        self.end(LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
 
     def nudge(self) -> None:
         """Have the main thread look again: something finished."""
         self._inbox.put(None)
 
-    def next_ending(self, *, timeout_seconds: float) -> Ending | None:
+    def next_ending(self, *, timeout_seconds: float) -> LifecycleEnd | None:
         """What was asked next; None after a nudge, or when the time is up."""
         try:
             return self._inbox.get(timeout=max(0.0, timeout_seconds))
@@ -112,7 +112,7 @@ class Shift:
             f"a handler changed the user and group that the worker runs as from {before[0][1]}:{before[1][1]} to "
             f"{user[0][1]}:{user[1][1]}; do that in a process of its own, or start the worker as that user"
         )
-        self.end(Ending(events.WORKER_CHANGED, reason, EXIT_CHANGED))
+        self.end(LifecycleEnd(events.WORKER_CHANGED, reason, EXIT_CHANGED))
 
     # -- recycling ------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Shift:
             self.settings.recycle, tasks=self._tasks_done, memory_bytes=memory_bytes, age_seconds=age_seconds
         )
         if reason is not None:
-            self.end(Ending(events.WORKER_RECYCLED, reason, urgency="finish"))
+            self.end(LifecycleEnd(events.WORKER_RECYCLED, reason, urgency="finish"))
 
     # -- reach ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ ASKED_BY: Final = (signal.SIGTERM, signal.SIGINT)
 READ_BYTES: Final = 64
 
 
-class Asked(Protocol):
+class StopState(Protocol):
     """The worker, as it is asked to finish."""
 
     def drain(self, reason: str) -> None:
@@ -34,7 +34,7 @@ class Requests:
     thread beside it, where the main thread may be long in coming: how often it came is the greater count of the two.
     """
 
-    def __init__(self, worker: Asked) -> None:
+    def __init__(self, worker: StopState) -> None:
         self._worker = worker
         self._lock = RLock()  # a handler may be interrupted by another signal's
         self._counts: Mapping[str, Counter[int]] = {"handler": Counter(), "descriptor": Counter()}
@@ -61,7 +61,7 @@ class Requests:
 
 
 @contextmanager
-def heard(worker: Asked, *, beside: Literal["yes", "no"]) -> Iterator[Callable[[], list[str]]]:
+def heard(worker: StopState, *, beside: Literal["yes", "no"]) -> Iterator[Callable[[], list[str]]]:
     """Hear SIGTERM and SIGINT for the length of the block; `beside`: in a thread of their own, too.
 
     The value sets back what a handler has changed, and names the signals that it took; for the main thread only.

@@ -7,18 +7,18 @@ from typing import Final, Protocol
 
 from queue_core.task import UNTAGGED, Lease, TagFilter
 from queue_core.worker import events
-from queue_core.worker.app import App, Handler, Offer
-from queue_core.worker.call import Call, Failed, Outcome
-from queue_core.worker.handler_loop import HandlerLoop
-from queue_core.worker.link import Lines, Link
+from queue_core.worker.app import App, Handler, LeaseOffer
+from queue_core.worker.call import Invocation, InvocationFailed, Outcome
+from queue_core.worker.handler_loop import HandlerEventLoop
+from queue_core.worker.link import LeaseClient, QueueClients
 from queue_core.worker.renewals import Renewals
-from queue_core.worker.shift import Shift
+from queue_core.worker.shift import WorkerLifecycle
 
 BOOKED_OUT_SECONDS: Final = 0.1
 """Between two looks of a slot whether others have left something of the worker's last tasks."""
 
 
-class Slots(Protocol):
+class TaskExecutor(Protocol):
     """As many places for running handlers as the worker's concurrency."""
 
     def start(self) -> None:
@@ -31,18 +31,18 @@ class Slots(Protocol):
         """Slots that have not come to an end."""
 
 
-class Workbench:
+class ExecutorContext:
     """What slots share: which handler takes which task, and the renewals that keep it theirs."""
 
     def __init__(
         self,
         app: App,
-        offer: Offer,
-        shift: Shift,
+        offer: LeaseOffer,
+        shift: WorkerLifecycle,
         renewals: Renewals,
-        lines: Lines,
+        lines: QueueClients,
         *,
-        on_call_end: Callable[[Call], None] | None = None,
+        on_call_end: Callable[[Invocation], None] | None = None,
     ) -> None:
         self.offer = offer
         self.shift = shift
@@ -52,11 +52,11 @@ class Workbench:
         self._on_call_end = on_call_end
         self._tells_all = shift.log.is_enabled_for(DEBUG)
 
-    def link(self) -> Link:
+    def link(self) -> LeaseClient:
         """A line to the queue for one more thread."""
-        return Link(self._lines, self.shift, tags=self.offer.tags)
+        return LeaseClient(self._lines, self.shift, tags=self.offer.tags)
 
-    def begin(self, leases: Sequence[Lease], link: Link) -> Call:
+    def begin(self, leases: Sequence[Lease], link: LeaseClient) -> Invocation:
         """Put leases of one tag into the hands of their handler; a batch that was leased short is filled up."""
         handler = self._handler(leases[0])
         leases = list(leases)
@@ -67,11 +67,11 @@ class Workbench:
                 more = link.top_up(count=count, tags=tags)
                 self.shift.leased(len(more), booked=count)
                 leases += more
-        call = Call(handler, leases, started_at=self.shift.clock.monotonic())
+        call = Invocation(handler, leases, started_at=self.shift.clock.monotonic())
         self.renewals.hold(call)
         return call
 
-    def end(self, call: Call) -> None:
+    def end(self, call: Invocation) -> None:
         """Its handler has come to an end."""
         self.renewals.drop(call)
         if self._on_call_end is not None:
@@ -87,16 +87,16 @@ class Workbench:
         return handler
 
 
-class ThreadSlots:
+class ThreadExecutor:
     """Plain handlers run in their slot's thread; an async one among them runs in the loop while its slot waits."""
 
-    def __init__(self, bench: Workbench, *, count: int, loop: HandlerLoop | None) -> None:
+    def __init__(self, bench: ExecutorContext, *, count: int, loop: HandlerEventLoop | None) -> None:
         self._bench = bench
         self._loop = loop
         self._count = count
         self._begun = Event()
         self._after_call: Callable[[], None] = _nothing
-        self._links: list[Link] = []
+        self._links: list[LeaseClient] = []
         self._ended: list[None] = []
         self._threads = [Thread(target=self._run, name=f"towline-slot-{slot}", daemon=True) for slot in range(count)]
 
@@ -117,23 +117,23 @@ class ThreadSlots:
         return serve
 
     def start(self) -> None:
-        """See `Slots.start`."""
+        """See `TaskExecutor.start`."""
         self._begun.set()
         for thread in self._threads:
             thread.start()
 
     def interrupt(self) -> None:
-        """See `Slots.interrupt`."""
+        """See `TaskExecutor.interrupt`."""
         for link in tuple(self._links):
             link.interrupt()
 
     def running(self) -> int:
-        """See `Slots.running`."""
+        """See `TaskExecutor.running`."""
         return self._count - len(self._ended)
 
     def _run(self) -> None:
         shift = self._bench.shift
-        link: Link | None = None
+        link: LeaseClient | None = None
         try:
             link = self._bench.link()
             self._links.append(link)
@@ -158,18 +158,18 @@ class ThreadSlots:
             self._ended.append(None)
             shift.nudge()
 
-    def _work(self, link: Link, leases: Sequence[Lease]) -> None:
+    def _work(self, link: LeaseClient, leases: Sequence[Lease]) -> None:
         call = self._bench.begin(leases, link)
         outcome = self._outcome(call)
         self._after_call()
         self._bench.end(call)
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, InvocationFailed):
             link.fail(outcome)
         else:
             link.finish(outcome)
         self._bench.shift.count_tasks(len(call.tasks))
 
-    def _outcome(self, call: Call) -> Outcome:
+    def _outcome(self, call: Invocation) -> Outcome:
         if call.handler.is_async and self._loop is not None:
             return self._loop.result(call)
         shift, name = self._bench.shift, call.handler.shown_name

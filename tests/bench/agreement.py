@@ -35,7 +35,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.simulation.rules import RuleScaler, told_of
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
 from orchestrator.simulation.study import hindsight, simulate
-from orchestrator.simulation.workload import Workload, World
+from orchestrator.simulation.workload import SimulatedWorld, Workload
 from tests.bench.sim_adapter import CORES, Towline
 
 COST_SHARE: Final = 0.03
@@ -174,8 +174,8 @@ def _workload(scenario) -> Workload:
     return Workload(scenario.name, scenario.ready, scenario.svc, scenario.enq, scenario.fail)
 
 
-def _world(scenario) -> World:
-    return World(
+def _world(scenario) -> SimulatedWorld:
+    return SimulatedWorld(
         startup_seconds=scenario.startup,
         max_leases=scenario.max_attempts,
         retry_min_seconds=scenario.backoff,

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue_core.client import HttpQueues
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import decode, encode
-from queue_core.server.appengine.schema import Record
+from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.task import QueueSpec
 from tests.bench.alone.served import serving
 from tests.bench.places import new_place
@@ -57,7 +57,7 @@ def _native(verb: str, body: object, tasks: Answered) -> Side:
 
 
 def _appengine(method: str, payload: bytes, tasks: Answered) -> Side:
-    call = Record(service_name="taskqueue", method=method, request=payload, request_id="bench")
+    call = ProtoRecord(service_name="taskqueue", method=method, request=payload, request_id="bench")
     return Side(_http("/rpc_http", "application/octet-stream", encode(messages.REMOTE_REQUEST, call)), tasks)
 
 
@@ -78,7 +78,7 @@ def comparisons() -> Sequence[Comparison]:
         task = {"text": PAYLOAD.decode(), "tag": "t"}
         add = encode(
             messages.ADD_REQUEST,
-            Record(
+            ProtoRecord(
                 queue_name=QUEUE.encode(),
                 task_name=b"",
                 eta_usec=time.time_ns() // 1000,
@@ -87,7 +87,7 @@ def comparisons() -> Sequence[Comparison]:
                 tag=b"t",
             ),
         )
-        lease = Record(queue_name=QUEUE.encode(), lease_seconds=LEASE_SECONDS, max_tasks=count)
+        lease = ProtoRecord(queue_name=QUEUE.encode(), lease_seconds=LEASE_SECONDS, max_tasks=count)
         found += [
             Comparison(
                 f"add{name}",

@@ -30,7 +30,7 @@ from typing import Final
 
 from orchestrator.cli.arrivals import LogFilter, read_files
 from orchestrator.cli.project_file import load_project, state_of
-from orchestrator.demo.crew import ProcessCrew
+from orchestrator.demo.crew import ProcessFleet
 from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import quantile
@@ -173,7 +173,7 @@ class _folder(tempfile.TemporaryDirectory):  # noqa: N801  used as a function
 def _played(name: str, bursts: Sequence[Burst]) -> Run:
     """Add the tasks to a real fleet, each burst at its time, and wait until all are done."""
     folder = Path(name)
-    fleet = FleetProcess(folder, crew=ProcessCrew())
+    fleet = FleetProcess(folder, crew=ProcessFleet())
     try:
         queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import structlog
 
-from orchestrator.clock import ManualClock
+from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions
-from orchestrator.fleet_view import Pulse
+from orchestrator.fleet_view import Heartbeat
 from orchestrator.launch import Launch
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample, RunningLease, Waiting
 from orchestrator.reconcile import Reconciler
-from orchestrator.snapshot import Showcase
+from orchestrator.snapshot import SnapshotWriter
 from orchestrator.state import StateDir
 from tests.support.decisions import learn_and_decide
 from tests.support.fakes import FakeRuntime
@@ -70,7 +70,7 @@ class SteadySource:
 
 def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], list[float]]:
     """CPU seconds of each turn of so many pools, all due at once, each with its workers; and of showing them after."""
-    clock, source, runtime = ManualClock(), SteadySource(), FakeRuntime()
+    clock, source, runtime = ManualMonotonicClock(), SteadySource(), FakeRuntime()
     names = iter(range(1_000_000))
     with tempfile.TemporaryDirectory() as folder:
         files = StateDir(Path(folder))
@@ -82,7 +82,7 @@ def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], lis
             launch=Launch("memory:", folder, "lock", 60.0),
             identify=lambda pool: f"{pool}-{next(names)}",
         )
-        showcase = Showcase(files, clock=clock, url="memory:", pulse=Pulse(now=clock.monotonic()))
+        showcase = SnapshotWriter(files, clock=clock, url="memory:", pulse=Heartbeat(now=clock.monotonic()))
         specs = [_pool(number) for number in range(pools)]
         reconciler.set_pools({spec.name: spec for spec in specs})
         took, shown = [], []

@@ -25,19 +25,19 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from orchestrator.appetite import Appetites
+from orchestrator.appetite import WorkerUsages
 from orchestrator.cli.arrivals import read_files
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.config import PoolSpec
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
-from orchestrator.demo.crew import ProcessCrew
+from orchestrator.demo.crew import ProcessFleet
 from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.simulation.charts import workers_over
-from orchestrator.simulation.results import Result, quantile
+from orchestrator.simulation.results import RunResult, quantile
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import simulate
-from orchestrator.simulation.workload import World
-from orchestrator.workloads.lifecycle_log import LogFilter, Recorded
+from orchestrator.simulation.workload import SimulatedWorld
+from orchestrator.workloads.lifecycle_log import LogFilter, RecordedTasks
 from orchestrator.workloads.services import ServiceTimes
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.errors import StoreUnavailableError
@@ -108,7 +108,7 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
     """Feed a real fleet, and watch it until it has been idle for a while; the epoch second at which that was over."""
     due = due_seconds(recorded_shape(), tasks=round(seconds * rate), feed_seconds=seconds)
     sleeps = ServiceTimes(service).drawn(len(due), rng)
-    fleet = FleetProcess(folder, crew=ProcessCrew())
+    fleet = FleetProcess(folder, crew=ProcessFleet())
     try:
         queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)
@@ -184,7 +184,7 @@ def _compare(folder: Path, repeat: int, ends_at: float) -> bool:
     return is_right
 
 
-def _real(folder: Path, recorded: Recorded, spec: PoolSpec, ends_at: float) -> Outcome:
+def _real(folder: Path, recorded: RecordedTasks, spec: PoolSpec, ends_at: float) -> Outcome:
     deaths = state_of(load_project(folder / "towline.yaml")).read_deaths(limit=100_000)
     lives = [(float(str(death["at"])), float(str(death["lived_seconds"]))) for death in deaths]
     lived = math.fsum(max(0.0, min(at, ends_at) - (at - seconds)) for at, seconds in lives)
@@ -193,7 +193,7 @@ def _real(folder: Path, recorded: Recorded, spec: PoolSpec, ends_at: float) -> O
     return Outcome(lived, late, len(lives), quantile(recorded.waits, 0.95), p99, worst)
 
 
-def _predicted(recorded: Recorded, spec: PoolSpec, world: World, ends_at: float) -> Outcome:
+def _predicted(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld, ends_at: float) -> Outcome:
     runs = simulated(recorded, spec, world)
     until = ends_at - recorded.begins_at
     return Outcome(
@@ -206,7 +206,7 @@ def _predicted(recorded: Recorded, spec: PoolSpec, world: World, ends_at: float)
     )
 
 
-def simulated(recorded: Recorded, spec: PoolSpec, world: World) -> list[Result]:
+def simulated(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld) -> list[RunResult]:
     """The same tasks through the simulator, once for each seed."""
     start_seconds = world.computed_start_seconds
     return [
@@ -221,7 +221,7 @@ def simulated(recorded: Recorded, spec: PoolSpec, world: World) -> list[Result]:
     ]
 
 
-def world_of(folder: Path) -> World:
+def world_of(folder: Path) -> SimulatedWorld:
     """This host as a run found it. Of its starts those that had a core each are drawn from."""
     cores, starts = len(os.sched_getaffinity(0)), _starts(folder)
     alone = [
@@ -230,9 +230,9 @@ def world_of(folder: Path) -> World:
         if sum(1 for others, until in starts if others < ended_at and began_at < until) <= cores
     ]
     usage = state_of(load_project(folder / "towline.yaml")).read_usage()
-    return World(
+    return SimulatedWorld(
         startup_samples=tuple(alone),
-        start_cpu_seconds=Appetites.from_json(usage["appetites"]).of(POOL).start_seconds,
+        start_cpu_seconds=WorkerUsages.from_json(usage["appetites"]).of(POOL).start_seconds,
         cores=cores,
     )
 

@@ -18,7 +18,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import CrashLoop, Fleet, Started, State, Worker, spawn_failed
 from orchestrator.learning import PolicyState
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.plan import plan_actions
 from tests.support.decisions import learn_and_decide
 
@@ -223,7 +223,7 @@ class Towline:
             waited = self._waited(is_late=self.running.get(began_at, False))
             running.append(RunningLease(f"b{n}", held, waited, 1, self._held_at(began_at)))
         finished = [
-            FinishedLease(
+            LeaseSample(
                 "f",
                 lease.held_seconds,
                 self._waited(is_late=lease.is_late),

@@ -8,7 +8,7 @@ from typing import Any, Self  # protobuf messages have no types
 from queue_core.clock import ManualClock
 from queue_core.server.app import ServerApp
 from queue_core.server.connections import Connections
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.leases.rates import lease_totals
 from queue_core.server.options import ServeOptions
 from queue_core.store import Store
@@ -23,7 +23,7 @@ class OurServer:
     def __init__(self, store: Store, queues: Mapping[str, int | None], clock: ManualClock) -> None:
         self._loop = asyncio.new_event_loop()
         self._store = store
-        self._core = ServerCore(store, ServeOptions(), clock=clock)
+        self._core = ServerState(store, ServeOptions(), clock=clock)
         self._clock = clock
         self._app = ServerApp(self._core, Connections(self._loop.time))
         for name, limit in queues.items():

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
-from orchestrator.demo.crew import ProcessCrew
+from orchestrator.demo.crew import ProcessFleet
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
-from orchestrator.demo.record import Record, quantile, twice
-from orchestrator.demo.runner import Demo, Run
+from orchestrator.demo.record import DemoRecord, quantile, twice
+from orchestrator.demo.runner import Demo, DemoRun
 from orchestrator.demo.script import MIN_SECONDS, TRIAL, Script, script_of, settings_text, slo_for
 from orchestrator.project import parse
 from queue_core.clock import Instant
@@ -117,8 +117,8 @@ def test_the_settings_of_the_demo_are_right(tmp_path: Path) -> None:
     assert not project.notes
 
 
-def a_record(*events: tuple[str, str, str, int]) -> Record:
-    record = Record()
+def a_record(*events: tuple[str, str, str, int]) -> DemoRecord:
+    record = DemoRecord()
     for name, task, worker, at in events:
         record.take({"event": name, "task": task, "worker": worker, "at": at, "tag": "t", "waited_seconds": 0.5})
     return record
@@ -178,12 +178,12 @@ def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path
     assert "killed " in done.stderr.decode()
 
 
-class LateEyes(ProcessCrew):
+class LateEyes(ProcessFleet):
     """A view, and a crew that is seen by nobody until the view was told that all tasks are finished."""
 
     sees = False
 
-    def update(self, run: Run) -> None:
+    def update(self, run: DemoRun) -> None:
         self.sees = run.is_done
 
     def decided(self, decision: dict[str, object]) -> None:
@@ -201,7 +201,7 @@ def test_it_waits_for_the_last_worker_though_none_was_there_when_it_last_looked(
     script = Script(1.0, (("json", Path(json.__file__)),), (0.0,), rest_seconds=0.01, kill_at_seconds=3600.0)
     with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
         listen = f"unix:{folder}/queue.sock"
-        outcome = Demo(script, tmp_path, listen=listen, clock=SystemClock(), view=eyes, crew=eyes).run()
+        outcome = Demo(script, tmp_path, listen=listen, clock=SystemMonotonicClock(), view=eyes, crew=eyes).run()
     assert outcome.is_good
     assert (outcome.done, outcome.final_workers) == (script.tasks, 0)
     assert outcome.peak_workers >= 1

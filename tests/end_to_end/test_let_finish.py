@@ -9,14 +9,14 @@ from typing import Final, cast
 
 import pytest
 
-from orchestrator.clock import SystemClock
-from orchestrator.orders import Expiry, Moment, Orders, ScaleOrder
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.orders import Expiry, Moment, Overrides, ScaleOverride
 from orchestrator.runtimes.procfs import boot
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
 from tests.support.supervised_site import POOL, Site, a_site
 
-CLOCK: Final = SystemClock()
+CLOCK: Final = SystemMonotonicClock()
 LONG_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 0.5
 SHORT_OF_GRACE: Final = {**POOL, "slo": "10s", "grace": f"{GRACE_SECONDS}s"}
@@ -66,8 +66,8 @@ def names(entries: list[dict[str, object]]) -> set[str]:
 
 def scaled_to(site: Site, workers: int) -> None:
     now = Moment(CLOCK.wall_seconds(), CLOCK.monotonic(), boot())
-    order = ScaleOrder(workers, Expiry.after(600, now))
-    site.files.change_orders("resize", lambda _: Orders(scale=order))
+    order = ScaleOverride(workers, Expiry.after(600, now))
+    site.files.change_orders("resize", lambda _: Overrides(scale=order))
 
 
 def a_window(*, closes_in_seconds: float, **workers: int) -> dict[str, object]:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from tests.soak.starts import Fleet
 from tests.soak.tide import POOLS
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 WATCHED_SECONDS = 3.0
 
 

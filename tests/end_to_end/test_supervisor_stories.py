@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.supervised_site import POOL, REPOSITORY, Site, a_site
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from orchestrator import events
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.lead import HEAD_START_SECONDS, LEAD_SECONDS
 from orchestrator.runtimes import procfs
 from orchestrator.state import StateDir
@@ -126,7 +126,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host
 def test_another_supervisor_takes_over_from_one_that_was_killed(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     assert first.process is not None
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     killed_at = clock.monotonic()
     first.process.kill()
     eventually(lambda: second.phase() == "leading", seconds=BOUND_SECONDS)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.rollcall import WAITS_SECONDS
 from orchestrator.runtimes import procfs
 from orchestrator.state import StateDir
@@ -22,7 +22,7 @@ from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import ROOT, program_environment, run_program
 from tests.support.eventually import eventually
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 SLO_SECONDS = 1.0
 LEASE_SECONDS = 3.0
 START_SECONDS = 6.0

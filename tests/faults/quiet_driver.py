@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import apsw
 
-from queue_core.stores.sqlite.driver import Connection, Driver, apsw_driver
+from queue_core.stores.sqlite.driver import Driver, SqliteConnection, apsw_driver
 
 BUSY_MILLISECONDS = 10_000
 
@@ -43,10 +43,10 @@ def planned_failures() -> Iterator[None]:
 def quiet_driver() -> Driver:
     """Apsw, with connections that close quietly."""
 
-    def connect(path: str, vfs: str) -> Connection:
+    def connect(path: str, vfs: str) -> SqliteConnection:
         connection = QuietlyClosing(path, vfs=vfs or None)
         connection.set_busy_timeout(BUSY_MILLISECONDS)
-        opened: Connection = connection
+        opened: SqliteConnection = connection
         return opened
 
     return replace(apsw_driver(), connect=connect)

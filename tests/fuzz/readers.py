@@ -12,8 +12,8 @@ from queue_core.queue_xml import read_queue_xml
 from queue_core.queue_yaml import read_queue_yaml
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import CodecError, decode, encode
-from queue_core.server.appengine.codes import Code
-from queue_core.server.appengine.schema import Message, Record
+from queue_core.server.appengine.codes import TaskQueueErrorCode
+from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from queue_core.service import QueueService
 from queue_core.task import ANY, QueueSpec
 from queue_core.yaml_text import DocumentError
@@ -130,18 +130,18 @@ def _changed_text(*right: str) -> Callable[[Random], Input]:
 # -- the door ---------------------------------------------------------------------------------------------------------
 
 HEADERS = (("content-type", "application/octet-stream"),)
-ADMIN: Sequence[tuple[str, Message, Record]] = (
-    ("FetchQueues", messages.QUEUES_REQUEST, Record(max_rows=10)),
-    ("QueryTasks", messages.TASKS_REQUEST, Record(queue_name=b"story", max_rows=10, start_task_name=b"one")),
-    ("FetchTask", messages.TASK_REQUEST, Record(queue_name=b"story", task_name=b"one")),
-    ("PauseQueue", messages.PAUSE_REQUEST, Record(queue_name=b"story", pause=False)),
+ADMIN: Sequence[tuple[str, MessageTable, ProtoRecord]] = (
+    ("FetchQueues", messages.QUEUES_REQUEST, ProtoRecord(max_rows=10)),
+    ("QueryTasks", messages.TASKS_REQUEST, ProtoRecord(queue_name=b"story", max_rows=10, start_task_name=b"one")),
+    ("FetchTask", messages.TASK_REQUEST, ProtoRecord(queue_name=b"story", task_name=b"one")),
+    ("PauseQueue", messages.PAUSE_REQUEST, ProtoRecord(queue_name=b"story", pause=False)),
     (
         "UpdateQueue",
         messages.UPDATE_QUEUE_REQUEST,
-        Record(queue_name=b"story", bucket_refill_per_second=1.0, bucket_capacity=1, mode=1),
+        ProtoRecord(queue_name=b"story", bucket_refill_per_second=1.0, bucket_capacity=1, mode=1),
     ),
-    ("DeleteQueue", messages.QUEUE_REQUEST, Record(app_id=b"", queue_name=b"other")),
-    ("Add", messages.ADD_REQUEST, Record(queue_name=b"story", task_name=b"", eta_usec=1, body=b"x", mode=1)),
+    ("DeleteQueue", messages.QUEUE_REQUEST, ProtoRecord(app_id=b"", queue_name=b"other")),
+    ("Add", messages.ADD_REQUEST, ProtoRecord(queue_name=b"story", task_name=b"", eta_usec=1, body=b"x", mode=1)),
 )
 
 
@@ -164,7 +164,7 @@ def door() -> Iterator[Reader]:
             assert reply.status == 200, reply
             told = decode(messages.REMOTE_RESPONSE, reply.body)
             error = told.record("application_error")
-            assert error is None or error.integer("code") != Code.INTERNAL_ERROR, error
+            assert error is None or error.integer("code") != TaskQueueErrorCode.INTERNAL_ERROR, error
             assert ("response" in told) + (error is not None) + ("rpc_error" in told) == 1
             return "response" in told
 
@@ -174,7 +174,7 @@ def door() -> Iterator[Reader]:
 def _bodies() -> Callable[[Random], Input]:
     sent = [decode(messages.REMOTE_REQUEST, call.request) for call in recorded.read(recorded.JAVA)]
     sent += [
-        Record(service_name="taskqueue", method=method, request=encode(table, record))
+        ProtoRecord(service_name="taskqueue", method=method, request=encode(table, record))
         for method, table, record in ADMIN
     ]
     whole = [encode(messages.REMOTE_REQUEST, one) for one in sent]
@@ -184,7 +184,7 @@ def _bodies() -> Callable[[Random], Input]:
         if chance.random() < 0.3:
             return "", mutated(chance.choice(whole), whole, chance)
         one = chance.choice(sent)
-        changed = Record(one | {"request": mutated(one.octets("request"), inside, chance)})
+        changed = ProtoRecord(one | {"request": mutated(one.octets("request"), inside, chance)})
         if chance.random() < 0.1:
             changed["method"] = chance.choice(sent).text("method")
         return "", encode(messages.REMOTE_REQUEST, changed)

@@ -13,25 +13,25 @@ from orchestrator.circumstances import ConditionsTracker
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.host import HostMeter
-from orchestrator.orders import Expiry, FinishOrder, Moment, Orders, ScaleOrder
+from orchestrator.orders import Expiry, FinishOverride, Moment, Overrides, ScaleOverride
 from orchestrator.replay import replayed
-from orchestrator.room import Host
+from orchestrator.room import HostCapacity
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state import StateDir
 from tests.support.fleet_builders import a_pool
 from tests.support.reconciling import Stage as PlainStage
 
 MIB = 2**20
-AMPLE = Host(64 * 2**30, 60 * 2**30, 1_000.0, 1_000.0)
+AMPLE = HostCapacity(64 * 2**30, 60 * 2**30, 1_000.0, 1_000.0)
 
 
 class StillHost(HostMeter):
     """A host that is as a test says."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostCapacity) -> None:
         self.host = host
 
-    def look(self, *, now: Monotonic) -> Host:
+    def look(self, *, now: Monotonic) -> HostCapacity:
         return self.host
 
 
@@ -61,7 +61,7 @@ class Stage(PlainStage):
     def size(self, name: str = "resize") -> int:
         return len(self.reconciler.pools[name].fleet.alive)
 
-    def order(self, orders: Orders, name: str = "resize") -> None:
+    def order(self, orders: Overrides, name: str = "resize") -> None:
         self.files.change_orders(name, lambda _: orders)
 
     def until(self, seconds: float) -> Expiry:
@@ -77,7 +77,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def test_a_pool_scaled_by_hand_has_that_size_until_the_time_is_over(stage: Stage) -> None:
     stage.set_pools(a_pool(most=3, churn=0))
     stage.turn()
-    stage.order(Orders(ScaleOrder(5, stage.until(60))))
+    stage.order(Overrides(ScaleOverride(5, stage.until(60))))
     stage.turn(after=0.5)
     stage.turn()
     assert stage.size() == 5
@@ -93,7 +93,7 @@ def test_a_pool_scaled_by_hand_has_that_size_until_the_time_is_over(stage: Stage
 
 def test_a_pool_scaled_to_nothing_stays_empty_though_work_waits(stage: Stage) -> None:
     stage.set_pools(a_pool())
-    stage.order(Orders(ScaleOrder(0, stage.until(3_600))))
+    stage.order(Overrides(ScaleOverride(0, stage.until(3_600))))
     stage.source.ready, stage.source.age_seconds = 50, 20.0
     for _ in range(3):
         stage.turn()
@@ -119,7 +119,7 @@ def test_busy_workers_beyond_the_size_by_hand_finish_first(stage: Stage) -> None
     stage.turn()
     stage.source.held = {worker: ["t"] for worker in stage.runtime.live}
     stage.turn()
-    stage.order(Orders(ScaleOrder(1, stage.until(600))))
+    stage.order(Overrides(ScaleOverride(1, stage.until(600))))
     stage.turn()
     assert {verb for verb, _ in stage.runtime.asked} == {"spawn"}
     assert len(stage.source.retired) == 2
@@ -127,7 +127,7 @@ def test_busy_workers_beyond_the_size_by_hand_finish_first(stage: Stage) -> None
 
 def test_an_order_survives_a_restart(stage: Stage) -> None:
     stage.set_pools(a_pool())
-    stage.order(Orders(ScaleOrder(2, stage.until(600))))
+    stage.order(Overrides(ScaleOverride(2, stage.until(600))))
     stage.turn()
     assert stage.size() == 2
     stage.restart(a_pool())
@@ -141,19 +141,19 @@ def test_an_order_survives_a_restart(stage: Stage) -> None:
 
 def test_a_pause_by_hand_holds_and_says_so(stage: Stage) -> None:
     stage.set_pools(a_pool())
-    stage.order(Orders(paused="up"))
+    stage.order(Overrides(paused="up"))
     stage.source.ready = 5
     stage.turn()
     assert stage.size() == 0
     assert stage.told(events.POOL_DECIDED)[0]["limited_by"] == ["paused"]
-    stage.order(Orders())
+    stage.order(Overrides())
     stage.turn()
     assert stage.size() == 1
 
 
 def test_what_was_asked_is_told_once(stage: Stage) -> None:
     stage.set_pools(a_pool())
-    stage.order(Orders(paused="both"))
+    stage.order(Overrides(paused="both"))
     for _ in range(3):
         stage.turn()
     asked = [entry for entry in stage.logs if entry["event"] == events.POOL_ORDERED]
@@ -186,7 +186,7 @@ def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_asked(stage: Stage
     stage.source.ready = 8
     stage.turn()
     assert stage.size() == 1
-    stage.order(Orders(finish_by=FinishOrder(stage.until(20))))
+    stage.order(Overrides(finish_by=FinishOverride(stage.until(20))))
     stage.turn()
     assert stage.told(events.POOL_DECIDED)[-1]["rule"] == "finish_by"
     assert stage.size() > 1
@@ -204,7 +204,7 @@ def test_a_dry_run_decides_and_records_but_never_acts(stage: Stage) -> None:
 
 
 def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> None:
-    stage.host.host = Host(1024 * MIB, 160 * MIB, 8.0, 8.0)
+    stage.host.host = HostCapacity(1024 * MIB, 160 * MIB, 8.0, 8.0)
     stage.set_pools(a_pool(least=6))
     stage.turn()
     assert stage.size() == 2  # of 64 MiB each, as nothing is known of them
@@ -215,7 +215,7 @@ def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> 
 
 
 def test_pools_of_one_host_share_its_room(stage: Stage) -> None:
-    stage.host.host = Host(4096 * MIB, 640 * MIB, 8.0, 8.0)
+    stage.host.host = HostCapacity(4096 * MIB, 640 * MIB, 8.0, 8.0)
     stage.runtime.memory_bytes = 0
     stage.set_pools(a_pool("a", least=8, spawn_parallelism=8), a_pool("b", least=8, spawn_parallelism=8))
     stage.turn()
@@ -227,7 +227,7 @@ def test_pools_of_one_host_share_its_room(stage: Stage) -> None:
 def grown(stage: Stage, *, cores: float = 0.0, least: int = 0) -> list[int]:
     """The sizes, each quarter of a second, of a new pool with much to do; its busy workers take so many cores each."""
     stage.set_pools(a_pool(least=least, most=12, spawn_parallelism=12))
-    stage.host.host = Host(64 * 2**30, 60 * 2**30, 2.0, 2.0)
+    stage.host.host = HostCapacity(64 * 2**30, 60 * 2**30, 2.0, 2.0)
     stage.source.ready, stage.source.age_seconds = 150, 18.0
     sizes = []
     for _ in range(24):
@@ -236,7 +236,7 @@ def grown(stage: Stage, *, cores: float = 0.0, least: int = 0) -> list[int]:
         for worker in stage.source.held:
             stage.runtime.cpu_seconds[worker] = stage.runtime.cpu_seconds.get(worker, 0.0) + 0.25 * cores
         stage.source.held = {worker: ["t"] for worker in stage.runtime.live}
-        stage.host.host = Host(64 * 2**30, 60 * 2**30, 2.0, max(0.0, 2.0 - cores * len(stage.source.held)))
+        stage.host.host = HostCapacity(64 * 2**30, 60 * 2**30, 2.0, max(0.0, 2.0 - cores * len(stage.source.held)))
     return sizes
 
 
@@ -262,7 +262,7 @@ def test_a_new_pool_whose_workers_nobody_can_measure_is_not_held_for_ever(stage:
 
 
 def test_a_pool_that_was_seldom_looked_at_is_tried_all_the_same(stage: Stage) -> None:
-    stage.host.host = Host(64 * 2**30, 60 * 2**30, 2.0, 2.0)
+    stage.host.host = HostCapacity(64 * 2**30, 60 * 2**30, 2.0, 2.0)
     stage.set_pools(a_pool(slo="10m"))
     stage.source.ready, stage.source.age_seconds = 1, 5.0
     stage.turn()
@@ -279,7 +279,7 @@ def test_a_min_is_had_though_nobody_knows_what_a_worker_takes(stage: Stage) -> N
 
 
 def test_room_goes_to_the_higher_priority_first(stage: Stage) -> None:
-    stage.host.host = Host(4096 * MIB, 640 * MIB, 8.0, 8.0)
+    stage.host.host = HostCapacity(4096 * MIB, 640 * MIB, 8.0, 8.0)
     first, second = (a_pool(name, least=6, spawn_parallelism=8, priority=n) for n, name in enumerate("ab"))
     stage.set_pools(first, second)
     stage.turn()
@@ -291,7 +291,7 @@ def test_under_memory_pressure_one_idle_worker_goes_per_turn(stage: Stage) -> No
     stage.turn()
     stage.turn()
     stage.set_pools(a_pool(least=0, churn="1h"))
-    stage.host.host = Host(1024 * MIB, 30 * MIB, 8.0, 8.0)
+    stage.host.host = HostCapacity(1024 * MIB, 30 * MIB, 8.0, 8.0)
     sizes = []
     for _ in range(3):
         stage.turn()

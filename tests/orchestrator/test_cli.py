@@ -13,7 +13,7 @@ import pytest
 from orchestrator.changes import changes_between
 from orchestrator.cli import command
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.launch import Launch
 from orchestrator.state import StateDir
 from queue_core.cli.exits import MEANINGS
@@ -84,7 +84,7 @@ def shown(towline: Commands) -> Commands:
     """A fleet that a supervisor showed before it went away."""
     files = StateDir(towline.folder / ".towline")
     files.path.mkdir()
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     decision = {"pool": "resize", "current": 1, "target": 3, "rule": "deadline", "why": "9 ready", "limits": ["max 3"]}
     decision |= {"limited_by": ["max"], "would_be_without_guards": 5, "ready": 9, "service_seconds": 0.5, "at": now}
     worker = {"worker": "resize-abc", "pool": "resize", "state": "busy", "pid": 1, "ref": "pid:1@2", "since": now}

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from orchestrator.cli.last_day import tail
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.estimate import Startup
 from orchestrator.learning import PolicyState
 from orchestrator.state import StateDir
@@ -34,7 +34,7 @@ def last_day(towline: Commands) -> list[dict[str, str]]:
 @pytest.fixture
 def busy(towline: Commands) -> Commands:
     """A project that did bursts of tasks for hours in which a pool that keeps its workers costs far too much."""
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     lines = []
     for number in range(600):
         at = round((now - 20_000 + number // 20 * 600 + number % 20) * 1e6)

@@ -6,10 +6,10 @@ import pytest
 
 from orchestrator.cli.orders import moment
 from orchestrator.cli.times import typed_instant
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.decision import Conditions
 from orchestrator.learning import PolicyState
-from orchestrator.orders import Orders
+from orchestrator.orders import Overrides
 from orchestrator.replay import recorded
 from orchestrator.state import StateDir
 from tests.orchestrator.test_cli import SETTINGS, TASKS
@@ -28,8 +28,8 @@ def towline(towline: Commands) -> Commands:
     return towline
 
 
-def orders(towline: Commands) -> Orders:
-    return StateDir(towline.folder / ".towline").read_orders().get("resize", Orders()).in_force(moment())
+def orders(towline: Commands) -> Overrides:
+    return StateDir(towline.folder / ".towline").read_orders().get("resize", Overrides()).in_force(moment())
 
 
 def test_a_pool_is_scaled_for_a_while_and_told_so(towline: Commands) -> None:
@@ -49,7 +49,7 @@ def test_an_order_is_taken_back(towline: Commands) -> None:
     told = towline("scale", "resize", "--reset", "--json")
     assert cast("dict[str, object]", told.json)["orders"] == {"paused": "down"}
     assert towline("resume", "--pool", "resize").out == "resize: as its settings say\n"
-    assert orders(towline) == Orders()
+    assert orders(towline) == Overrides()
 
 
 def test_a_pause_of_a_pool_leaves_its_size_by_hand(towline: Commands) -> None:
@@ -101,7 +101,7 @@ def test_plan_heeds_what_was_asked(towline: Commands) -> None:
 @pytest.fixture
 def past(towline: Commands) -> Commands:
     """Two decisions of the last hours, with all that they were made from."""
-    files, now = StateDir(towline.folder / ".towline"), SystemClock().wall_seconds()
+    files, now = StateDir(towline.folder / ".towline"), SystemMonotonicClock().wall_seconds()
     files.path.mkdir()
     files.write_snapshot({"phase": "leading", "shown_at": now, "pools": {"resize": {}}, "workers": []})
     state, spec = PolicyState(), a_pool(most=4)

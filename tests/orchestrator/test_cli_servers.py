@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.http_api.caller import Caller, Retries
-from queue_core.http_api.transport import AnswerLostError, Transport, parse_address
+from queue_core.http_api.caller import HttpCaller, Retries
+from queue_core.http_api.transport import ResponseLostError, Transport, parse_address
 from queue_core.server.options import options_of
 from queue_core.server.run import ServerThread
 from queue_core.stores.memory import MemoryStore
@@ -110,7 +110,7 @@ def test_a_silent_server_is_asked_as_often_as_the_caller_takes(
 
     url = serve(count)
     retries = Retries(tries=5, first_pause_seconds=0.0, silences=2)
-    with closing(Caller(url, token=None, retries=retries, timeout_seconds=0.1)) as caller:
+    with closing(HttpCaller(url, token=None, retries=retries, timeout_seconds=0.1)) as caller:
         with pytest.raises(StoreUnavailableError) as raised:
             caller.call(method, "/v1/x", None if method == "GET" else {}, repeat=repeat)  # type: ignore[arg-type]
         assert (type(raised.value) is OutcomeUnknownError) is (method != "GET")
@@ -129,7 +129,7 @@ def test_an_answer_that_comes_byte_by_byte_has_no_more_time_than_another(serve: 
 
     transport = Transport(parse_address(serve(slow)))
     try:
-        with pytest.raises(AnswerLostError, match=r"no answer within 0\.3 s") as raised:
+        with pytest.raises(ResponseLostError, match=r"no answer within 0\.3 s") as raised:
             transport.ask(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", timeout_seconds=0.3)
         assert raised.value.is_silence
     finally:

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from orchestrator.appetite import Appetites
+from orchestrator.appetite import WorkerUsages
 from orchestrator.cli.candidates import chosen_pools, world_of
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.estimate import Estimates, Startup
 from orchestrator.learning import PolicyState
-from orchestrator.room import Appetite
+from orchestrator.room import WorkerUsage
 from orchestrator.state import StateDir
 from queue_core.cli import exits
 from tests.support.commands import Commands
@@ -38,7 +38,7 @@ def project(towline: Commands) -> Commands:
 @pytest.fixture
 def ran(project: Commands) -> Commands:
     """A project whose queue has done 40 tasks in the last quarter of an hour, and whose supervisor learned from it."""
-    now = SystemClock().wall_seconds()
+    now = SystemMonotonicClock().wall_seconds()
     lines = []
     for number in range(40):
         at = round((now - 800 + 10 * number) * 1e6)
@@ -220,7 +220,7 @@ def test_a_start_takes_and_computes_what_the_supervisor_measured(ran: Commands) 
     files = StateDir(ran.folder / ".towline")
     learned = PolicyState(estimates=Estimates(startup=Startup(3, 0.5)))
     files.write_learned({"resize": learned.to_json()})
-    files.write_usage({"appetites": Appetites({"resize": Appetite(1e6, 0.1, 0.3)}).to_json()})
+    files.write_usage({"appetites": WorkerUsages({"resize": WorkerUsage(1e6, 0.1, 0.3)}).to_json()})
     chosen = chosen_pools([ran.folder / "towline.yaml"], pool="resize", slo=None)
     world, notes = world_of(chosen, startup=None, cores=2)
     assert (world.startup_seconds, world.computed_start_seconds) == (0.5, 0.3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.state import StateDir
 from queue_core.connect import open_queues
 from queue_core.server.options import ServeOptions
@@ -89,7 +89,7 @@ def test_a_command_shows_it_written_out(towline: Commands, arguments: tuple[str,
 @pytest.mark.parametrize("arguments", OF_THE_FLEET, ids=lambda arguments: " ".join(arguments)[:20])
 def test_a_command_about_the_fleet_shows_it_written_out(towline: Commands, arguments: tuple[str, ...]) -> None:
     files = StateDir(towline.folder / ".towline")
-    at = SystemClock().wall_seconds()
+    at = SystemMonotonicClock().wall_seconds()
     decision = {"at": at, "pool": "resize", "current": 1, "target": 2, "rule": EVIL, "why": EVIL}
     decision |= {"limited_by": [EVIL], "limits": [EVIL], "notes": [EVIL], "would_be_without_guards": 3}
     worker = {"worker": EVIL, "pool": "resize", "state": EVIL, "pid": 1, "since": at, "spawned_at": at}

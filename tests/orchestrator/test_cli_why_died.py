@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.state import StateDir
 from queue_core.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
@@ -27,7 +27,7 @@ def a_held(task: str, **more: object) -> dict[str, object]:
 
 
 def a_death(worker: str, *held: dict[str, object], **more: object) -> dict[str, object]:
-    told: dict[str, object] = {"at": SystemClock().wall_seconds() - 60, "worker": worker, "pool": "resize"}
+    told: dict[str, object] = {"at": SystemMonotonicClock().wall_seconds() - 60, "worker": worker, "pool": "resize"}
     told |= {"cause": "signalled", "detail": "ended by SIGKILL", "lived_seconds": 42.0, "held": list(held)}
     return told | {"held_total": len(held)} | more
 

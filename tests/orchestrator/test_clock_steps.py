@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import ManualClock, Monotonic
+from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Fleet, Memory
-from orchestrator.fleet_view import Pulse
-from orchestrator.managed import ManagedPool
-from orchestrator.snapshot import Showcase, wall_time_in
+from orchestrator.fleet_view import Heartbeat
+from orchestrator.managed import Pool
+from orchestrator.snapshot import SnapshotWriter, wall_time_in
 from orchestrator.state import StateDir
 from tests.support.fleet_builders import a_fleet, a_pool, a_worker
 
@@ -17,17 +17,17 @@ HOURS = 3_600.0
 STEPS = [pytest.param(-26 * HOURS, id="back"), pytest.param(26 * HOURS, id="forth")]
 
 
-def a_showcase(folder: Path, clock: ManualClock) -> Showcase:
-    return Showcase(StateDir(folder), clock=clock, url="memory:", pulse=Pulse(now=clock.monotonic()))
+def a_showcase(folder: Path, clock: ManualMonotonicClock) -> SnapshotWriter:
+    return SnapshotWriter(StateDir(folder), clock=clock, url="memory:", pulse=Heartbeat(now=clock.monotonic()))
 
 
-def managed(fleet: Fleet, spec: PoolSpec) -> ManagedPool:
-    return ManagedPool(fleet.pool, spec, fleet)
+def managed(fleet: Fleet, spec: PoolSpec) -> Pool:
+    return Pool(fleet.pool, spec, fleet)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_grace_goes_on_whatever_the_clock_was_set_to(tmp_path: Path, step: float) -> None:
-    clock = ManualClock()
+    clock = ManualMonotonicClock()
     now = clock.monotonic()
     old = a_worker(
         "old", "draining", ref="pid:1@2/3", deadline_at=Monotonic(now + 20), spawned_at=now - 7, replaced_by="new"
@@ -45,7 +45,7 @@ def test_a_grace_goes_on_whatever_the_clock_was_set_to(tmp_path: Path, step: flo
 
 
 def test_after_a_reboot_the_wall_clock_is_all_there_is(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualMonotonicClock()
     showcase = a_showcase(tmp_path, clock)
     showcase.update([managed(a_fleet(a_worker("left", ref="pid:1@2/3")), a_pool())], phase="leading")
     shown = StateDir(tmp_path).read_snapshot() or {}
@@ -56,7 +56,7 @@ def test_after_a_reboot_the_wall_clock_is_all_there_is(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualMonotonicClock()
     worker = {
         "worker": "resize-1",
         "pool": "resize",

@@ -8,7 +8,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.concerns import Concern, concern_of
 from orchestrator.decision import Limit
 from orchestrator.fleet import spawn_failed
-from orchestrator.managed import Failure, ManagedPool, Outage
+from orchestrator.managed import Outage, Pool, WorkerFailure
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_pool, a_sample, a_worker
 from tests.support.fleet_views import a_managed_pool
 
@@ -25,10 +25,10 @@ def a_troubled_pool(
     outage: str = "",
     failed_ago: float | None = None,
     paused: bool = False,
-) -> ManagedPool:
+) -> Pool:
     """A pool of one worker whose oldest task has waited so long, and what else is wrong with it."""
     spec = a_pool()
-    pool = ManagedPool("resize", spec, a_fleet(a_worker("w1", "busy")))
+    pool = Pool("resize", spec, a_fleet(a_worker("w1", "busy")))
     for nth in range(failures):
         at = Monotonic(NOW - 100 + nth)
         pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=at, now=at)
@@ -37,7 +37,7 @@ def a_troubled_pool(
     if outage:
         pool.outage = Outage(outage, 1, Monotonic(NOW + 2))
     if failed_ago is not None:
-        pool.last_failure = Failure(Monotonic(NOW - failed_ago), "resize-x crashed: exit code 3")
+        pool.last_failure = WorkerFailure(Monotonic(NOW - failed_ago), "resize-x crashed: exit code 3")
     return pool
 
 
@@ -115,7 +115,7 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
         ),
     ],
 )
-def test_a_concern_says_what_is_wrong_and_the_cause(pool: ManagedPool, concern: Concern) -> None:
+def test_a_concern_says_what_is_wrong_and_the_cause(pool: Pool, concern: Concern) -> None:
     assert concern_of(pool) == concern
 
 

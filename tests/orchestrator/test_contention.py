@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.contention import NOTHING, Contention, Step, Timed, Trial
+from orchestrator.contention import NOTHING, Contention, Step, TimedLease, Trial
 from orchestrator.decision import NOTHING_SPECIAL
 from orchestrator.guards import contention
 from orchestrator.learning import PolicyState
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.plan import plan_actions
 from orchestrator.replay import recorded, replayed
 from orchestrator.scene import Facts
@@ -85,7 +85,7 @@ def story(
             waiting=(Waiting(1, at - waiting[0]),) if waiting else (),
             running=tuple([RunningLease("w", at - began_at, 0.0, 1, held) for _, began_at, held in running]),
             finished=tuple(
-                [FinishedLease("w", end - began, 0.0, "deleted", 1, at - end, held) for end, began, held in finished]
+                [LeaseSample("w", end - began, 0.0, "deleted", 1, at - end, held) for end, began, held in finished]
             ),
         )
         known = known.after(sample, pool, startup_seconds=0.0)
@@ -167,9 +167,9 @@ def test_work_that_is_mixed_or_changes_is_never_taken_for_contention(seed: int) 
     assert "held" not in steps(story(law, a_rate(dice, law), seconds=1200, seed=seed))
 
 
-def timed(share: float, held: int, count: int, *, tag: str | None = None, at: float = 0.0) -> tuple[Timed, ...]:
+def timed(share: float, held: int, count: int, *, tag: str | None = None, at: float = 0.0) -> tuple[TimedLease, ...]:
     spread = (0.6, 0.8, 1.0, 1.25, 1.5)
-    return tuple([Timed(tag, at - 100.0, share * held * spread[n % 5], held) for n in range(count)])
+    return tuple([TimedLease(tag, at - 100.0, share * held * spread[n % 5], held) for n in range(count)])
 
 
 def a_trial(
@@ -195,10 +195,10 @@ def test_a_trial_begun_without_cause_ends_without_effect(seed: int, step: Step) 
     dice = random.Random(seed)
     _, law = a_law(dice)
     usual = sorted(law(dice, 10.0 * n) for n in range(60))
-    done_few = tuple([Timed(None, -100.0, seconds, 10) for seconds in usual])
-    done_many = tuple([Timed(None, -100.0, seconds * 8, 40) for seconds in usual])
+    done_few = tuple([TimedLease(None, -100.0, seconds, 10) for seconds in usual])
+    done_many = tuple([TimedLease(None, -100.0, seconds * 8, 40) for seconds in usual])
     if step == "again":  # what a coincidence can't do: twice
-        done_many = tuple([Timed(None, -100.0, seconds, 40) for seconds in usual])
+        done_many = tuple([TimedLease(None, -100.0, seconds, 40) for seconds in usual])
     trial = replace(a_trial(step, until=0.0, at=0.0), done_few=done_few, done_many=done_many)
     told = story(law, a_rate(dice, law), seconds=300, seed=seed, known=Contention(trial=trial))
     assert "held" not in steps(told)
@@ -294,7 +294,7 @@ def seen_at(sizes: dict[int, tuple[float, str | None]], *, startup_seconds: floa
     """What is known of a late pool after leases that took that share of its time, of a tag, among so many."""
     known = NOTHING
     finished = [
-        FinishedLease("w", lease.seconds, 0.0, "deleted", 1, 100.0, held, tag)
+        LeaseSample("w", lease.seconds, 0.0, "deleted", 1, 100.0, held, tag)
         for held, (share, tag) in sizes.items()
         for lease in timed(share, held, 40)
     ]

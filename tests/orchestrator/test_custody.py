@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.sources.custody import held_by, recall, settle
-from orchestrator.suspects import Fate, Record, Suspect, SuspectedTask, Verdict, name_for
+from orchestrator.suspects import DeathRecord, Suspect, SuspectedTask, SuspectVerdict, Verdict, name_for
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
 from queue_core.pull_queue import LocalQueue, LocalQueues
@@ -33,8 +33,8 @@ def queue(queues: LocalQueues) -> LocalQueue:
     return queues.queue("thumbs")
 
 
-def a_fate(task: SuspectedTask, verdict: Verdict, **more: object) -> Fate:
-    return replace(Fate(task, verdict, Record(2, 0, 1.0)), **more)  # type: ignore[arg-type]
+def a_fate(task: SuspectedTask, verdict: Verdict, **more: object) -> SuspectVerdict:
+    return replace(SuspectVerdict(task, verdict, DeathRecord(2, 0, 1.0)), **more)  # type: ignore[arg-type]
 
 
 def a_suspect(task: SuspectedTask, mark: str) -> Suspect:

@@ -5,13 +5,13 @@ import resource
 import sys
 from pathlib import Path
 
-from orchestrator.clock import Monotonic, SystemClock
+from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.runtime import Exit, SpawnRequest
 from orchestrator.runtimes.process import ProcessRuntime
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 
 
 def the_end_of(program: str, *, folder: Path, is_seen: bool = False) -> Exit:

@@ -10,16 +10,16 @@ from orchestrator.errors import ConfigError, SpawnError
 from orchestrator.launch import Launch
 from orchestrator.project import parse
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.docker.create import LOCK_TARGET, Surroundings, creation, reached
+from orchestrator.runtimes.docker.create import LOCK_TARGET, HostPaths, creation, reached
 from orchestrator.runtimes.docker.state import at, mapping
 from tests.support.fleet_builders import a_pool
 
-AROUND = Surroundings("5f2c:/srv/.towline", "host1", "/srv/.towline/supervisor.lock", "/srv/.towline/tokens/1")
+AROUND = HostPaths("5f2c:/srv/.towline", "host1", "/srv/.towline/supervisor.lock", "/srv/.towline/tokens/1")
 LAUNCH = Launch("http://queue.example:7878", "/srv/.towline", "/srv/.towline/supervisor.lock", 60.0, token="secret")
 
 
 def made(
-    *, url: str = LAUNCH.url, around: Surroundings = AROUND, pool: dict[str, object] | None = None, **settings: object
+    *, url: str = LAUNCH.url, around: HostPaths = AROUND, pool: dict[str, object] | None = None, **settings: object
 ) -> dict[str, object]:
     """The body for a worker of a pool with these settings of containers."""
     spec = a_pool(runtime={"docker": {"image": "thumbs:1", **settings}}, **(pool or {}))
@@ -76,7 +76,7 @@ def test_it_has_none_of_roots_capabilities_gains_none_and_has_a_bound_on_process
 def test_only_a_root_that_needs_the_socket_of_another_user_may_pass_over_modes(
     url: str, socket_uid: int, settings: dict[str, object], kept: list[str] | None
 ) -> None:
-    around = Surroundings("5f2c:/srv/.towline", "host1", socket_uid=socket_uid)
+    around = HostPaths("5f2c:/srv/.towline", "host1", socket_uid=socket_uid)
     spec = a_pool(runtime={"docker": {"image": "thumbs:1", **settings}})
     assert spec.containers is not None
     request = SpawnRequest("resize-1", spec, Launch(url, "", "", 60.0).environment("resize-1", spec))
@@ -98,7 +98,7 @@ def test_what_is_secret_is_in_files_and_in_nothing_an_engine_shows() -> None:
 
 
 def test_a_url_with_a_password_is_in_a_file() -> None:
-    around = Surroundings("5f2c:/srv/.towline", "host1", url="/srv/.towline/tokens/2")
+    around = HostPaths("5f2c:/srv/.towline", "host1", url="/srv/.towline/tokens/2")
     body = made(url="redis://me:pass-word@store:6379/0", around=around)
     assert "pass-word" not in str(body)
     assert environment(body)["TOWLINE_URL_FILE"] == "/run/secrets/towline-url"
@@ -113,7 +113,7 @@ def test_the_lock_of_its_supervisor_is_seen_and_nothing_marks_it_as_a_process_of
 
 
 def test_on_an_engine_elsewhere_there_is_no_lock_and_no_token_to_be_seen() -> None:
-    body = made(around=Surroundings("5f2c:/srv/.towline", "host1"))
+    body = made(around=HostPaths("5f2c:/srv/.towline", "host1"))
     assert mounts(body) == {}
     assert {"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_TOKEN_FILE", "TOWLINE_TOKEN"}.isdisjoint(environment(body))
 

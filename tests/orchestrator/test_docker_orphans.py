@@ -14,10 +14,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker import warden as docker_warden
-from orchestrator.runtimes.docker.orphans import MARGIN_SECONDS, Judge, Supervision, supervision_of
+from orchestrator.runtimes.docker.orphans import MARGIN_SECONDS, OrphanJudge, Supervision, supervision_of
 from orchestrator.runtimes.docker.place import identity_of
 from orchestrator.runtimes.docker.runtime import DockerRuntime
-from orchestrator.runtimes.docker.state import Known, Phase
+from orchestrator.runtimes.docker.state import KnownContainer, Phase
 from tests.support.docker_bench import CLOCK, DockerBench, id_of
 from tests.support.docker_engine import DockerEngine
 from tests.support.eventually import eventually
@@ -25,16 +25,16 @@ from tests.support.eventually import eventually
 OURS, THEIRS = "1:/ours", "2:/theirs"
 
 
-def a_container(state: str = THEIRS, *, phase: Phase = "running", host: str = "here") -> Known:
-    return Known("c1", state, "w1", "resize", "d1", 0.0, phase, host, 60.0)
+def a_container(state: str = THEIRS, *, phase: Phase = "running", host: str = "here") -> KnownContainer:
+    return KnownContainer("c1", state, "w1", "resize", "d1", 0.0, phase, host, 60.0)
 
 
 def verdicts(
-    container: Known, how: Supervision, *, after_seconds: float, back_at: float | None = None
+    container: KnownContainer, how: Supervision, *, after_seconds: float, back_at: float | None = None
 ) -> list[tuple[str, str]]:
     """What a judge says who looks at 0 s, perhaps sees the supervisor at `back_at`, and looks again."""
     seen = {"how": how}
-    judge = Judge(lambda _state: seen["how"])
+    judge = OrphanJudge(lambda _state: seen["how"])
     judge.judged([container], own_state=OURS, host="here", now=Monotonic(0.0))
     if back_at is not None:
         seen["how"] = "alive"
@@ -63,7 +63,7 @@ LONG = 60.0 + MARGIN_SECONDS
     ],
 )
 def test_only_what_has_been_alone_for_its_own_bound_is_ended(
-    container: Known, how: Supervision, after_seconds: float, done: list[tuple[str, str]]
+    container: KnownContainer, how: Supervision, after_seconds: float, done: list[tuple[str, str]]
 ) -> None:
     assert verdicts(container, how, after_seconds=after_seconds) == done
 

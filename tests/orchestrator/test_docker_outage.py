@@ -8,13 +8,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.clock import ManualClock
+from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.launch import Launch
 from orchestrator.reconcile import Reconciler
 from orchestrator.runtime import Runtime, SpawnRequest, WorkerHandle
-from orchestrator.runtimes.several import SeveralRuntimes, key_of, key_of_ref
+from orchestrator.runtimes.several import CompositeRuntime, key_of, key_of_ref
 from orchestrator.state import StateDir
 from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import NOW, a_pool
@@ -40,7 +40,7 @@ class Stage:
     files: StateDir
     source: FakeSource = field(default_factory=FakeSource)
     runtime: EngineAway = field(default_factory=EngineAway)
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: ManualMonotonicClock = field(default_factory=ManualMonotonicClock)
     names: int = 0
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Kinds:
     def __init__(self, *pools: PoolSpec) -> None:
         self.processes = FakeRuntime()
         self.made: dict[str, FakeRuntime] = {}
-        self.several = SeveralRuntimes(self.processes, {"docker": self._docker}, pools=pools)
+        self.several = CompositeRuntime(self.processes, {"docker": self._docker}, pools=pools)
 
     def _docker(self, engine: str | None, _pool: PoolSpec | None) -> Runtime:
         return self.made.setdefault(engine or "", FakeRuntime())

@@ -7,9 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.runtime import Usage
-from orchestrator.runtimes.docker.logs import Frames, NoLogError, Piece, parsed, told
+from orchestrator.runtimes.docker.logs import LogFrames, LogPiece, NoLogError, parsed, told
 from orchestrator.runtimes.docker.state import (
-    Ending,
+    ContainerExit,
     ending_by_code,
     ending_of,
     failed_start,
@@ -36,33 +36,35 @@ def inspected(*, code: int, error: str = "", oom: bool = False, memory: int = 0)
 @pytest.mark.parametrize(
     ("told", "saw", "ending"),
     [
-        pytest.param(inspected(code=0), False, Ending(code=0), id="finished"),
-        pytest.param(inspected(code=3), False, Ending(code=3), id="failed"),
-        pytest.param(inspected(code=137), False, Ending(signal=9), id="killed"),
-        pytest.param(inspected(code=143), False, Ending(signal=15), id="terminated"),
-        pytest.param(inspected(code=128), False, Ending(code=128), id="no signal is 0"),
-        pytest.param(inspected(code=255), False, Ending(code=255), id="no signal is 127"),
+        pytest.param(inspected(code=0), False, ContainerExit(code=0), id="finished"),
+        pytest.param(inspected(code=3), False, ContainerExit(code=3), id="failed"),
+        pytest.param(inspected(code=137), False, ContainerExit(signal=9), id="killed"),
+        pytest.param(inspected(code=143), False, ContainerExit(signal=15), id="terminated"),
+        pytest.param(inspected(code=128), False, ContainerExit(code=128), id="no signal is 0"),
+        pytest.param(inspected(code=255), False, ContainerExit(code=255), id="no signal is 127"),
         pytest.param(
             inspected(code=137, oom=True, memory=2**23),
             False,
-            Ending(signal=9, out_of_memory=True, memory_limit_bytes=2**23),
+            ContainerExit(signal=9, out_of_memory=True, memory_limit_bytes=2**23),
             id="out of memory",
         ),
-        pytest.param(inspected(code=137), True, Ending(signal=9, out_of_memory=True), id="out of memory, by an event"),
+        pytest.param(
+            inspected(code=137), True, ContainerExit(signal=9, out_of_memory=True), id="out of memory, by an event"
+        ),
         pytest.param(
             inspected(code=1, oom=True),
             False,
-            Ending(code=1, reason="a process of it was ended by the kernel: out of memory"),
+            ContainerExit(code=1, reason="a process of it was ended by the kernel: out of memory"),
             id="only a child was out of memory",
         ),
         pytest.param(
-            inspected(code=127, error="no such file"), False, Ending(code=127, reason="no such file"), id="why"
+            inspected(code=127, error="no such file"), False, ContainerExit(code=127, reason="no such file"), id="why"
         ),
-        pytest.param({}, False, Ending(), id="nothing is told"),
-        pytest.param(None, False, Ending(), id="it is gone"),
+        pytest.param({}, False, ContainerExit(), id="nothing is told"),
+        pytest.param(None, False, ContainerExit(), id="it is gone"),
     ],
 )
-def test_an_end_is_told_by_code_or_signal_and_memory(told: object, saw: bool, ending: Ending) -> None:
+def test_an_end_is_told_by_code_or_signal_and_memory(told: object, saw: bool, ending: ContainerExit) -> None:
     assert ending_of(told, saw_out_of_memory=saw) == ending
 
 
@@ -89,8 +91,8 @@ def test_a_kill_that_the_engine_can_not_explain_may_be_want_of_memory(
 
 
 def test_an_end_that_only_an_event_told_has_its_code_and_reason() -> None:
-    assert ending_by_code(137, reason="removed") == Ending(signal=signal.SIGKILL, reason="removed")
-    assert ending_by_code(None, reason="removed") == Ending(reason="removed")
+    assert ending_by_code(137, reason="removed") == ContainerExit(signal=signal.SIGKILL, reason="removed")
+    assert ending_by_code(None, reason="removed") == ContainerExit(reason="removed")
 
 
 @pytest.mark.parametrize(
@@ -163,13 +165,13 @@ def frame(data: bytes, *, stream: int = 1) -> bytes:
 @pytest.mark.parametrize("step", [1, 2, 7, 1_000])
 def test_output_is_split_alike_however_it_arrives(step: int) -> None:
     stream = HEAD + frame(STAMP + b"out\n") + frame(STAMP + b"err\n", stream=2) + frame(STAMP + b"\xff\x00 x\n")
-    frames = Frames()
+    frames = LogFrames()
     pieces = [piece for i in range(0, len(stream), step) for piece in frames.feed(stream[i : i + step])]
-    assert pieces == [Piece(AT, b"out\n"), Piece(AT, b"err\n"), Piece(AT, b"\xff\x00 x\n")]
+    assert pieces == [LogPiece(AT, b"out\n"), LogPiece(AT, b"err\n"), LogPiece(AT, b"\xff\x00 x\n")]
 
 
 def test_output_without_a_time_is_kept_as_it_is() -> None:
-    assert Frames().feed(HEAD + frame(b"plain words\n")) == [Piece(0, b"plain words\n")]
+    assert LogFrames().feed(HEAD + frame(b"plain words\n")) == [LogPiece(0, b"plain words\n")]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_output_without_a_time_is_kept_as_it_is() -> None:
 )
 def test_what_is_no_output_is_refused(answer: bytes) -> None:
     with pytest.raises(NoLogError):
-        Frames().feed(answer)
+        LogFrames().feed(answer)
 
 
 def test_a_workers_own_lines_are_read_with_their_task_and_nothing_deep() -> None:

@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.estimate import Estimates, Service, Startup, activity, peak_leases
-from orchestrator.gaps import EDGES_SECONDS, Gaps
+from orchestrator.estimate import Estimates, ServiceTime, Startup, activity, peak_leases
+from orchestrator.gaps import EDGES_SECONDS, IdleGaps
 from orchestrator.metrics import QueueSample
-from orchestrator.paper import PaperNeed, slots_needed
+from orchestrator.paper import ErlangNeed, slots_needed
 from tests.support.fleet_builders import NOW, a_finished_lease, a_lease, a_pool, a_sample
 
 seconds = st.floats(min_value=0.001, max_value=10_000)
 
 
 def test_nothing_known_is_one_lease_of_two_seconds() -> None:
-    assert Service().mean_seconds() == 2.0
-    assert Service().after([4.0]).mean_seconds() == 3.0
+    assert ServiceTime().mean_seconds() == 2.0
+    assert ServiceTime().after([4.0]).mean_seconds() == 3.0
 
 
 def test_the_service_time_follows_a_change_within_its_half_life() -> None:
-    known = Service().after([1.0] * 2_000)
+    known = ServiceTime().after([1.0] * 2_000)
     assert known.mean_seconds() == pytest.approx(1.0, rel=0.01)
     for _ in range(200):
         known = known.after([3.0])
@@ -33,14 +33,14 @@ def test_the_service_time_follows_a_change_within_its_half_life() -> None:
 
 
 def test_a_lease_that_runs_on_counts_before_it_ends() -> None:
-    known = Service().after([1.0] * 9)
+    known = ServiceTime().after([1.0] * 9)
     assert known.mean_seconds([0.5]) == known.mean_seconds()
     assert known.mean_seconds([101.1]) == pytest.approx(known.mean_seconds() + 10.0, rel=0.02)
 
 
 @given(st.lists(seconds, max_size=50), st.lists(seconds, max_size=50))
 def test_the_service_time_lies_between_its_extremes(finished: list[float], running: list[float]) -> None:
-    mean = Service().after(finished).mean_seconds(running)
+    mean = ServiceTime().after(finished).mean_seconds(running)
     assert 0.001 <= mean <= 2.0 + max(finished, default=0) + math.fsum(running)
 
 
@@ -111,15 +111,15 @@ def test_the_peak_between_two_samples_is_found() -> None:
     assert peak_leases(a_sample(), elapsed_seconds=3) == 0
 
 
-def used_at(*instants: float, level: int = 1) -> Gaps:
-    gaps = Gaps()
+def used_at(*instants: float, level: int = 1) -> IdleGaps:
+    gaps = IdleGaps()
     for at in instants:
         gaps = gaps.after(level, at=Monotonic(at), turn_seconds=1.0)
     return gaps
 
 
 def test_without_a_gap_seen_a_worker_is_held_for_what_a_restart_costs() -> None:
-    assert Gaps().hold_seconds(3, restart_seconds=20.0) == 20.0
+    assert IdleGaps().hold_seconds(3, restart_seconds=20.0) == 20.0
 
 
 def test_a_worker_that_is_always_wanted_again_soon_is_held_that_long() -> None:
@@ -185,12 +185,12 @@ def test_no_arrivals_need_nobody_and_too_many_need_the_limit() -> None:
 
 
 def test_the_paper_need_is_the_largest_of_its_window() -> None:
-    need = PaperNeed()
+    need = ErlangNeed()
     for at, workers in [(0, 3), (5, 9), (10, 2), (14, 4)]:
         need = need.after(workers, at=Monotonic(at), window_seconds=10)
     assert need.workers == 9
     assert need.after(1, at=Monotonic(16), window_seconds=10).workers == 4
-    assert PaperNeed().workers == 0
+    assert ErlangNeed().workers == 0
 
 
 def test_what_was_learned_survives_as_json() -> None:

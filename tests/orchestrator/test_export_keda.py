@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from orchestrator.export.keda import keda
-from orchestrator.export.request import Exported, ExportRefusedError
+from orchestrator.export.request import ExportedFiles, ExportRefusedError
 from orchestrator.project import parse
 from tests.support.exporting import HOSTILE, SETTINGS, a_request
 from tests.support.platform_schemas import KEDA
@@ -20,7 +20,7 @@ LEAKY = "store: postgresql://a:hunter22@h/d"
 BARE = "queues: {thumbs: {}}\npools: {resize-: {queue: thumbs, runtime: external, slo: 5s}}"
 
 
-def manifests(exported: Exported) -> list[dict[str, Any]]:
+def manifests(exported: ExportedFiles) -> list[dict[str, Any]]:
     (text,) = exported.files.values()
     return list(yaml.safe_load_all(text))
 

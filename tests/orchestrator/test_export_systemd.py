@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.export.request import ExportRefusedError, Request
+from orchestrator.export.request import ExportRefusedError, ExportRequest
 from orchestrator.export.systemd import systemd
 from queue_core.cli.exits import UNAVAILABLE
 from tests.support.commands import ROOT, Commands
@@ -20,7 +20,7 @@ def reload_of(unit: str) -> str:
     return line.partition("=")[2]
 
 
-def units(request: Request, folder: Path) -> list[Path]:
+def units(request: ExportRequest, folder: Path) -> list[Path]:
     paths = []
     for name, text in systemd(request).files.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -8,10 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.clock import ManualClock
+from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
-from orchestrator.metrics import Present
+from orchestrator.metrics import PresentWorker
 from orchestrator.reconcile import Reconciler
 from orchestrator.runtime import Runtime, WorkerHandle
 from orchestrator.runtimes.external import ExternalRuntime
@@ -29,7 +29,7 @@ class Scene:
     folder: Path
     runtime: Runtime
     pool: PoolSpec
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: ManualMonotonicClock = field(default_factory=ManualMonotonicClock)
     source: FakeSource = field(default_factory=FakeSource)
     made: int = 0
 
@@ -66,7 +66,7 @@ class Scene:
         """Workers were started by somebody, and ask."""
         for worker in workers:
             self.source.seen.add(worker)
-            self.source.heard.append(Present(worker, 0.0, waits=True))
+            self.source.heard.append(PresentWorker(worker, 0.0, waits=True))
 
     def leave(self, *workers: str) -> None:
         self.source.heard = [one for one in self.source.heard if one.worker not in workers]

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Crew
+from orchestrator.deadline import ServingCapacity
 from orchestrator.decision import Conditions, Decision, FinishBy
-from orchestrator.estimate import Estimates, Service, Startup
+from orchestrator.estimate import Estimates, ServiceTime, Startup
 from orchestrator.finishing import course
 from orchestrator.fleet import Fleet
 from orchestrator.learning import PolicyState
@@ -23,7 +23,7 @@ def decided(
 ) -> Decision:
     """Leases last 2 s, starts 1 s; the slo is of no concern unless a test says so."""
     known = PolicyState(
-        Estimates(service=Service(10_000, 20_000), startup=Startup(100, 0.8), slack=0.8),
+        Estimates(service=ServiceTime(10_000, 20_000), startup=Startup(100, 0.8), slack=0.8),
         sampled_at=Monotonic(NOW - 3),
     )
     known_fleet = fleet or a_fleet_of()
@@ -117,7 +117,7 @@ def test_more_work_or_less_time_never_wants_fewer_and_what_is_promised_is_kept(
     longer: float,
     more: int,
 ) -> None:
-    crew = Crew(idle * slots, busy * slots, (), slots, service)
+    crew = ServingCapacity(idle * slots, busy * slots, (), slots, service)
 
     def workers(ready: int, within: float) -> int:
         by = FinishBy(within, NINE)

@@ -15,10 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import orchestrator
-from orchestrator.clock import ManualClock, Monotonic
+from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.decision import GuardName
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Phase, Pulse
+from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Heartbeat, Phase
 from orchestrator.http_api import paths
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
@@ -40,7 +40,7 @@ VIEWER: Final = AccessToken(Role.VIEWER, OBSERVER)
 
 
 @contextmanager
-def alone(pulse: Pulse, clock: ManualClock, *tokens: AccessToken) -> Iterator[int]:
+def alone(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -> Iterator[int]:
     """A listener of a supervisor without a queue server; its port."""
     listener = FleetListener(ServeOptions(port=0, tokens=tokens), fleet_paths(pulse, clock, is_alone=True))
     listener.start()
@@ -51,7 +51,7 @@ def alone(pulse: Pulse, clock: ManualClock, *tokens: AccessToken) -> Iterator[in
 
 
 @contextmanager
-def beside_queues(pulse: Pulse, clock: ManualClock, *tokens: AccessToken) -> Iterator[int]:
+def beside_queues(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -> Iterator[int]:
     """The same paths at the listener of a queue server; its port."""
     server = ServerThread(MemoryStore(), ServeOptions(port=0, tokens=tokens), also=fleet_paths(pulse, clock))
     url = server.start()

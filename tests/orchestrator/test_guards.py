@@ -9,7 +9,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit, Paused
 from orchestrator.fleet import CrashLoop, Fleet
 from orchestrator.guards import GUARDS, guarded, turn_seconds_after
-from orchestrator.room import Room, Scarce
+from orchestrator.room import Allocation, Scarce
 from orchestrator.scene import Facts
 from tests.support.fleet_builders import NOW, a_decision, a_fleet_of, a_pool, a_sample, a_worker
 
@@ -177,5 +177,5 @@ def test_the_next_turn_comes_soon_where_growth_waits_for_a_moment(
     limits: list[Limit], scarce: Scarce, settings: dict[str, object], seconds: float
 ) -> None:
     decision = a_decision(current=4, target=6, limits=limits)
-    conditions = Conditions(room=Room(2, scarce, "as the test says"))
+    conditions = Conditions(room=Allocation(2, scarce, "as the test says"))
     assert turn_seconds_after(decision, conditions, a_pool(**settings)) == seconds

@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator.metrics import Present
-from orchestrator.sources.heard import HeardByServers
+from orchestrator.metrics import PresentWorker
+from orchestrator.sources.heard import ServersPresence
 from queue_core.errors import StoreUnavailableError
 from queue_core.stats import HeardWorker
 
@@ -25,27 +25,29 @@ def test_a_worker_that_moved_is_told_as_the_server_knows_it_that_heard_of_it_las
     left = AServer(HeardWorker("resize/a", 9.0, waits=True, hung_up=True))
     joined = AServer(HeardWorker("resize/a", 0.0, waits=True, hung_up=False), HeardWorker("x", 0.0, True, False))
     for servers in ([left, joined], [joined, left]):
-        assert HeardByServers(servers)("thumbs", "resize/") == [Present("resize/a", 0.0, waits=True, hung_up=False)]
+        assert ServersPresence(servers)("thumbs", "resize/") == [
+            PresentWorker("resize/a", 0.0, waits=True, hung_up=False)
+        ]
 
 
 def test_a_server_that_is_away_has_nobody_waiting_at_it() -> None:
     there = AServer(HeardWorker("resize/a", 1.0, waits=False, hung_up=False))
-    found = HeardByServers([AServer(is_away=True), there])("thumbs", "resize/")
+    found = ServersPresence([AServer(is_away=True), there])("thumbs", "resize/")
     assert [one.worker for one in found] == ["resize/a"]
 
 
 def test_when_no_server_answers_nobody_is_taken_for_gone() -> None:
     with pytest.raises(StoreUnavailableError):
-        HeardByServers([AServer(is_away=True), AServer(is_away=True)])("thumbs", "resize/")
+        ServersPresence([AServer(is_away=True), AServer(is_away=True)])("thumbs", "resize/")
 
 
 def test_over_a_store_nobody_can_tell() -> None:
-    assert HeardByServers([])("thumbs", "resize/") == []
+    assert ServersPresence([])("thumbs", "resize/") == []
 
 
 def test_of_all_servers_nobody_can_tell_while_one_does_not_answer() -> None:
     there = AServer(HeardWorker("resize-1", 9.0, waits=True, hung_up=False))
     with pytest.raises(StoreUnavailableError):
-        HeardByServers([AServer(is_away=True), there]).all("thumbs", "")
+        ServersPresence([AServer(is_away=True), there]).all("thumbs", "")
     joined = AServer(HeardWorker("resize-1", 0.0, waits=True, hung_up=False))
-    assert HeardByServers([joined, there]).all("thumbs", "") == [Present("resize-1", 0.0, waits=True)]
+    assert ServersPresence([joined, there]).all("thumbs", "") == [PresentWorker("resize-1", 0.0, waits=True)]

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from orchestrator.lead import LEAD_SECONDS, MARGIN_SECONDS, RENEWAL_SECONDS, STANDBY_SECONDS, Lead, holder_of
+from orchestrator.lead import LEAD_SECONDS, MARGIN_SECONDS, RENEWAL_SECONDS, STANDBY_SECONDS, LeaderElection, holder_of
 from tests.support.eventually import eventually
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import NOW, a_pool
@@ -21,7 +21,7 @@ def stage(tmp_path: Path) -> SupervisorStage:
 
 def test_the_lead_is_renewed_now_and_then_and_asked_for_often_while_another_has_it() -> None:
     source = FakeSource(leader="another")
-    lead = Lead(source, holder="me")
+    lead = LeaderElection(source, holder="me")
     assert lead.hold(now=NOW) is False
     assert lead.is_anothers
     source.leader = None
@@ -34,7 +34,7 @@ def test_the_lead_is_renewed_now_and_then_and_asked_for_often_while_another_has_
 
 def test_a_lead_lasts_while_its_store_does_not_answer_but_ends_before_another_may_take_it() -> None:
     source = FakeSource()
-    lead = Lead(source, holder="me")
+    lead = LeaderElection(source, holder="me")
     assert lead.hold(now=NOW) is True
     source.is_down = True
     ends_at = NOW + LEAD_SECONDS - MARGIN_SECONDS
@@ -49,7 +49,7 @@ def test_a_lead_lasts_while_its_store_does_not_answer_but_ends_before_another_ma
 
 def test_whoever_led_last_asks_first_when_the_store_is_back() -> None:
     source, other_source = FakeSource(), FakeSource(leader="me")
-    lead, other = Lead(source, holder="me"), Lead(other_source, holder="other")
+    lead, other = LeaderElection(source, holder="me"), LeaderElection(other_source, holder="other")
     assert (lead.hold(now=NOW), other.hold(now=NOW)) == (True, False)
     source.is_down = other_source.is_down = True
     later = Monotonic(NOW + LEAD_SECONDS)

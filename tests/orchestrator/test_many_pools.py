@@ -11,7 +11,7 @@ from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.managed import ASLEEP_SECONDS
 from orchestrator.metrics import QueueSample
-from orchestrator.source import Asked
+from orchestrator.source import SampleQuery
 from tests.bench.pools import turn_seconds
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import a_pool
@@ -34,7 +34,9 @@ class AtOnce(FakeSource):
         self.alone: list[str] = []
         self.failure: SourceUnavailableError | None = None
 
-    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(
+        self, asked: Sequence[SampleQuery], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         self.looks.append(len(asked))
         if self.failure is not None:
             return {one.pool.name: self.failure for one in asked}

@@ -13,9 +13,9 @@ from orchestrator.decision import Conditions, GuardName
 from orchestrator.fleet import Fleet
 from orchestrator.guards import GUARDS, Guard, budget, guarded, host_headroom, min_billing, stale_sample
 from orchestrator.learning import PolicyState
-from orchestrator.paper import PaperNeed
+from orchestrator.paper import ErlangNeed
 from orchestrator.plan import plan_actions
-from orchestrator.room import Room
+from orchestrator.room import Allocation
 from orchestrator.scene import Facts
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet, a_fleet_of, a_pool, a_sample, a_worker
@@ -27,7 +27,7 @@ def facts(
     *,
     fleet: Fleet | None = None,
     spec: PoolSpec | None = None,
-    room: Room | None = None,
+    room: Allocation | None = None,
     left: Left = "left",
     ready: int = 0,
     sample_age: float = 0.0,
@@ -37,7 +37,7 @@ def facts(
     known = fleet or a_fleet_of(idle=4)
     sample = a_sample(at=NOW - sample_age, ages=[1.0] * ready)
     conditions = Conditions(cores=100, room=room, budget=left, bounds_by=bounds_by)
-    state = PolicyState(paper=PaperNeed().after(paper, at=NOW, window_seconds=1.0))
+    state = PolicyState(paper=ErlangNeed().after(paper, at=NOW, window_seconds=1.0))
     return Facts(sample, known, known.alive, spec or a_pool(most=50), conditions, NOW, state)
 
 
@@ -53,21 +53,31 @@ BUDGET = a_pool(least=1, most=50, budget="24h/day")
     ("guard", "target", "seen", "allowed"),
     [
         pytest.param(host_headroom, 9, facts(), None, id="a-host-nobody-looked-at"),
-        pytest.param(host_headroom, 9, facts(room=Room(64)), None, id="room-for-all"),
-        pytest.param(host_headroom, 90, facts(room=Room(64)), None, id="one-turn-grants-no-more-and-limits-nothing"),
-        pytest.param(host_headroom, 9, facts(room=Room(2, "memory", SMALL)), 6, id="memory-for-two"),
-        pytest.param(host_headroom, 6, facts(room=Room(2, "cpu", SMALL)), None, id="two-is-all-it-wants"),
-        pytest.param(host_headroom, 3, facts(room=Room(0, "memory", SMALL)), None, id="shrinking-needs-no-room"),
+        pytest.param(host_headroom, 9, facts(room=Allocation(64)), None, id="room-for-all"),
         pytest.param(
-            host_headroom, 4, facts(room=Room(0, "memory", SMALL, is_to_yield=True)), 3, id="pressed-one-idle-goes"
+            host_headroom, 90, facts(room=Allocation(64)), None, id="one-turn-grants-no-more-and-limits-nothing"
+        ),
+        pytest.param(host_headroom, 9, facts(room=Allocation(2, "memory", SMALL)), 6, id="memory-for-two"),
+        pytest.param(host_headroom, 6, facts(room=Allocation(2, "cpu", SMALL)), None, id="two-is-all-it-wants"),
+        pytest.param(host_headroom, 3, facts(room=Allocation(0, "memory", SMALL)), None, id="shrinking-needs-no-room"),
+        pytest.param(
+            host_headroom,
+            4,
+            facts(room=Allocation(0, "memory", SMALL, is_to_yield=True)),
+            3,
+            id="pressed-one-idle-goes",
         ),
         pytest.param(
-            host_headroom, 9, facts(room=Room(0, "memory", SMALL, is_to_yield=True), ready=1), 4, id="pressed-with-work"
+            host_headroom,
+            9,
+            facts(room=Allocation(0, "memory", SMALL, is_to_yield=True), ready=1),
+            4,
+            id="pressed-with-work",
         ),
         pytest.param(
             host_headroom,
             4,
-            facts(fleet=a_fleet_of(busy=4), room=Room(0, "memory", SMALL, is_to_yield=True)),
+            facts(fleet=a_fleet_of(busy=4), room=Allocation(0, "memory", SMALL, is_to_yield=True)),
             None,
             id="pressed-but-all-are-busy",
         ),
@@ -105,7 +115,7 @@ def test_a_guard_allows_so_many(guard: Guard, target: int, seen: Facts, allowed:
 @pytest.mark.parametrize(
     ("target", "seen", "why"),
     [
-        pytest.param(9, facts(room=Room(2, "memory", SMALL)), f"room for 2 more: {SMALL}", id="room"),
+        pytest.param(9, facts(room=Allocation(2, "memory", SMALL)), f"room for 2 more: {SMALL}", id="room"),
         pytest.param(
             9, facts(spec=BUDGET, left="spent", paper=5), "the budget of 24h/day is spent: 5 does on paper", id="budget"
         ),
@@ -133,7 +143,7 @@ def test_guards_speak_in_their_order() -> None:
 
 
 def test_an_order_by_hand_goes_before_min_and_max_but_not_before_the_host() -> None:
-    scaled = facts(spec=a_pool(most=8).bounded(12, 12), room=Room(3, "memory", SMALL))
+    scaled = facts(spec=a_pool(most=8).bounded(12, 12), room=Allocation(3, "memory", SMALL))
     target, limits = guarded(12, scaled)
     assert (target, [limit.guard for limit in limits]) == (7, ["host_headroom"])
 
@@ -151,7 +161,7 @@ def test_only_a_worker_at_the_end_of_its_bill_goes_though_another_idles_longer()
 
 
 def test_a_worker_that_goes_for_want_of_memory_is_told_so() -> None:
-    pressed = Conditions(room=Room(0, "memory", SMALL, is_to_yield=True))
+    pressed = Conditions(room=Allocation(0, "memory", SMALL, is_to_yield=True))
     fleet, spec = billed(4), a_pool(churn="1h")
     decision, _ = learn_and_decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW, conditions=pressed)
     todo = plan_actions(decision, fleet=fleet, spec=spec, now=NOW)
@@ -183,7 +193,7 @@ def heard(target: int, seen: Facts) -> int:
 
 
 rooms = st.builds(
-    lambda workers, scarce, is_to_yield: Room(workers, scarce, "", is_to_yield=is_to_yield),
+    lambda workers, scarce, is_to_yield: Allocation(workers, scarce, "", is_to_yield=is_to_yield),
     st.integers(0, 64),
     st.sampled_from(["", "memory", "cpu"]),
     st.booleans(),
@@ -209,7 +219,7 @@ def test_guards_keep_order_and_bounds_whatever_they_see(
     more: int,
     idle: int,
     busy: int,
-    room: Room | None,
+    room: Allocation | None,
     left: Left,
     paper: int,
     age: float,
@@ -232,7 +242,7 @@ def test_guards_keep_order_and_bounds_whatever_they_see(
 
 
 def test_every_guard_has_a_name_of_its_own() -> None:
-    seen = replace(facts(sample_age=10, room=Room(0, "memory", SMALL)), now=Monotonic(NOW + 1))
+    seen = replace(facts(sample_age=10, room=Allocation(0, "memory", SMALL)), now=Monotonic(NOW + 1))
     _, limits = guarded(9, seen)
     names: list[GuardName] = [limit.guard for limit in limits]
     assert names == ["host_headroom"]

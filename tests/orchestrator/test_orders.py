@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.orders import NO_ORDERS, Expiry, FinishOrder, Moment, Orders, ScaleOrder, found, kept, told
+from orchestrator.orders import NO_ORDERS, Expiry, FinishOverride, Moment, Overrides, ScaleOverride, found, kept, told
 from orchestrator.state import StateDir
 
 NOW = Moment(wall_seconds=1_700_000_000.0, monotonic=5_000.0, boot="first")
-SCALED = Orders(ScaleOrder(5, Expiry.after(1800, NOW)))
+SCALED = Overrides(ScaleOverride(5, Expiry.after(1800, NOW)))
 
 
 @pytest.mark.parametrize(
@@ -31,21 +31,21 @@ def test_an_order_is_over_by_the_clock_that_nobody_can_set(now: Moment, is_over:
 
 
 def test_a_pause_lasts() -> None:
-    paused = Orders(paused="up")
+    paused = Overrides(paused="up")
     assert paused.in_force(replace(NOW, monotonic=1e9)) == paused
 
 
 def test_orders_are_told_in_words() -> None:
     assert told(SCALED, NOW) == ["scaled to 5 by hand, for 30 min more"]
-    assert told(Orders(paused="up"), NOW) == ["changes up are paused"]
-    assert told(Orders(paused="both"), NOW) == ["changes of size are paused"]
+    assert told(Overrides(paused="up"), NOW) == ["changes up are paused"]
+    assert told(Overrides(paused="both"), NOW) == ["changes of size are paused"]
     assert told(NO_ORDERS, NOW) == []
 
 
 def test_orders_survive_as_plain_values() -> None:
     orders = {
-        "a": Orders(SCALED.scale, "down", FinishOrder(Expiry.after(60, NOW), 3600)),
-        "b": Orders(paused="both"),
+        "a": Overrides(SCALED.scale, "down", FinishOverride(Expiry.after(60, NOW), 3600)),
+        "b": Overrides(paused="both"),
         "c": NO_ORDERS,
     }
     plain = json.loads(json.dumps(kept(orders)))

@@ -15,7 +15,7 @@ from orchestrator.estimate import Estimates, Outcomes
 from orchestrator.fleet import Fleet, draining, joined
 from orchestrator.guards import FAILING_SHARE, failing_work
 from orchestrator.learning import PolicyState
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.overload import Overload
 from orchestrator.plan import plan_actions
@@ -27,8 +27,8 @@ Fails = Callable[[int, float], float]
 """The chance to fail of a lease that begins as one of so many, at an instant."""
 
 
-def ended(at_a_time: int, outcome: str = "deleted", *, ago: float = 0.5, number: int = 1) -> FinishedLease:
-    return FinishedLease("w1", 0.2, 0.0, outcome, number, ago, at_a_time)  # type: ignore[arg-type]
+def ended(at_a_time: int, outcome: str = "deleted", *, ago: float = 0.5, number: int = 1) -> LeaseSample:
+    return LeaseSample("w1", 0.2, 0.0, outcome, number, ago, at_a_time)  # type: ignore[arg-type]
 
 
 def lived(
@@ -156,7 +156,7 @@ class World:
         self.now, self.state, self.fleet = float(NOW), PolicyState(), Fleet("resize")
         self.ready = dict.fromkeys(range(tasks), float(NOW))
         self.held: dict[str, tuple[int, float, float, int, bool]] = {}
-        self.finished: list[tuple[str, float, FinishedLease]] = []
+        self.finished: list[tuple[str, float, LeaseSample]] = []
         self.decisions: list[Decision] = []
         self.done = self.refused = 0
 
@@ -180,7 +180,7 @@ class World:
             if not stood:
                 self.ready[task] = self.now + 1.0
             outcome = "deleted" if stood else "released"
-            lease = FinishedLease(worker, ends_at - began, 0.0, outcome, 1, 0.0, held)  # type: ignore[arg-type]
+            lease = LeaseSample(worker, ends_at - began, 0.0, outcome, 1, 0.0, held)  # type: ignore[arg-type]
             self.finished.append((worker, self.now, lease))
             if self.fleet.workers[worker].is_leaving:
                 self._leave(worker)

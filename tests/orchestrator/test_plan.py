@@ -11,8 +11,8 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Limit
 from orchestrator.fleet import CrashLoop, Fleet, Worker, draining, finishing, joined, killed
-from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Leave, Plan, plan_actions
-from orchestrator.room import Room
+from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Plan, WorkerRemoval, plan_actions
+from orchestrator.room import Allocation
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_fleet_of, a_pool, a_worker
 
 OLD = a_pool(cwd="/old")
@@ -24,7 +24,7 @@ def planned(fleet: Fleet, target: int, *, spec: PoolSpec | None = None, now: flo
     return plan_actions(decision, fleet=fleet, spec=spec or a_pool(), now=Monotonic(now))
 
 
-def names(leaves: Iterable[Leave]) -> list[str]:
+def names(leaves: Iterable[WorkerRemoval]) -> list[str]:
     return [leave.worker for leave in leaves]
 
 
@@ -73,7 +73,7 @@ def test_a_worker_that_finishes_has_no_deadline_and_is_told_apart_when_it_is_don
     spec = a_pool(most=2)
     assert planned(fleet, 2, spec=spec, now=NOW + 1_000_000).is_empty
     done = a_fleet(*(replace(w, leases=0) if w.is_finishing else w for w in fleet.workers.values()))
-    assert planned(done, 2, spec=spec).finish == (Leave("b0000", "what it held is done"),)
+    assert planned(done, 2, spec=spec).finish == (WorkerRemoval("b0000", "what it held is done"),)
 
 
 def test_those_who_finish_are_no_capacity_but_take_up_room() -> None:
@@ -136,7 +136,7 @@ class TestReplacing:
         fleet = joined(fleet, worker="new", ref="r", spec_digest=digest, spawned_at=NOW, replaces="old")
         assert planned(fleet, 1, spec=NEW).is_empty
         up = a_fleet(fleet.workers["old"], a_worker("new", "idle", spec=NEW))
-        assert planned(up, 1, spec=NEW).finish == (Leave("old", "its settings changed"),)
+        assert planned(up, 1, spec=NEW).finish == (WorkerRemoval("old", "its settings changed"),)
 
     def test_an_old_one_that_idles_goes_the_same_way(self) -> None:
         up = a_fleet(a_worker("old", spec=OLD, replaced_by="new"), a_worker("new", spec=NEW))
@@ -216,7 +216,7 @@ class TestReplacing:
         fleet = a_fleet_of(busy=4, spec=OLD)
         decision = a_decision(current=4, target=4)
         for scarce, spawned in (("memory", 0), ("cpu", 1), ("", 1)):
-            conditions = Conditions(room=Room(0, scarce))
+            conditions = Conditions(room=Allocation(0, scarce))
             plan_ = plan_actions(decision, fleet=fleet, spec=spec, now=NOW, conditions=conditions)
             assert (len(plan_.spawn), len(plan_.finish)) == (spawned, 1 - spawned)
 

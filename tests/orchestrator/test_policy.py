@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Crew, Pace, workers_needed
+from orchestrator.deadline import Pace, ServingCapacity, workers_needed
 from orchestrator.decision import Conditions, Decision
-from orchestrator.estimate import Estimates, Service, Startup
+from orchestrator.estimate import Estimates, ServiceTime, Startup
 from orchestrator.fleet import Fleet
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import QueueSample, Waiting
 from orchestrator.observing import observe
-from orchestrator.paper import PaperNeed
+from orchestrator.paper import ErlangNeed
 from orchestrator.reserve import Reserve
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import (
@@ -38,7 +38,7 @@ def what_is_known(*, service: float = 2.0, startup: float = 1.0, slack: float = 
     """Leases last `service` seconds, starts exactly `startup`; the state has seen a sample a turn ago."""
     return PolicyState(
         Estimates(
-            service=Service(10_000, 10_000 * service),
+            service=ServiceTime(10_000, 10_000 * service),
             startup=Startup(100, startup / 1.25),  # a quarter more is allowed for it
             slack=slack,
         ),
@@ -133,7 +133,7 @@ def test_a_task_waits_on_while_no_new_sample_comes() -> None:
 
 def test_a_running_lease_that_takes_long_asks_for_more_workers() -> None:
     fleet = a_fleet_of(busy=4)
-    known = PolicyState(Estimates(service=Service(50, 100), startup=Startup(9, 0.8)))
+    known = PolicyState(Estimates(service=ServiceTime(50, 100), startup=Startup(9, 0.8)))
     calm = a_sample(**waits(40, 0), running=[a_lease(held=1)] * 4)
     stuck = a_sample(**waits(40, 0), running=[a_lease(held=400)] * 4)
     assert decided(stuck, fleet=fleet, state=known).target > decided(calm, fleet=fleet, state=known).target == 4
@@ -179,7 +179,7 @@ class TestShrinking:
     def test_a_smaller_fleet_that_does_on_paper_is_enough_before_that(self) -> None:
         known = what_is_known()
         assert decided(fleet=a_fleet_of(idle=9), state=known).target == 1
-        peak = PolicyState(known.estimates, paper=PaperNeed(((Monotonic(NOW - 5), 6),)), sampled_at=known.sampled_at)
+        peak = PolicyState(known.estimates, paper=ErlangNeed(((Monotonic(NOW - 5), 6),)), sampled_at=known.sampled_at)
         enough = decided(fleet=a_fleet_of(idle=9), state=peak)
         assert (enough.target, enough.rule) == (6, "paper")
 
@@ -295,7 +295,7 @@ def test_more_tasks_at_the_end_of_the_queue_never_want_fewer(
 @given(
     ages=ages,
     crew=st.builds(
-        Crew,
+        ServingCapacity,
         st.integers(0, 50),
         st.integers(0, 50),
         st.lists(st.floats(0, 30), max_size=10).map(tuple),
@@ -307,7 +307,7 @@ def test_more_tasks_at_the_end_of_the_queue_never_want_fewer(
 )
 @settings(max_examples=300, deadline=None)
 def test_a_shorter_slo_never_wants_fewer_for_tasks_that_can_be_saved(
-    ages: list[float], crew: Crew, startup: float, usable: list[float]
+    ages: list[float], crew: ServingCapacity, startup: float, usable: list[float]
 ) -> None:
     short, long = (
         Pace(slo_seconds=u / 0.8, usable_slo_seconds=u, startup_seconds=startup, turn_seconds=1) for u in usable
@@ -342,7 +342,7 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
     numbers = decision.inputs
     starting = [max(0.0, numbers.startup_seconds - 0.5)] * numbers.starting
     added = [numbers.startup_seconds] * (decision.target - decision.current - 1)
-    fewer = Crew(numbers.idle, numbers.busy, (*starting, *added), 1, numbers.service_seconds)
+    fewer = ServingCapacity(numbers.idle, numbers.busy, (*starting, *added), 1, numbers.service_seconds)
     left = [(task.position, numbers.usable_slo_seconds - task.age_seconds) for task in sample.waiting]
     if all(within >= numbers.startup_seconds for _, within in left):
         assert any(position > fewer.can_start(within) for position, within in left)

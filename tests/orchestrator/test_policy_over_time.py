@@ -11,9 +11,9 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
 from orchestrator.fleet import Fleet, Worker, draining
 from orchestrator.learning import PolicyState
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
-from orchestrator.orders import Expiry, Moment, Orders, ScaleOrder
+from orchestrator.orders import Expiry, Moment, Overrides, ScaleOverride
 from orchestrator.plan import plan_actions
 from orchestrator.schedule import bounds_at
 from tests.support.decisions import learn_and_decide
@@ -60,13 +60,13 @@ class World:
         self.fleet = replace(self.fleet, workers=workers)
         return decision
 
-    def _work(self) -> list[FinishedLease]:
+    def _work(self) -> list[LeaseSample]:
         finished = []
         for name, began in list(self.running.items()):
             if self.now - began >= self.service:
                 del self.running[name]
                 ago = self.now - began - self.service
-                finished.append(FinishedLease(name, self.service, 0.1, "deleted", 1, ago, 1))
+                finished.append(LeaseSample(name, self.service, 0.1, "deleted", 1, ago, 1))
         gone = {w.worker for w in self.fleet.workers.values() if w.is_leaving and w.worker not in self.running}
         kept = {name: w for name, w in self.fleet.workers.items() if name not in gone}
         self.fleet = replace(self.fleet, workers=kept)
@@ -77,7 +77,7 @@ class World:
                 self.running[worker.worker] = self.now
         return finished
 
-    def _sample(self, arrivals: int, finished: list[FinishedLease]) -> QueueSample:
+    def _sample(self, arrivals: int, finished: list[LeaseSample]) -> QueueSample:
         ready = len(self.waiting)
         places = sorted({math.ceil(ready * n / 8) for n in range(1, 9)} - {0})
         up = [w for w in self.fleet.workers.values() if self.now - w.spawned_at >= STARTUP_SECONDS]
@@ -133,12 +133,12 @@ def test_a_pool_keeps_within_the_bounds_in_force(
     window = {"cron": "1 8 * * *", "for": "1m", "workers": {"min": window_least, "max": max(1, window_least + more)}}
     spec = a_pool(least=least, most=most, schedule=[window], churn=5)
     world = World(spec, 2.0)
-    orders = Orders()
+    orders = Overrides()
     for turn, count in enumerate(arrivals):
         wall = MONDAY_8_UTC + turn * spec.turn_seconds
         moment = Moment(wall, world.now, "boot")
         if turn == order_at:
-            orders = Orders(ScaleOrder(by_hand, Expiry.after(30, moment)))
+            orders = Overrides(ScaleOverride(by_hand, Expiry.after(30, moment)))
         bounds = bounds_at(spec.workers, spec.schedule, now=wall)
         scale = orders.in_force(moment).scale
         low, high = (bounds.min, bounds.max) if scale is None else (scale.workers, scale.workers)

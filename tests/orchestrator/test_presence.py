@@ -5,21 +5,21 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.fleet import Fleet, State, Worker
-from orchestrator.metrics import Present, QueueSample
+from orchestrator.metrics import PresentWorker, QueueSample
 from orchestrator.observing import observe
-from orchestrator.presence import GAP_SECONDS, UNTAKEN_SECONDS, Watch, judged, watched
+from orchestrator.presence import GAP_SECONDS, UNTAKEN_SECONDS, WorkWatch, judged, watched
 from orchestrator.rollcall import POLLS_SECONDS, WAITS_SECONDS
 from tests.support.fleet_builders import NOW, a_finished_lease, a_fleet, a_lease, a_pool, a_sample, a_worker
 
-LONG = Watch(Monotonic(NOW - 1000))
+LONG = WorkWatch(Monotonic(NOW - 1000))
 
 
-def heard(silent: float, *, waits: bool = True) -> dict[str, Present]:
-    return {"w1": Present("w1", silent, waits=waits)}
+def heard(silent: float, *, waits: bool = True) -> dict[str, PresentWorker]:
+    return {"w1": PresentWorker("w1", silent, waits=waits)}
 
 
 def state_of(
-    worker: Worker, sample: QueueSample, *, watch: Watch = LONG, spec: PoolSpec | None = None, at: str = "w1"
+    worker: Worker, sample: QueueSample, *, watch: WorkWatch = LONG, spec: PoolSpec | None = None, at: str = "w1"
 ) -> State:
     fleet = judged(a_fleet(worker), sample, spec=spec or a_pool(), watch=watch)
     return fleet.workers[at].state
@@ -70,14 +70,14 @@ def test_a_worker_whose_calls_never_wait_may_be_silent_for_longer(silent: float,
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_worker_that_waits_on_a_paused_queue_is_idle(paused: bool) -> None:
     sample = a_sample(ages=[900.0], paused=paused, heard=heard(0.0))
-    assert state_of(IDLE, sample, watch=Watch(LONG.since, Monotonic(NOW - 900))) == "idle"
+    assert state_of(IDLE, sample, watch=WorkWatch(LONG.since, Monotonic(NOW - 900))) == "idle"
 
 
 def test_what_was_silent_while_nobody_looked_is_judged_only_after_it_could_have_asked() -> None:
     sample = a_sample(heard=heard(60.0))
-    assert state_of(IDLE, sample, watch=Watch(Monotonic(NOW - WAITS_SECONDS + 0.1))) == "idle"
-    assert state_of(IDLE, sample, watch=Watch(Monotonic(NOW - WAITS_SECONDS))) == "unresponsive"
-    assert state_of(LAPSED, sample, watch=Watch(NOW)) == "idle", "its lease may have ended because nobody answered"
+    assert state_of(IDLE, sample, watch=WorkWatch(Monotonic(NOW - WAITS_SECONDS + 0.1))) == "idle"
+    assert state_of(IDLE, sample, watch=WorkWatch(Monotonic(NOW - WAITS_SECONDS))) == "unresponsive"
+    assert state_of(LAPSED, sample, watch=WorkWatch(NOW)) == "idle", "its lease may have ended because nobody answered"
 
 
 def test_while_more_leases_are_held_than_a_sample_tells_nobody_is_judged() -> None:
@@ -94,25 +94,29 @@ def test_workers_that_others_start_are_not_judged() -> None:
 def test_a_worker_alone_with_a_suspect_that_hangs_it_is_unresponsive_too() -> None:
     name = "resize-1.alone.7.99"
     worker = a_worker(name, "alone")
-    sample = a_sample(heard={name: Present(name, 60.0, waits=True)})
+    sample = a_sample(heard={name: PresentWorker(name, 60.0, waits=True)})
     assert state_of(worker, sample, at=name) == "unresponsive"
     hung = a_worker(name, "unresponsive", hung_at=Monotonic(NOW - 9))
-    assert state_of(hung, a_sample(heard={name: Present(name, 0.0)}), at=name) == "alone"
+    assert state_of(hung, a_sample(heard={name: PresentWorker(name, 0.0)}), at=name) == "alone"
 
 
-UNTAKEN = Watch(LONG.since, Monotonic(NOW - UNTAKEN_SECONDS))
+UNTAKEN = WorkWatch(LONG.since, Monotonic(NOW - UNTAKEN_SECONDS))
 
 
 @pytest.mark.parametrize(
     ("worker", "watch", "settings", "state"),
     [
         pytest.param(IDLE, UNTAKEN, {}, "unresponsive", id="work has waited for so long that it would have been taken"),
-        pytest.param(IDLE, Watch(LONG.since), {}, "idle", id="nothing waits"),
+        pytest.param(IDLE, WorkWatch(LONG.since), {}, "idle", id="nothing waits"),
         pytest.param(
-            IDLE, Watch(LONG.since, Monotonic(NOW - UNTAKEN_SECONDS + 0.1)), {}, "idle", id="work waits, not for long"
+            IDLE,
+            WorkWatch(LONG.since, Monotonic(NOW - UNTAKEN_SECONDS + 0.1)),
+            {},
+            "idle",
+            id="work waits, not for long",
         ),
         pytest.param(
-            IDLE, Watch(Monotonic(NOW - 5), UNTAKEN.untaken_since), {}, "idle", id="it could not be taken before"
+            IDLE, WorkWatch(Monotonic(NOW - 5), UNTAKEN.untaken_since), {}, "idle", id="it could not be taken before"
         ),
         pytest.param(a_worker(since=NOW - 5), UNTAKEN, {}, "idle", id="it has been free for a moment only"),
         pytest.param(
@@ -125,7 +129,7 @@ UNTAKEN = Watch(LONG.since, Monotonic(NOW - UNTAKEN_SECONDS))
     ],
 )
 def test_where_no_server_tells_who_asks_work_that_nobody_takes_does(
-    worker: Worker, watch: Watch, settings: dict[str, object], state: State
+    worker: Worker, watch: WorkWatch, settings: dict[str, object], state: State
 ) -> None:
     assert state_of(worker, a_sample(ages=[UNTAKEN_SECONDS]), watch=watch, spec=a_pool(**settings)) == state
 
@@ -150,7 +154,7 @@ def test_a_worker_that_nobody_speaks_for_stays_unresponsive_when_the_servers_for
 
 
 def test_after_a_gap_a_worker_is_given_its_grace_anew() -> None:
-    watch = Watch(Monotonic(NOW - 6))
+    watch = WorkWatch(Monotonic(NOW - 6))
     fleet = judged(a_fleet(hung()), a_sample(heard=heard(60.0)), spec=a_pool(), watch=watch)
     assert fleet.workers["w1"].since == NOW - 6
 
@@ -185,8 +189,8 @@ def test_a_lease_that_is_gone_without_a_word_ended_by_time() -> None:
 
 
 def watch_after(
-    gap: float, *, ages: tuple[float, ...] = (), before: Watch | None = LONG, failed: bool = False
-) -> Watch:
+    gap: float, *, ages: tuple[float, ...] = (), before: WorkWatch | None = LONG, failed: bool = False
+) -> WorkWatch:
     last = None if failed else a_sample(at=NOW - gap)
     return watched(before, a_sample(ages=ages), last=last, turn_seconds=1.0)
 
@@ -201,6 +205,6 @@ def test_a_watch_begins_anew_after_a_gap_or_a_look_that_failed() -> None:
 def test_work_is_untaken_since_it_waits_and_was_seen_to_wait() -> None:
     assert watch_after(1.0).untaken_since is None
     assert watch_after(1.0, ages=(50.0,)).untaken_since == NOW, "as far as is known"
-    seen = Watch(LONG.since, Monotonic(NOW - 20))
+    seen = WorkWatch(LONG.since, Monotonic(NOW - 20))
     assert watch_after(1.0, ages=(50.0,), before=seen).untaken_since == NOW - 20
     assert watch_after(1.0, ages=(3.0,), before=seen).untaken_since == NOW - 3, "what waited before was taken"

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.clock import Monotonic, SystemClock
+from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
@@ -26,7 +26,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
 from tests.support.runtime_bench import exits_of
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 
 
 @pytest.fixture

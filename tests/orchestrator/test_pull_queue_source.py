@@ -10,16 +10,16 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.metrics import QueueSample, Waiting
-from orchestrator.source import Asked
-from orchestrator.sources.heard import HeardByServers
+from orchestrator.source import SampleQuery
+from orchestrator.sources.heard import ServersPresence
 from orchestrator.sources.pull_queue import (
     MAX_AT_ONCE,
     MAX_HELD_AT_ONCE,
     MAX_NEW_AT_ONCE,
     Heard,
-    PullQueueSource,
+    QueueSource,
 )
-from queue_core.api import Look, Observation
+from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.pull_queue import LocalQueue, LocalQueues
@@ -38,7 +38,7 @@ class Site:
     clock: ManualClock
     queues: LocalQueues
     queue: LocalQueue
-    source: PullQueueSource
+    source: QueueSource
 
     def sample(self, **settings: object) -> QueueSample:
         return self.source.sample(a_pool(**settings), workers=["w1", "w2"], now=Monotonic(NOW))
@@ -49,7 +49,7 @@ def site() -> Iterator[Site]:
     clock = ManualClock()
     queues = LocalQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=60, retry_min_seconds=10))
-    yield Site(clock, queues, queues.queue("thumbs"), PullQueueSource(queues))
+    yield Site(clock, queues, queues.queue("thumbs"), QueueSource(queues))
     queues.close()
 
 
@@ -156,7 +156,7 @@ def test_tasks_to_come_are_told_as_far_ahead_as_is_asked_and_retries_are_not(sit
     site.queue.add([NewTask(tag="a", delay_seconds=8.0)] * 3 + [NewTask(delay_seconds=8.0), NewTask(tag="a")])
     site.queue.add([NewTask(tag="a", delay_seconds=seconds) for seconds in (12.0, 99.0)])
     site.queue.release(site.queue.lease(worker="w1"), delay_seconds=5.0)
-    asked = Asked(a_pool(tags=["a"]), ["w1"], ahead_seconds=32.0)
+    asked = SampleQuery(a_pool(tags=["a"]), ["w1"], ahead_seconds=32.0)
     site.clock.advance(1.0)
     sample = site.source.sample(asked.pool, workers=asked.workers, ahead_seconds=32.0, now=Monotonic(NOW))
     assert (sample.delayed, sample.upcoming) == (6, (Waiting(3, -7.0), Waiting(4, -11.0)))
@@ -308,7 +308,7 @@ class Servers:
 
     def sample(self, *, elsewhere: Heard | None) -> QueueSample:
         """As a supervisor at the first server sees it."""
-        source = PullQueueSource(self.at_a, elsewhere=elsewhere)
+        source = QueueSource(self.at_a, elsewhere=elsewhere)
         return source.sample(a_pool(queue=QUEUE), workers=["w1"], now=Monotonic(NOW))
 
 
@@ -323,7 +323,7 @@ def test_a_worker_that_waits_at_another_server_of_the_store_asks(asked: Servers)
     call = asked.lease_at_b()
     eventually(lambda: asked.b.waiting() == 1)
     eventually(lambda: asked.sample(elsewhere=None).heard["w1"].silent_seconds > 0.0)
-    both = HeardByServers([asked.at_a, asked.at_b])
+    both = ServersPresence([asked.at_a, asked.at_b])
     assert asked.sample(elsewhere=both.all).heard["w1"].silent_seconds == 0.0
     asked.b.thread.stop()
     call.result(30)
@@ -351,7 +351,7 @@ class Counted(LocalQueues):
         self.single.append(queue)
         return super().observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
 
-    def observe_many(self, looks: Sequence[Look]) -> list[Observation | None]:
+    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
         if self.failure is not None:
             raise self.failure
         self.many.append(len(looks))
@@ -367,11 +367,11 @@ def counted() -> Iterator[Counted]:
     queues.close()
 
 
-POOLS = [Asked(a_pool(f"p{number}", queue=f"q{number}"), ["w1"]) for number in range(MAX_AT_ONCE + 1)]
+POOLS = [SampleQuery(a_pool(f"p{number}", queue=f"q{number}"), ["w1"]) for number in range(MAX_AT_ONCE + 1)]
 
 
 def test_many_pools_are_looked_at_in_a_few_calls_as_they_would_be_one_by_one(counted: Counted) -> None:
-    source, alone = PullQueueSource(counted), PullQueueSource(counted)
+    source, alone = QueueSource(counted), QueueSource(counted)
     for at in (NOW, NOW + 1):
         counted.queue("q7").add(b"task")
         counted.queue("q7").delete(counted.queue("q7").lease(worker="w1"))
@@ -381,16 +381,16 @@ def test_many_pools_are_looked_at_in_a_few_calls_as_they_would_be_one_by_one(cou
 
 
 def test_a_pool_without_a_queue_or_with_many_leases_is_left_to_a_look_of_its_own(counted: Counted) -> None:
-    source = PullQueueSource(counted)
+    source = QueueSource(counted)
     counted.queue("q0").add([NewTask(b"task")] * (MAX_HELD_AT_ONCE + 1))
     counted.queue("q0").lease(MAX_HELD_AT_ONCE + 1, worker="w1")
-    pools = [Asked(a_pool("busy", queue="q0"), ["w1"]), Asked(a_pool("lost", queue="none"), []), POOLS[1]]
+    pools = [SampleQuery(a_pool("busy", queue="q0"), ["w1"]), SampleQuery(a_pool("lost", queue="none"), []), POOLS[1]]
     source.samples(pools, now=Monotonic(NOW))
     assert list(source.samples(pools, now=Monotonic(NOW + 1))) == ["p1"]
 
 
 def test_a_store_that_is_away_is_asked_once_for_all_pools_of_a_call(counted: Counted) -> None:
-    source = PullQueueSource(counted)
+    source = QueueSource(counted)
     source.samples(POOLS[:9], now=Monotonic(NOW))
     counted.failure = StoreUnavailableError("away")
     found = source.samples(POOLS[:9], now=Monotonic(NOW + 1))
@@ -400,4 +400,4 @@ def test_a_store_that_is_away_is_asked_once_for_all_pools_of_a_call(counted: Cou
 
 def test_pools_are_looked_at_one_by_one_where_the_server_knows_no_other_way(counted: Counted) -> None:
     counted.failure = UnknownQueueError("there is no such thing")
-    assert PullQueueSource(counted).samples(POOLS, now=Monotonic(NOW)) == {}
+    assert QueueSource(counted).samples(POOLS, now=Monotonic(NOW)) == {}

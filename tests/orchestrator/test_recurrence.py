@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
 from orchestrator.decision import Conditions
-from orchestrator.estimate import Estimates, Service, Startup
+from orchestrator.estimate import Estimates, ServiceTime, Startup
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import Waiting
 from orchestrator.recurrence import Recurrence
@@ -63,7 +63,7 @@ def test_what_is_expected_is_never_more_than_what_came(turns: list[tuple[float, 
 
 def test_workers_are_up_when_the_next_burst_is_due_and_not_long_before() -> None:
     spec, recurrence = a_pool(slo=5.0, most=40), after([600.0, 600.0])
-    known = PolicyState(Estimates(Service().after([60.0] * 99), Startup(9, 10.0)), recurrence=recurrence)
+    known = PolicyState(Estimates(ServiceTime().after([60.0] * 99), Startup(9, 10.0)), recurrence=recurrence)
     targets = {}
     for at in (1750.0, 1770.0, 1790.0):
         decision, _ = learn_and_decide(

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, FinishBy
-from orchestrator.estimate import Estimates, Service, Startup
+from orchestrator.estimate import Estimates, ServiceTime, Startup
 from orchestrator.fleet import Fleet, spawn_failed
 from orchestrator.learning import PolicyState
-from orchestrator.metrics import FinishedLease, QueueSample
+from orchestrator.metrics import LeaseSample, QueueSample
 from orchestrator.replay import recorded, replayed
-from orchestrator.room import Room
+from orchestrator.room import Allocation
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_finished_lease, a_fleet_of, a_lease, a_pool, a_sample
 
@@ -34,7 +34,7 @@ samples = st.builds(
     st.lists(st.floats(0, 300), max_size=10),
     st.lists(
         st.builds(
-            FinishedLease,
+            LeaseSample,
             st.just("i0000"),
             st.floats(0.001, 100),
             st.floats(0, 100),
@@ -74,7 +74,9 @@ conditions = st.builds(
     st.one_of(st.none(), st.floats(0, 10)),
     st.one_of(
         st.none(),
-        st.builds(Room, st.integers(0, 9), st.sampled_from(["", "cpu", "unknown"]), st.just("why"), st.booleans()),
+        st.builds(
+            Allocation, st.integers(0, 9), st.sampled_from(["", "cpu", "unknown"]), st.just("why"), st.booleans()
+        ),
     ),
     st.sampled_from(["left", "spent", "overdrawn"]),
     st.just("schedule"),
@@ -90,7 +92,7 @@ def test_a_decision_made_again_from_its_record_is_the_same(
 ) -> None:
     if fails:
         fleet = spawn_failed(fleet, spec_digest=spec.digest(), spawned_at=NOW, now=NOW)
-    state = PolicyState(Estimates(service=Service(50, 100), startup=Startup(3, 1.5)))
+    state = PolicyState(Estimates(service=ServiceTime(50, 100), startup=Startup(3, 1.5)))
     for turn, look in enumerate(looks):
         sample = replace(look, at=Monotonic(NOW + 3 * turn))
         now = Monotonic(sample.at + later)

@@ -3,13 +3,13 @@
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.deadline import Crew, Pace
-from orchestrator.reserve import BURST_SHARE, BUSY_SECONDS, NOBODY_WARM, STEADY_SHARE, Reserve, Warm
+from orchestrator.deadline import Pace, ServingCapacity
+from orchestrator.reserve import BURST_SHARE, BUSY_SECONDS, NOBODY_WARM, STEADY_SHARE, Reserve, WarmWorkers
 from tests.support.fleet_builders import NOW
 
 PACE = Pace(slo_seconds=10, usable_slo_seconds=7, startup_seconds=12, turn_seconds=1, usual_start_seconds=11)
 IN_TIME = Pace(slo_seconds=30, usable_slo_seconds=21, startup_seconds=1, turn_seconds=3, usual_start_seconds=1)
-CREW = Crew(0, 0, (), 1, 2.0)
+CREW = ServingCapacity(0, 0, (), 1, 2.0)
 
 
 def after(known: Reserve, arrivals: int, *, seconds: float, busy: float = 0.0, pace: Pace = PACE) -> Reserve:
@@ -17,7 +17,7 @@ def after(known: Reserve, arrivals: int, *, seconds: float, busy: float = 0.0, p
     return known.after(arrivals, at=at, busy_seconds=busy * seconds, elapsed_seconds=seconds, crew=CREW, pace=pace)
 
 
-def warm(known: Reserve, *, paper: int = 0, tasks: int = 1, in_flight: int = 0, pace: Pace = PACE) -> Warm:
+def warm(known: Reserve, *, paper: int = 0, tasks: int = 1, in_flight: int = 0, pace: Pace = PACE) -> WarmWorkers:
     return known.warm(paper=paper, tasks=tasks, in_flight=in_flight, rate=0.0, crew=CREW, pace=pace)
 
 
@@ -32,9 +32,9 @@ def test_a_burst_is_what_had_to_be_there_for_it_and_half_forgotten_in_ten_minute
 
 def test_what_idles_is_bounded_by_what_is_busy() -> None:
     rarely_busy = Reserve(BURST.burst, busy_slots=1.0)
-    assert warm(rarely_busy) == Warm(20, round(BURST_SHARE), 1.0)
+    assert warm(rarely_busy) == WarmWorkers(20, round(BURST_SHARE), 1.0)
     assert warm(rarely_busy, in_flight=5).kept == round(BURST_SHARE) + 5
-    assert warm(Reserve(busy_slots=2.0), paper=40) == Warm(40, round(2 * STEADY_SHARE), 2.0)
+    assert warm(Reserve(busy_slots=2.0), paper=40) == WarmWorkers(40, round(2 * STEADY_SHARE), 2.0)
 
 
 def test_the_average_that_bounds_it_forgets_in_twenty_minutes() -> None:

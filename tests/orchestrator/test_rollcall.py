@@ -6,14 +6,14 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.fleet import Fleet, Worker, joined
-from orchestrator.metrics import FinishedLease, Present, QueueSample, RunningLease
+from orchestrator.metrics import LeaseSample, PresentWorker, QueueSample, RunningLease
 from orchestrator.observing import observe
 from orchestrator.rollcall import (
     HUNG_UP_SECONDS,
     LATE_SECONDS,
     POLLS_SECONDS,
     WAITS_SECONDS,
-    RollCall,
+    ExternalWorkers,
     expected_ref,
     is_expected,
     released,
@@ -27,11 +27,11 @@ POOL = a_pool(runtime="external")
 A, B, C = "resize/a", "resize/b", "resize/c"
 
 
-def asking(*names: str) -> list[Present]:
-    return [Present(name, 0.0, waits=True) for name in names]
+def asking(*names: str) -> list[PresentWorker]:
+    return [PresentWorker(name, 0.0, waits=True) for name in names]
 
 
-def seen(fleet: Fleet, present: Sequence[Present] = (), *, sample: QueueSample | None = None) -> RollCall:
+def seen(fleet: Fleet, present: Sequence[PresentWorker] = (), *, sample: QueueSample | None = None) -> ExternalWorkers:
     return roll_call(fleet, present, sample or a_sample(), spec=POOL, now=NOW)
 
 
@@ -53,31 +53,35 @@ def external(name: str, state: str = "idle", **more: object) -> Worker:
 @pytest.mark.parametrize(
     ("present", "is_there"),
     [
-        pytest.param(Present(A, 0.0, waits=True), True, id="it asks now"),
-        pytest.param(Present(A, WAITS_SECONDS, waits=True), True, id="it waits, and was silent for a moment"),
-        pytest.param(Present(A, WAITS_SECONDS + 0.001, waits=True), False, id="it waits, and is silent for too long"),
-        pytest.param(Present(A, POLLS_SECONDS), True, id="it asks now and then"),
-        pytest.param(Present(A, POLLS_SECONDS + 0.001), False, id="it asked now and then, long ago"),
-        pytest.param(Present(A, HUNG_UP_SECONDS, waits=True, hung_up=True), True, id="it hung up a moment ago"),
-        pytest.param(Present(A, HUNG_UP_SECONDS + 0.001, waits=True, hung_up=True), False, id="it hung up and left"),
-        pytest.param(Present("resize-2/a", 0.0), False, id="it is another pool's"),
-        pytest.param(Present("resize", 0.0), False, id="it has the pool's name and no more"),
+        pytest.param(PresentWorker(A, 0.0, waits=True), True, id="it asks now"),
+        pytest.param(PresentWorker(A, WAITS_SECONDS, waits=True), True, id="it waits, and was silent for a moment"),
+        pytest.param(
+            PresentWorker(A, WAITS_SECONDS + 0.001, waits=True), False, id="it waits, and is silent for too long"
+        ),
+        pytest.param(PresentWorker(A, POLLS_SECONDS), True, id="it asks now and then"),
+        pytest.param(PresentWorker(A, POLLS_SECONDS + 0.001), False, id="it asked now and then, long ago"),
+        pytest.param(PresentWorker(A, HUNG_UP_SECONDS, waits=True, hung_up=True), True, id="it hung up a moment ago"),
+        pytest.param(
+            PresentWorker(A, HUNG_UP_SECONDS + 0.001, waits=True, hung_up=True), False, id="it hung up and left"
+        ),
+        pytest.param(PresentWorker("resize-2/a", 0.0), False, id="it is another pool's"),
+        pytest.param(PresentWorker("resize", 0.0), False, id="it has the pool's name and no more"),
     ],
 )
-def test_a_worker_is_there_while_it_is_heard_of(present: Present, is_there: bool) -> None:
+def test_a_worker_is_there_while_it_is_heard_of(present: PresentWorker, is_there: bool) -> None:
     assert (set(seen(a_fleet(), [present]).fleet.workers) == {A}) is is_there
 
 
 def test_who_holds_a_lease_is_there_however_silent() -> None:
     sample = a_sample(running=[RunningLease(A, 500.0, 0.1, 1), RunningLease("somebody", 3.0, 0.1, 1)])
-    called = seen(a_fleet(), [Present(A, 500.0, waits=True)], sample=sample)
+    called = seen(a_fleet(), [PresentWorker(A, 500.0, waits=True)], sample=sample)
     assert set(called.fleet.workers) == {A}
     assert observe(called.fleet, sample).workers[A].state == "busy"
 
 
 @pytest.mark.parametrize(("ago", "is_there"), [(POLLS_SECONDS, True), (POLLS_SECONDS + 0.001, False)])
 def test_where_no_server_hears_of_them_workers_are_known_by_their_leases(ago: float, is_there: bool) -> None:
-    sample = a_sample(finished=[FinishedLease(A, 1.0, 0.1, "deleted", 1, ago)])
+    sample = a_sample(finished=[LeaseSample(A, 1.0, 0.1, "deleted", 1, ago)])
     assert (A in seen(a_fleet(), sample=sample).fleet.workers) is is_there
 
 

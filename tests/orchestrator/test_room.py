@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.appetite import Appetites
+from orchestrator.appetite import WorkerUsages
 from orchestrator.budget import Budget, full
 from orchestrator.clock import Monotonic
-from orchestrator.room import MOST_AT_A_TIME, Appetite, Claim, Host, shared
+from orchestrator.room import MOST_AT_A_TIME, CapacityDemand, HostCapacity, WorkerUsage, shared
 from orchestrator.runtime import Usage
 from tests.support.fleet_builders import NOW, a_fleet, a_worker
 
@@ -18,16 +18,18 @@ GIB = 2**30
 MIB = 2**20
 
 
-def a_host(*, free: float = 8 * GIB, free_cores: float = 8.0) -> Host:
-    return Host(16 * GIB, free, 8.0, free_cores)
+def a_host(*, free: float = 8 * GIB, free_cores: float = 8.0) -> HostCapacity:
+    return HostCapacity(16 * GIB, free, 8.0, free_cores)
 
 
-def a_claim(pool: str = "a", *, alive: int = 0, more: int = 10, cores: float | None = None, **given: object) -> Claim:
+def a_claim(
+    pool: str = "a", *, alive: int = 0, more: int = 10, cores: float | None = None, **given: object
+) -> CapacityDemand:
     memory = given.pop("memory", 100 * MIB)
-    return Claim(pool, alive, alive + more, Appetite(memory, cores), **given)  # type: ignore[arg-type]
+    return CapacityDemand(pool, alive, alive + more, WorkerUsage(memory, cores), **given)  # type: ignore[arg-type]
 
 
-def granted(host: Host, *claims: Claim) -> dict[str, int]:
+def granted(host: HostCapacity, *claims: CapacityDemand) -> dict[str, int]:
     return {name: room.workers for name, room in shared(host, claims).items()}
 
 
@@ -73,7 +75,7 @@ def test_until_it_is_known_what_a_worker_takes_there_are_no_more_than_so_many() 
         pytest.param(a_claim(alive=1), 10, id="nothing-is-known-yet"),
     ],
 )
-def test_a_host_without_a_free_core(claim: Claim, expected: int) -> None:
+def test_a_host_without_a_free_core(claim: CapacityDemand, expected: int) -> None:
     assert granted(a_host(free_cores=0.0), claim) == {"a": expected}
 
 
@@ -108,8 +110,8 @@ def test_under_pressure_one_pool_yields_and_nobody_grows() -> None:
 
 
 claims = st.builds(
-    lambda pool, alive, more, memory, cores, priority: Claim(
-        pool, alive, alive + more, Appetite(memory * MIB, cores), priority=priority
+    lambda pool, alive, more, memory, cores, priority: CapacityDemand(
+        pool, alive, alive + more, WorkerUsage(memory * MIB, cores), priority=priority
     ),
     st.sampled_from("abcdef"),
     st.integers(0, 20),
@@ -122,7 +124,7 @@ claims = st.builds(
 
 @given(st.lists(claims, unique_by=lambda claim: claim.pool), st.floats(0, 16), st.floats(0, 8))
 def test_no_more_is_given_away_than_is_free_and_nobody_gets_more_than_wanted(
-    wanted: list[Claim], free_gib: float, free_cores: float
+    wanted: list[CapacityDemand], free_gib: float, free_cores: float
 ) -> None:
     host = a_host(free=free_gib * GIB, free_cores=free_cores)
     rooms = shared(host, wanted)
@@ -167,8 +169,8 @@ class TestBudget:
 
 
 class TestAppetites:
-    def learned(self, *looks: dict[str, tuple[float, float]], state: str = "busy") -> Appetite:
-        appetites = Appetites()
+    def learned(self, *looks: dict[str, tuple[float, float]], state: str = "busy") -> WorkerUsage:
+        appetites = WorkerUsages()
         fleet = a_fleet(*(a_worker(name, state) for name in looks[0]), pool="a")  # type: ignore[arg-type]
         for turn, look in enumerate(looks):
             usage = {name: Usage(int(memory * MIB), cpu) for name, (memory, cpu) in look.items()}
@@ -195,13 +197,13 @@ class TestAppetites:
     def test_cores_are_what_a_worker_would_take_if_it_never_waited_for_one(
         self, cpu: float, waited: float, cores: float
     ) -> None:
-        appetites, fleet = Appetites(), a_fleet(a_worker("w", "busy"), pool="a")
+        appetites, fleet = WorkerUsages(), a_fleet(a_worker("w", "busy"), pool="a")
         appetites.learn([fleet], {"w": Usage(MIB, 10.0, 7.0)}, now=NOW)
         appetites.learn([fleet], {"w": Usage(MIB, 10.0 + cpu, 7.0 + waited)}, now=Monotonic(NOW + 5))
         assert appetites.of("a").cores == pytest.approx(cores)
 
     def test_less_than_a_second_of_work_says_little(self) -> None:
-        appetites, fleet = Appetites(), a_fleet(a_worker("w1", "busy"), a_worker("w2", "busy"), pool="a")
+        appetites, fleet = WorkerUsages(), a_fleet(a_worker("w1", "busy"), a_worker("w2", "busy"), pool="a")
         seen = []
         for look in range(4):
             usage = {name: Usage(MIB, 0.2 * look) for name in fleet.workers}
@@ -215,7 +217,7 @@ class TestAppetites:
     )
     def test_a_start_takes_what_a_worker_has_used_when_it_is_up(self, cpu: float, took: float, seconds: float) -> None:
         worker = replace(a_worker("w", "busy", spawned_at=NOW - 9), started_at=Monotonic(NOW - 9 + took))
-        appetites, fleet = Appetites(), a_fleet(worker, pool="a")
+        appetites, fleet = WorkerUsages(), a_fleet(worker, pool="a")
         appetites.learn([fleet], {"w": Usage(MIB, cpu)}, now=NOW)
         appetites.learn([fleet], {"w": Usage(MIB, cpu + 5)}, now=Monotonic(NOW + 5))
         assert appetites.of("a").start_seconds == pytest.approx(seconds)
@@ -227,24 +229,24 @@ class TestAppetites:
         assert self.learned({"w": (1, 10)}, {"w": (1, 12.5)}, state="idle").cores is None
 
     def test_workers_that_start_tell_nothing(self) -> None:
-        assert self.learned({"w": (900, 0)}, state="starting") == Appetite()
+        assert self.learned({"w": (900, 0)}, state="starting") == WorkerUsage()
 
     def test_a_new_pool_is_like_the_others(self) -> None:
-        appetites = Appetites({"a": Appetite(100.0, 1.0), "b": Appetite(300.0)})
-        assert appetites.of("new") == Appetite(200.0)
+        appetites = WorkerUsages({"a": WorkerUsage(100.0, 1.0), "b": WorkerUsage(300.0)})
+        assert appetites.of("new") == WorkerUsage(200.0)
 
     def test_it_survives_a_restart(self) -> None:
-        appetites = Appetites({"a": Appetite(100.0, 0.25, 0.4), "b": Appetite(300.0)})
-        again = Appetites.from_json(json.loads(json.dumps(appetites.to_json())))
-        assert (again.of("a"), again.of("b")) == (Appetite(100.0, 0.25, 0.4), Appetite(300.0))
+        appetites = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4), "b": WorkerUsage(300.0)})
+        again = WorkerUsages.from_json(json.loads(json.dumps(appetites.to_json())))
+        assert (again.of("a"), again.of("b")) == (WorkerUsage(100.0, 0.25, 0.4), WorkerUsage(300.0))
         with pytest.raises(ValueError, match="appetite"):
-            Appetites.from_json({"a": {"memory_bytes": "much"}})
+            WorkerUsages.from_json({"a": {"memory_bytes": "much"}})
 
 
 @pytest.mark.parametrize(
     ("hung", "granted"), [pytest.param(0, 1, id="taken by others"), pytest.param(2, 2, id="taken by workers that hang")]
 )
 def test_cores_that_workers_that_hang_give_back_are_free_for_those_that_replace_them(hung: int, granted: int) -> None:
-    host = Host(memory_bytes=8e9, free_memory_bytes=4e9, cores=2.0, free_cores=0.1)
-    claim = Claim("resize", 0, 2, Appetite(50e6, 0.9), hung=hung)
+    host = HostCapacity(memory_bytes=8e9, free_memory_bytes=4e9, cores=2.0, free_cores=0.1)
+    claim = CapacityDemand("resize", 0, 2, WorkerUsage(50e6, 0.9), hung=hung)
     assert shared(host, [claim])["resize"].workers == granted

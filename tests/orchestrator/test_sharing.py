@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from orchestrator.config import PoolSpec
-from orchestrator.deadline import Helper
+from orchestrator.deadline import HelperPool
 from orchestrator.decision import Conditions
 from orchestrator.learning import PolicyState
 from orchestrator.replay import recorded, replayed
-from orchestrator.sharing import MAX_SHARERS, Sharer, helper, sharers
-from orchestrator.sources.pull_queue import PullQueueSource, tags_of
+from orchestrator.sharing import MAX_SHARERS, SharingPool, helper, sharers
+from orchestrator.sources.pull_queue import QueueSource, tags_of
 from queue_core.api import Queue
 from queue_core.clock import ManualClock
 from queue_core.pull_queue import LocalQueues
@@ -86,7 +86,7 @@ def work(stage: Stage) -> Iterator[Work]:
     clock = ManualClock()
     queues = LocalQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=600))
-    stage.source = PullQueueSource(queues)  # type: ignore[assignment]
+    stage.source = QueueSource(queues)  # type: ignore[assignment]
     stage.reconciler = stage.made()
     yield Work(stage, clock, queues.queue("thumbs"), {})
     queues.close()
@@ -197,13 +197,13 @@ def test_pools_share_where_one_takes_all_that_the_other_takes(
 
 def a_helper(
     pool: PoolSpec, other: PoolSpec, *, ready: int, others_ready: int, idle: int = 4, busy: int = 0, held: int = 0
-) -> Helper:
+) -> HelperPool:
     """The helper that `other` is, whose busy workers hold so many tasks of this pool."""
     fleet, held_by = a_fleet_of(idle=idle, busy=busy), [f"b{number:04}" for number in range(busy)]
     others = a_sample(ages=[1.0] * others_ready, running=[a_lease(worker) for worker in held_by])
     sample = a_sample(ages=[1.0] * ready, running=[a_lease(worker) for worker in [*held_by[:held], "own"]])
-    own = Sharer(pool, a_fleet_of(), sample, PolicyState())
-    return helper(own, Sharer(other, fleet, others, PolicyState()), now=NOW)
+    own = SharingPool(pool, a_fleet_of(), sample, PolicyState())
+    return helper(own, SharingPool(other, fleet, others, PolicyState()), now=NOW)
 
 
 def test_of_a_pool_that_takes_more_a_share_is_counted_and_of_one_that_takes_less_no_more_than_waits_there() -> None:

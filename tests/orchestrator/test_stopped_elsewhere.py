@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import ManualClock, Monotonic
+from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.exits import Cause, cause_of
-from orchestrator.morgue import End, Morgue
+from orchestrator.morgue import PostMortems, WorkerEnd
 from orchestrator.runtime import Exit
 from orchestrator.state import StateDir
 from tests.support.fakes import FakeSource
@@ -51,7 +51,7 @@ def test_tasks_of_a_stopped_worker_are_given_back_without_counting_their_leases(
 ) -> None:
     source = FakeSource()
     source.held["w"] = ["t1", "t2"]
-    morgue = Morgue(source, StateDir(tmp_path), clock=ManualClock())
-    morgue.bury([End("w", "resize", cause, "detail", a_pool(), is_stopped=is_stopped)])
+    morgue = PostMortems(source, StateDir(tmp_path), clock=ManualMonotonicClock())
+    morgue.bury([WorkerEnd("w", "resize", cause, "detail", a_pool(), is_stopped=is_stopped)])
     assert morgue.held("w") == 2
     assert [fate for fate in source.settled if fate[1] == "not counted"] == settled

@@ -12,8 +12,8 @@ from orchestrator.arrivals import ArrivalWatch
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import ReloadRefusedError
-from orchestrator.orders import HostOrder
-from orchestrator.reload import Loaded, Reloads
+from orchestrator.orders import HostOverride
+from orchestrator.reload import ReloadedSettings, Reloads
 from orchestrator.state import StateDir
 from orchestrator.supervisor import fresh_identity
 from tests.support.eventually import eventually
@@ -128,7 +128,7 @@ def test_a_drained_host_has_no_workers_until_it_is_not_any_more(stage: Superviso
     stage.pools = [a_pool(least=2)]
     with capture_logs() as logs, stage.running() as supervisor:
         eventually(lambda: stage.acts == ["spawn", "spawn"])
-        StateDir(stage.folder).order_host(HostOrder(1_700_000_000.0))
+        StateDir(stage.folder).order_host(HostOverride(1_700_000_000.0))
         eventually(lambda: stage.acts == ["spawn", "spawn", "drain", "drain"])
         assert any(entry["event"] == events.SUPERVISOR_DRAINING for entry in logs)
         stage.end_those_asked()
@@ -138,7 +138,7 @@ def test_a_drained_host_has_no_workers_until_it_is_not_any_more(stage: Superviso
     with stage.running() as supervisor:  # it survives a restart
         eventually(lambda: supervisor.snapshot().get("phase") == "draining")
         assert stage.acts[4:] == []
-        StateDir(stage.folder).order_host(HostOrder())
+        StateDir(stage.folder).order_host(HostOverride())
         eventually(lambda: stage.acts[4:] == ["spawn", "spawn"])
 
 
@@ -160,14 +160,14 @@ def test_a_file_is_read_again_when_it_is_another_one_and_has_been_so_for_a_while
     assert not reloads.is_due(now=Monotonic(NOW + 2.5))
     assert not reloads.is_due(now=Monotonic(NOW + 4.4))
     assert reloads.is_due(now=Monotonic(NOW + 5.5))
-    assert reloads.outcome() == Loaded({})
+    assert reloads.outcome() == ReloadedSettings({})
     assert not reloads.is_due(now=Monotonic(NOW + 7))
     path.unlink()  # as an editor does, for a moment
     assert not reloads.is_due(now=Monotonic(NOW + 10))
     path.write_text("third")
     assert not reloads.is_due(now=Monotonic(NOW + 12))
     assert reloads.is_due(now=Monotonic(NOW + 14))
-    assert reloads.outcome() == Loaded({})
+    assert reloads.outcome() == ReloadedSettings({})
     assert reads == ["another", "third"]
 
 
@@ -184,17 +184,17 @@ def test_a_file_in_which_pools_are_missing_is_heeded_later_unless_somebody_asks(
     path.write_text("resize encode extra")
     assert not reloads.is_due(now=Monotonic(NOW + 3))
     assert reloads.is_due(now=Monotonic(NOW + 5))
-    assert reloads.outcome() == Loaded({name: a_pool(name) for name in ("resize", "encode", "extra")})
+    assert reloads.outcome() == ReloadedSettings({name: a_pool(name) for name in ("resize", "encode", "extra")})
     path.write_text("encode")
     assert not reloads.is_due(now=Monotonic(NOW + 6))
     assert reloads.is_due(now=Monotonic(NOW + 10))
     assert reloads.outcome() is None
     assert reloads.is_due(now=Monotonic(NOW + 11))
-    assert reloads.outcome() == Loaded({"encode": a_pool("encode")})
+    assert reloads.outcome() == ReloadedSettings({"encode": a_pool("encode")})
     path.write_text("extra")
     reloads.ask()
     assert reloads.is_due(now=Monotonic(NOW + 12))
-    assert reloads.outcome() == Loaded({"extra": a_pool("extra")})
+    assert reloads.outcome() == ReloadedSettings({"extra": a_pool("extra")})
     assert not reloads.is_due(now=Monotonic(NOW + 20))
 
 

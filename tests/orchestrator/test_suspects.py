@@ -13,11 +13,11 @@ from orchestrator.suspects import (
     MAX_HOLD_SECONDS,
     MAX_KNOWN,
     START_SECONDS,
-    Fate,
-    Ledger,
-    Record,
+    DeathLedger,
+    DeathRecord,
     Suspect,
     SuspectedTask,
+    SuspectVerdict,
     explained_by,
     is_alone,
     judged,
@@ -37,15 +37,15 @@ def a_task(name: str = "poison", *, lease: int = 1, most: int | None = 5) -> Sus
     return SuspectedTask("thumbs", name, None, 0.5, lease, most, f"token of {name}")
 
 
-def a_ledger(*, deaths: int, alone: int = 0, at: float = AT - 60, name: str = "poison") -> Ledger:
-    return Ledger({("thumbs", name): Record(deaths, alone, at)}) if deaths else Ledger()
+def a_ledger(*, deaths: int, alone: int = 0, at: float = AT - 60, name: str = "poison") -> DeathLedger:
+    return DeathLedger({("thumbs", name): DeathRecord(deaths, alone, at)}) if deaths else DeathLedger()
 
 
 def judge(
-    *held: SuspectedTask, ledger: Ledger | None = None, isolates: bool = True, waiting: int = 0, at: float = AT
-) -> tuple[Ledger, tuple[Fate, ...]]:
+    *held: SuspectedTask, ledger: DeathLedger | None = None, isolates: bool = True, waiting: int = 0, at: float = AT
+) -> tuple[DeathLedger, tuple[SuspectVerdict, ...]]:
     return judged(
-        ledger or Ledger(),
+        ledger or DeathLedger(),
         held,
         worker="w1",
         how="ended by SIGSEGV",
@@ -120,11 +120,11 @@ def test_deaths_of_long_ago_say_nothing() -> None:
 
 def test_a_task_held_twice_by_a_worker_was_there_once() -> None:
     ledger, _ = judge(a_task(lease=2), a_task(lease=2))
-    assert ledger.of(("thumbs", "poison"), at=AT) == Record(1, 1, AT, ("w1",))
+    assert ledger.of(("thumbs", "poison"), at=AT) == DeathRecord(1, 1, AT, ("w1",))
 
 
 def test_the_ledger_keeps_the_newest_of_very_many() -> None:
-    ledger = Ledger({("q", str(number)): Record(1, 1, AT) for number in range(MAX_KNOWN)})
+    ledger = DeathLedger({("q", str(number)): DeathRecord(1, 1, AT) for number in range(MAX_KNOWN)})
     after = ledger.noted([("q", "new"), ("q", "0")], worker="w1", at=AT)
     assert len(after.records) == MAX_KNOWN
     assert list(after.records)[-2:] == [("q", "new"), ("q", "0")]
@@ -143,8 +143,8 @@ def test_the_ledger_is_found_again_in_the_certificates() -> None:
         {"at": AT, "blamed": True, "held": "all"},
     ]
     ledger = ledger_of(deaths)
-    assert ledger.of(("thumbs", "poison"), at=AT) == Record(2, 1, AT - 2, ("w1", "w2"))
-    assert ledger.of(("thumbs", "other"), at=AT) == Record(1, 0, AT - 3, ("w1",))
+    assert ledger.of(("thumbs", "poison"), at=AT) == DeathRecord(2, 1, AT - 2, ("w1", "w2"))
+    assert ledger.of(("thumbs", "other"), at=AT) == DeathRecord(1, 0, AT - 3, ("w1",))
 
 
 # -- the line ---------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_whatever_shares_a_worker_only_poison_dies_and_all_of_it_does(
     concurrency: int, bound: int | None, poisons: set[int], data: some.DataObject
 ) -> None:
     """Workers take tasks in any order; each that holds poison dies with all it holds, in company or alone."""
-    ledger, leases = Ledger(), dict.fromkeys(range(20), 0)
+    ledger, leases = DeathLedger(), dict.fromkeys(range(20), 0)
     waiting, alone, dead, done = set(leases), set[int](), set[int](), set[int]()
     for _ in range(400):
         if not (waiting or alone):

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.swarm.growth import Growth
+from orchestrator.runtimes.swarm.growth import ScaleUp
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm.service import ServiceBody
-from orchestrator.runtimes.swarm.tasks import Service, SwarmTask
+from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask
 
 BODY = ServiceBody("d1", "towline-s-resize-d1", "resize", {}, {})
 
@@ -24,13 +24,13 @@ class FakeManager:
     """A swarm in which a change of replicas makes tasks at once, unless `is_stuck`; `conflicts` changes are refused."""
 
     tasks_by_id: dict[str, SwarmTask] = field(default_factory=dict)
-    known: dict[str, Service] = field(default_factory=dict)
+    known: dict[str, SwarmService] = field(default_factory=dict)
     scaled: list[tuple[str, int]] = field(default_factory=list)
     conflicts: int = 0
     is_stuck: bool = False
     is_away: bool = False
 
-    def services(self, *, digest: str = "") -> list[Service]:
+    def services(self, *, digest: str = "") -> list[SwarmService]:
         if self.is_away:
             raise RuntimeUnavailableError("no leader")
         return list(self.known.values())
@@ -40,11 +40,11 @@ class FakeManager:
 
     def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str:
         name = body.name(generation)
-        self.known[name] = Service(name, name, 1, 0, body.pool, "spec")
+        self.known[name] = SwarmService(name, name, 1, 0, body.pool, "spec")
         self.scale(self.known[name], replicas)
         return name
 
-    def scale(self, service: Service, replicas: int) -> None:
+    def scale(self, service: SwarmService, replicas: int) -> None:
         if self.conflicts:
             self.conflicts -= 1
             raise ChangedMeanwhileError("update out of sequence")
@@ -56,7 +56,7 @@ class FakeManager:
             task = replace(a_task(len(self.tasks_by_id) + 1, service=service.id), slot=slot)
             self.tasks_by_id[task.id] = task
 
-    def remove(self, service: Service) -> None:
+    def remove(self, service: SwarmService) -> None:
         del self.known[service.id]
 
 
@@ -68,7 +68,7 @@ class Grown:
     workers: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.growth = Growth(self.manager, knows=self.workers.__contains__, task_seconds=0.05)
+        self.growth = ScaleUp(self.manager, knows=self.workers.__contains__, task_seconds=0.05)
 
     def one_more(self) -> SwarmTask:
         task = self.growth.one_more(BODY)
@@ -76,7 +76,7 @@ class Grown:
         return task
 
     def has(self, *tasks: SwarmTask, replicas: int) -> None:
-        self.manager.known[BODY.stem] = Service(BODY.stem, BODY.stem, 1, replicas, "resize", "spec")
+        self.manager.known[BODY.stem] = SwarmService(BODY.stem, BODY.stem, 1, replicas, "resize", "spec")
         self.manager.tasks_by_id |= {task.id: task for task in tasks}
 
 
@@ -161,6 +161,8 @@ def test_a_manager_that_is_away_is_no_fault_of_the_pool(grown: Grown) -> None:
 def test_a_list_of_tasks_from_before_or_during_a_start_is_known_to_be_old(grown: Grown) -> None:
     before = grown.growth.grown
     during: list[int] = []
-    grown.growth = Growth(grown.manager, knows=lambda _task: bool(during.append(grown.growth.grown)), task_seconds=0.05)
+    grown.growth = ScaleUp(
+        grown.manager, knows=lambda _task: bool(during.append(grown.growth.grown)), task_seconds=0.05
+    )
     grown.growth.one_more(BODY)
     assert len({before, *during, grown.growth.grown}) == 3

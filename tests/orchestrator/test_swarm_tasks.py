@@ -5,7 +5,7 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
 from orchestrator.runtimes.swarm.tasks import (
-    Service,
+    SwarmService,
     SwarmTask,
     down_nodes,
     exit_of,
@@ -81,7 +81,7 @@ def test_a_service_is_read_with_its_version_and_pool() -> None:
         "Mode": {"Replicated": {"Replicas": 4}},
     }
     read = read_service({"ID": "svc", "Version": {"Index": 17}, "Spec": spec})
-    assert read == Service("svc", "towline-1", 17, 4, "resize", "0123", spec)
+    assert read == SwarmService("svc", "towline-1", 17, 4, "resize", "0123", spec)
 
 
 def test_a_service_that_never_had_a_replica_has_none() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision
-from orchestrator.estimate import Estimates, Service, Startup
+from orchestrator.estimate import Estimates, ServiceTime, Startup
 from orchestrator.fleet import Fleet
 from orchestrator.learning import PolicyState
 from orchestrator.metrics import Waiting
@@ -21,7 +21,7 @@ SLOW_START = Startup(9, 6.4)
 def known(*, startup: Startup = SLOW_START, service: float | None = 60.0) -> PolicyState:
     """A pool that has seen starts, and tasks of so many seconds."""
     tasks = [] if service is None else [service] * 99
-    return PolicyState(Estimates(Service().after(tasks), startup))
+    return PolicyState(Estimates(ServiceTime().after(tasks), startup))
 
 
 def decided(

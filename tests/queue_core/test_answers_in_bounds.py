@@ -11,7 +11,7 @@ import pytest
 
 from queue_core.api import ALL_STATES
 from queue_core.clock import ManualClock
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
@@ -155,7 +155,7 @@ def test_a_caller_that_hung_up_before_its_turn_is_charged_nothing() -> None:
     """A lease of no time could not be given back."""
 
     async def story() -> int:
-        core = ServerCore(MemoryStore(), ServeOptions())
+        core = ServerState(MemoryStore(), ServeOptions())
         try:
             await core.turns.run(lambda turn: turn.put_queue(LIMITED))
             await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask()]))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import MAX_DEPTH, MAX_VALUES, CodecError, decode, encode
-from queue_core.server.appengine.codes import Code, RpcCode
-from queue_core.server.appengine.schema import Field, Kind, Label, Message, Record
+from queue_core.server.appengine.codes import RpcCode, TaskQueueErrorCode
+from queue_core.server.appengine.schema import Kind, Label, MessageTable, ProtoField, ProtoRecord
 from tests.support.appengine_sdk import remote_pb2, service_pb2
 
-GOOGLES: Mapping[str, tuple[Message, type]] = {
+GOOGLES: Mapping[str, tuple[MessageTable, type]] = {
     name: (message, google)
     for name, message, google in (
         ("remote request", messages.REMOTE_REQUEST, remote_pb2.Request),
@@ -81,11 +81,11 @@ many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 
 @pairs
-def test_every_table_is_as_googles_descriptor_says(message: Message, google: type) -> None:
+def test_every_table_is_as_googles_descriptor_says(message: MessageTable, google: type) -> None:
     _compare(message, google.DESCRIPTOR)  # type: ignore[attr-defined]
 
 
-def _compare(message: Message, descriptor: object) -> None:
+def _compare(message: MessageTable, descriptor: object) -> None:
     theirs = {one.number: one for one in descriptor.fields}  # type: ignore[attr-defined]
     for ours in message.fields:
         their = theirs[ours.number]
@@ -104,7 +104,7 @@ def _compare(message: Message, descriptor: object) -> None:
 
 
 def test_every_code_is_googles() -> None:
-    assert {code.name: int(code) for code in Code}.items() <= dict(
+    assert {code.name: int(code) for code in TaskQueueErrorCode}.items() <= dict(
         service_pb2.TaskQueueServiceError.ErrorCode.items()
     ).items()
     assert {code.name: int(code) for code in RpcCode}.items() <= dict(remote_pb2.RpcError.ErrorCode.items()).items()
@@ -122,7 +122,7 @@ _SCALARS = {
 }
 
 
-def _values(field: Field) -> st.SearchStrategy[object]:
+def _values(field: ProtoField) -> st.SearchStrategy[object]:
     if field.message is not None:
         return records(field.message)
     if field.kind is Kind.ENUM:
@@ -130,7 +130,7 @@ def _values(field: Field) -> st.SearchStrategy[object]:
     return _SCALARS[field.kind]
 
 
-def records(message: Message) -> st.SearchStrategy[Record]:
+def records(message: MessageTable) -> st.SearchStrategy[ProtoRecord]:
     """Any record of a message; fields that are bytes here and a message at Google's are left out."""
     required, optional = {}, {}
     for field in message.fields:
@@ -142,13 +142,13 @@ def records(message: Message) -> st.SearchStrategy[Record]:
             required[field.name] = _values(field)
         else:
             optional[field.name] = _values(field)
-    return st.fixed_dictionaries(required, optional=optional).map(Record)
+    return st.fixed_dictionaries(required, optional=optional).map(ProtoRecord)
 
 
 @pairs
 @given(data=st.data())
 @few
-def test_a_record_is_the_same_bytes_as_at_googles(message: Message, google: type, data: st.DataObject) -> None:
+def test_a_record_is_the_same_bytes_as_at_googles(message: MessageTable, google: type, data: st.DataObject) -> None:
     record = data.draw(records(message))
     ours = encode(message, record)
     theirs = google()
@@ -162,7 +162,7 @@ def test_groups_are_written_as_google_writes_them() -> None:
     google = service_pb2.TaskQueueQueryAndOwnTasksResponse()
     task = google.task.add()
     task.task_name, task.eta_usec, task.retry_count, task.body = b"n", 1 << 50, 0, b""
-    record = {"task": [Record(task_name=b"n", eta_usec=1 << 50, retry_count=0, body=b"")]}
+    record = {"task": [ProtoRecord(task_name=b"n", eta_usec=1 << 50, retry_count=0, body=b"")]}
     assert encode(messages.LEASE_RESPONSE, record) == google.SerializeToString()
 
 
@@ -170,7 +170,7 @@ def test_groups_are_written_as_google_writes_them() -> None:
 
 
 @st.composite
-def mangled(draw: st.DrawFn, message: Message) -> bytes:
+def mangled(draw: st.DrawFn, message: MessageTable) -> bytes:
     """Bytes that were a message before something happened to them, or never were one."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=60))
@@ -192,7 +192,7 @@ def mangled(draw: st.DrawFn, message: Message) -> bytes:
 @pytest.mark.parametrize(("message", "google"), [pytest.param(*GOOGLES[name], id=name) for name in WHOLE])
 @given(data=st.data())
 @many
-def test_any_bytes_are_read_as_google_reads_them(message: Message, google: type, data: st.DataObject) -> None:
+def test_any_bytes_are_read_as_google_reads_them(message: MessageTable, google: type, data: st.DataObject) -> None:
     raw = data.draw(mangled(message))
     theirs = google()
     try:
@@ -215,7 +215,9 @@ def test_any_bytes_are_read_as_google_reads_them(message: Message, google: type,
 @pairs
 @given(data=st.data())
 @few
-def test_any_bytes_end_in_a_record_or_in_a_codec_error(message: Message, google: type, data: st.DataObject) -> None:
+def test_any_bytes_end_in_a_record_or_in_a_codec_error(
+    message: MessageTable, google: type, data: st.DataObject
+) -> None:
     try:
         decode(message, data.draw(mangled(message)))
     except CodecError as error:
@@ -280,11 +282,11 @@ def test_more_values_than_memory_should_hold_are_refused() -> None:
 
 def test_a_record_that_is_not_whole_is_not_written() -> None:
     with pytest.raises(CodecError, match="eta_usec is missing"):
-        encode(messages.LEASE_RESPONSE, {"task": [Record(task_name=b"n")]})
+        encode(messages.LEASE_RESPONSE, {"task": [ProtoRecord(task_name=b"n")]})
     with pytest.raises(CodecError, match="no such field"):
         encode(messages.MODIFY_RESPONSE, {"updated_eta_usec": 1, "eta": 2})
     with pytest.raises(CodecError, match="not a int64"):
-        encode(messages.MODIFY_RESPONSE, {"updated_eta_usec": Record()})
+        encode(messages.MODIFY_RESPONSE, {"updated_eta_usec": ProtoRecord()})
 
 
 def test_a_double_is_eight_bytes_little_endian() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from queue_core.errors import QueueError, StoreCorruptError, StoreFullError, StoreUnavailableError
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import encode
-from queue_core.server.appengine.codes import Code, RpcCode
-from queue_core.server.appengine.schema import Record
+from queue_core.server.appengine.codes import RpcCode, TaskQueueErrorCode
+from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
@@ -55,7 +55,7 @@ def test_the_same_holds_on_the_long_way_round(server: RunningServer) -> None:
     """An `Expect` header takes a request to the ASGI application."""
     results(server, an_add(body=b"x"))
     slow = [*HEADERS, ("expect", "100-continue")]
-    call = Record(
+    call = ProtoRecord(
         service_name="taskqueue", method="QueryAndOwnTasks", request=encode(messages.LEASE_REQUEST, a_lease())
     )
     with server.connect() as connection:
@@ -97,14 +97,14 @@ SECRETS = {role: f"{role.name}-{'s' * 20}" for role in (Role.VIEWER, Role.PRODUC
 CALLS = {
     "Add": (an_add(), {Role.PRODUCER, Role.WORKER, Role.ADMIN}),
     "QueryAndOwnTasks": (a_lease(), {Role.WORKER, Role.ADMIN}),
-    "ModifyTaskLease": (a_modification(Record(task_name=b"t"), 1), {Role.WORKER, Role.ADMIN}),
-    "Delete": (Record(queue_name=NAME), {Role.WORKER, Role.ADMIN}),
-    "PurgeQueue": (Record(queue_name=NAME), {Role.ADMIN}),
-    "FetchQueueStats": (Record(queue_name=[NAME]), set(SECRETS)),
-    "FetchQueues": (Record(max_rows=1), set(SECRETS)),
-    "QueryTasks": (Record(queue_name=NAME), {Role.VIEWER, Role.WORKER, Role.ADMIN}),
-    "PauseQueue": (Record(queue_name=NAME, pause=False), {Role.ADMIN}),
-    "DeleteQueue": (Record(queue_name=NOWHERE), {Role.ADMIN}),
+    "ModifyTaskLease": (a_modification(ProtoRecord(task_name=b"t"), 1), {Role.WORKER, Role.ADMIN}),
+    "Delete": (ProtoRecord(queue_name=NAME), {Role.WORKER, Role.ADMIN}),
+    "PurgeQueue": (ProtoRecord(queue_name=NAME), {Role.ADMIN}),
+    "FetchQueueStats": (ProtoRecord(queue_name=[NAME]), set(SECRETS)),
+    "FetchQueues": (ProtoRecord(max_rows=1), set(SECRETS)),
+    "QueryTasks": (ProtoRecord(queue_name=NAME), {Role.VIEWER, Role.WORKER, Role.ADMIN}),
+    "PauseQueue": (ProtoRecord(queue_name=NAME, pause=False), {Role.ADMIN}),
+    "DeleteQueue": (ProtoRecord(queue_name=NOWHERE), {Role.ADMIN}),
 }
 
 
@@ -119,10 +119,10 @@ def guarded() -> Iterator[RunningServer]:
 def test_the_ticket_is_the_secret_and_its_role_decides(guarded: RunningServer, method: str) -> None:
     record, allowed = CALLS[method]
     for role, secret in SECRETS.items():
-        denied = code_of(ask(guarded, method, record, ticket=secret)) == Code.PERMISSION_DENIED
+        denied = code_of(ask(guarded, method, record, ticket=secret)) == TaskQueueErrorCode.PERMISSION_DENIED
         assert denied == (role not in allowed), role
     for ticket in ("", "app/service.version.instance", SECRETS[Role.ADMIN][:-1], "ä"):
-        assert code_of(ask(guarded, method, record, ticket=ticket)) == Code.PERMISSION_DENIED
+        assert code_of(ask(guarded, method, record, ticket=ticket)) == TaskQueueErrorCode.PERMISSION_DENIED
 
 
 def test_a_bearer_header_is_no_ticket(guarded: RunningServer) -> None:
@@ -136,37 +136,40 @@ def test_a_bearer_header_is_no_ticket(guarded: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        pytest.param(StoreUnavailableError("away"), Code.TRANSIENT_ERROR, id="away"),
-        pytest.param(StoreFullError("full"), Code.TRANSIENT_ERROR, id="full"),
-        pytest.param(StoreCorruptError("damaged"), Code.INTERNAL_ERROR, id="damaged"),
+        pytest.param(StoreUnavailableError("away"), TaskQueueErrorCode.TRANSIENT_ERROR, id="away"),
+        pytest.param(StoreFullError("full"), TaskQueueErrorCode.TRANSIENT_ERROR, id="full"),
+        pytest.param(StoreCorruptError("damaged"), TaskQueueErrorCode.INTERNAL_ERROR, id="damaged"),
     ],
 )
-def test_a_store_that_fails_is_an_error_of_the_service_with_200(failure: QueueError, code: Code) -> None:
+def test_a_store_that_fails_is_an_error_of_the_service_with_200(failure: QueueError, code: TaskQueueErrorCode) -> None:
     store = FailingStore()
     with a_server(store) as server:
         store.failure = failure
         for method, (record, _) in CALLS.items():
             assert code_of(ask(server, method, record)) == code, method
         store.failure = None
-        assert results(server, an_add()) == [Code.OK]
+        assert results(server, an_add()) == [TaskQueueErrorCode.OK]
 
 
 def test_a_queue_that_lives_elsewhere_is_unknown_here(server: RunningServer) -> None:
     QueueService(server.store).run(lambda turn: turn.transaction.set_moved(QUEUE, "postgresql://there/"))
-    assert results(server, an_add(), an_add(eta_usec=-1)) == [Code.UNKNOWN_QUEUE, Code.INVALID_ETA]
-    assert code_of(ask(server, "QueryAndOwnTasks", a_lease())) == Code.UNKNOWN_QUEUE
+    assert results(server, an_add(), an_add(eta_usec=-1)) == [
+        TaskQueueErrorCode.UNKNOWN_QUEUE,
+        TaskQueueErrorCode.INVALID_ETA,
+    ]
+    assert code_of(ask(server, "QueryAndOwnTasks", a_lease())) == TaskQueueErrorCode.UNKNOWN_QUEUE
     assert replace(QueueSpec(QUEUE), moved_to="x").is_closed
 
 
 def test_a_refusal_does_not_disturb_the_calls_that_share_its_turn(
     server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = Record(task_name=b"never", eta_usec=1)
+    task = ProtoRecord(task_name=b"never", eta_usec=1)
     for method, record in (
         ("ModifyTaskLease", a_modification(task, 1)),
         ("QueryAndOwnTasks", a_lease(max_tasks=0)),
         ("Add", an_add(task_name=b"a b")),
-        ("QueryTasks", Record(queue_name=NAME, start_task_name=b"never")),
+        ("QueryTasks", ProtoRecord(queue_name=NAME, start_task_name=b"never")),
     ):
         assert code_of(ask(server, method, record)) != 0
     assert "error" not in capsys.readouterr().out

@@ -5,8 +5,8 @@ import pytest
 from queue_core.clock import MICROSECONDS
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import encode
-from queue_core.server.appengine.codes import Code
-from queue_core.server.appengine.schema import Record
+from queue_core.server.appengine.codes import TaskQueueErrorCode
+from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.appengine_calls import (
@@ -27,24 +27,28 @@ from tests.support.appengine_calls import (
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
 
 BAD_LEASES = [
-    pytest.param({"queue_name": b""}, Code.INVALID_QUEUE_NAME, id="no queue named"),
-    pytest.param({"queue_name": NOWHERE}, Code.UNKNOWN_QUEUE, id="no such queue"),
-    pytest.param({"queue_name": NOWHERE, "max_tasks": 0}, Code.UNKNOWN_QUEUE, id="the queue is looked for first"),
-    pytest.param({"lease_seconds": -0.001}, Code.INVALID_REQUEST, id="a negative lease"),
-    pytest.param({"lease_seconds": 604_800.1}, Code.INVALID_REQUEST, id="a lease over seven days"),
-    pytest.param({"lease_seconds": float("nan")}, Code.INVALID_REQUEST, id="a lease of NaN"),
-    pytest.param({"lease_seconds": float("inf")}, Code.INVALID_REQUEST, id="an endless lease"),
-    pytest.param({"max_tasks": 0}, Code.INVALID_REQUEST, id="no tasks"),
-    pytest.param({"max_tasks": -(1 << 63)}, Code.INVALID_REQUEST, id="fewer than none"),
-    pytest.param({"max_tasks": 1001}, Code.INVALID_REQUEST, id="1,001 tasks"),
-    pytest.param({"tag": b"a"}, Code.INVALID_REQUEST, id="a tag without group_by_tag"),
-    pytest.param({"tag": b""}, Code.INVALID_REQUEST, id="an empty tag without group_by_tag"),
-    pytest.param({"group_by_tag": True, "tag": b"\xff"}, Code.INVALID_TAG, id="a tag that is not UTF-8"),
+    pytest.param({"queue_name": b""}, TaskQueueErrorCode.INVALID_QUEUE_NAME, id="no queue named"),
+    pytest.param({"queue_name": NOWHERE}, TaskQueueErrorCode.UNKNOWN_QUEUE, id="no such queue"),
+    pytest.param(
+        {"queue_name": NOWHERE, "max_tasks": 0}, TaskQueueErrorCode.UNKNOWN_QUEUE, id="the queue is looked for first"
+    ),
+    pytest.param({"lease_seconds": -0.001}, TaskQueueErrorCode.INVALID_REQUEST, id="a negative lease"),
+    pytest.param({"lease_seconds": 604_800.1}, TaskQueueErrorCode.INVALID_REQUEST, id="a lease over seven days"),
+    pytest.param({"lease_seconds": float("nan")}, TaskQueueErrorCode.INVALID_REQUEST, id="a lease of NaN"),
+    pytest.param({"lease_seconds": float("inf")}, TaskQueueErrorCode.INVALID_REQUEST, id="an endless lease"),
+    pytest.param({"max_tasks": 0}, TaskQueueErrorCode.INVALID_REQUEST, id="no tasks"),
+    pytest.param({"max_tasks": -(1 << 63)}, TaskQueueErrorCode.INVALID_REQUEST, id="fewer than none"),
+    pytest.param({"max_tasks": 1001}, TaskQueueErrorCode.INVALID_REQUEST, id="1,001 tasks"),
+    pytest.param({"tag": b"a"}, TaskQueueErrorCode.INVALID_REQUEST, id="a tag without group_by_tag"),
+    pytest.param({"tag": b""}, TaskQueueErrorCode.INVALID_REQUEST, id="an empty tag without group_by_tag"),
+    pytest.param({"group_by_tag": True, "tag": b"\xff"}, TaskQueueErrorCode.INVALID_TAG, id="a tag that is not UTF-8"),
 ]
 
 
 @pytest.mark.parametrize(("changed", "code"), BAD_LEASES)
-def test_a_bad_lease_is_refused_by_its_code(server: RunningServer, changed: dict[str, object], code: Code) -> None:
+def test_a_bad_lease_is_refused_by_its_code(
+    server: RunningServer, changed: dict[str, object], code: TaskQueueErrorCode
+) -> None:
     results(server, an_add())
     assert code_of(ask(server, "QueryAndOwnTasks", a_lease(**changed))) == code
 
@@ -78,7 +82,7 @@ def test_a_group_is_filled_beyond_the_first_portion(server: RunningServer) -> No
 def test_an_answer_has_no_more_than_32_mib_and_the_rest_is_left_as_it_was(server: RunningServer) -> None:
     body = b"x" * 1_000_000
     for number in range(40):
-        assert results(server, an_add(body=body, task_name=b"t%02d" % number)) == [Code.OK]
+        assert results(server, an_add(body=body, task_name=b"t%02d" % number)) == [TaskQueueErrorCode.OK]
     first = leased(server, max_tasks=1000)
     assert [one.octets("task_name") for one in first] == [b"t%02d" % number for number in range(33)]
     second = leased(server, max_tasks=1000)
@@ -96,10 +100,10 @@ def test_a_lease_of_no_time_shows_each_task_once_and_holds_none(server: RunningS
 
 def test_a_paused_queue_grants_nothing_and_says_nothing(server: RunningServer) -> None:
     results(server, an_add())
-    told(server, "PauseQueue", Record(app_id=b"", queue_name=NAME, pause=True))
+    told(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=True))
     assert leased(server) == []
-    assert results(server, an_add()) == [Code.OK]
-    told(server, "PauseQueue", Record(app_id=b"", queue_name=NAME, pause=False))
+    assert results(server, an_add()) == [TaskQueueErrorCode.OK]
+    told(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=False))
     assert len(leased(server)) == 2
 
 
@@ -139,10 +143,13 @@ def test_a_lease_is_moved_by_whoever_knows_its_end_to_the_microsecond() -> None:
         clock.advance(9.999_999)
         moved = told(server, "ModifyTaskLease", a_modification(task, 20)).integer("updated_eta_usec")
         assert moved == clock.now() + 20 * MICROSECONDS
-        assert code_of(ask(server, "ModifyTaskLease", a_modification(task, 20))) == Code.TASK_LEASE_EXPIRED
+        assert (
+            code_of(ask(server, "ModifyTaskLease", a_modification(task, 20))) == TaskQueueErrorCode.TASK_LEASE_EXPIRED
+        )
         clock.advance(20)
         assert (
-            code_of(ask(server, "ModifyTaskLease", a_modification(task, 20, eta_usec=moved))) == Code.TASK_LEASE_EXPIRED
+            code_of(ask(server, "ModifyTaskLease", a_modification(task, 20, eta_usec=moved)))
+            == TaskQueueErrorCode.TASK_LEASE_EXPIRED
         )
         assert [one.integer("retry_count") for one in leased(server)] == [2]
 
@@ -159,28 +166,41 @@ def test_the_eta_of_a_task_that_was_never_leased_can_be_moved_while_it_is_ahead(
     with a_timed_server() as (server, clock):
         eta = clock.now() + 10 * MICROSECONDS
         results(server, an_add(task_name=b"t", eta_usec=eta))
-        task = Record(task_name=b"t", eta_usec=eta)
+        task = ProtoRecord(task_name=b"t", eta_usec=eta)
         moved = told(server, "ModifyTaskLease", a_modification(task, 60)).integer("updated_eta_usec")
         assert moved == clock.now() + 60 * MICROSECONDS
         clock.advance(30)
         assert leased(server) == []
         clock.advance(30)
         assert (
-            code_of(ask(server, "ModifyTaskLease", a_modification(task, 5, eta_usec=moved))) == Code.TASK_LEASE_EXPIRED
+            code_of(ask(server, "ModifyTaskLease", a_modification(task, 5, eta_usec=moved)))
+            == TaskQueueErrorCode.TASK_LEASE_EXPIRED
         )
         assert [one.integer("retry_count") for one in leased(server)] == [1]
 
 
 def test_the_checks_of_a_modification_come_in_googles_order(server: RunningServer) -> None:
     results(server, an_add(task_name=b"gone"), an_add(task_name=b"gone-too"))
-    told(server, "Delete", Record(queue_name=NAME, task_name=[b"gone", b"gone-too"]))
-    gone, unknown = Record(task_name=b"gone", eta_usec=1), Record(task_name=b"never", eta_usec=1)
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1, queue_name=NOWHERE))) == Code.UNKNOWN_QUEUE
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1))) == Code.INVALID_REQUEST
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, float("nan")))) == Code.INVALID_REQUEST
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, 1))) == Code.TOMBSTONED_TASK
+    told(server, "Delete", ProtoRecord(queue_name=NAME, task_name=[b"gone", b"gone-too"]))
+    gone, unknown = ProtoRecord(task_name=b"gone", eta_usec=1), ProtoRecord(task_name=b"never", eta_usec=1)
+    assert (
+        code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1, queue_name=NOWHERE)))
+        == TaskQueueErrorCode.UNKNOWN_QUEUE
+    )
+    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1))) == TaskQueueErrorCode.INVALID_REQUEST
+    assert (
+        code_of(ask(server, "ModifyTaskLease", a_modification(gone, float("nan"))))
+        == TaskQueueErrorCode.INVALID_REQUEST
+    )
+    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, 1))) == TaskQueueErrorCode.TOMBSTONED_TASK
     for name in (b"never", b"gon", b"gonf", b"gone-", b"gone-toa", b"", b"\xff", b"\x00"):
-        assert code_of(ask(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=name))) == Code.UNKNOWN_TASK
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=b"_99"))) == Code.TOMBSTONED_TASK
-    told(server, "PauseQueue", Record(app_id=b"", queue_name=NAME, pause=True))
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1))) == Code.QUEUE_PAUSED
+        assert (
+            code_of(ask(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=name)))
+            == TaskQueueErrorCode.UNKNOWN_TASK
+        )
+    assert (
+        code_of(ask(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=b"_99")))
+        == TaskQueueErrorCode.TOMBSTONED_TASK
+    )
+    told(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=True))
+    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1))) == TaskQueueErrorCode.QUEUE_PAUSED

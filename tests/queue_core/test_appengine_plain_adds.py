@@ -13,7 +13,7 @@ from queue_core.server.appengine import adding, messages, plain_adds
 from queue_core.server.appengine.codec import CodecError, encode
 from queue_core.server.appengine.codes import ApplicationError
 from queue_core.server.appengine.modes import KnownQueues
-from queue_core.server.appengine.schema import Message, Record
+from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from queue_core.service import QueueService, Step
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask
@@ -33,22 +33,23 @@ PLAIN = {
 OPTIONAL = {
     "tag": st.sampled_from([b"", b"t", b"u", b"t" * 501, b"\xff"]),
     "header": st.lists(
-        st.builds(Record, key=st.sampled_from([b"", b"k", b"k" * 128]), value=st.sampled_from([b"", b"v"])), max_size=2
+        st.builds(ProtoRecord, key=st.sampled_from([b"", b"k", b"k" * 128]), value=st.sampled_from([b"", b"v"])),
+        max_size=2,
     ),
     "url": st.just(b"/x"),
     "method": st.just(2),
     "description": st.just(b"d"),
     "transaction": st.just(b""),
-    "retry_parameters": st.builds(Record, retry_limit=st.integers(-1, 2)),
+    "retry_parameters": st.builds(ProtoRecord, retry_limit=st.integers(-1, 2)),
 }
 
 
-def an_add(**changed: object) -> Record:
+def an_add(**changed: object) -> ProtoRecord:
     fields: dict[str, object] = {"queue_name": b"q", "task_name": b"", "eta_usec": NOW, "body": b"", "mode": 1}
-    return Record(fields | changed)  # type: ignore[arg-type]
+    return ProtoRecord(fields | changed)  # type: ignore[arg-type]
 
 
-def a_batch(*adds: Record) -> bytes:
+def a_batch(*adds: ProtoRecord) -> bytes:
     return encode(messages.BULK_ADD_REQUEST, {"add_request": [encode(messages.ADD_REQUEST, add) for add in adds]})
 
 
@@ -87,8 +88,8 @@ def _number(item: tuple[str, object]) -> int:
     return _FIELDS[item[0]].number
 
 
-def _one(name: str) -> Message:
-    return Message("one field", (_FIELDS[name],))
+def _one(name: str) -> MessageTable:
+    return MessageTable("one field", (_FIELDS[name],))
 
 
 def _outcome(way: Callable[[bytes], Step[bytes]], payload: bytes) -> tuple[object, list[StoredTask]]:
@@ -136,7 +137,7 @@ def test_the_short_way_answers_and_adds_what_the_long_one_does(payload: bytes) -
         pytest.param([an_add(eta_usec=NOW + DAY), an_add(eta_usec=NOW - DAY)], id="of several etas"),
     ],
 )
-def test_what_googles_clients_write_takes_the_short_way(adds: list[Record]) -> None:
+def test_what_googles_clients_write_takes_the_short_way(adds: list[ProtoRecord]) -> None:
     googles = service_pb2.TaskQueueBulkAddRequest()
     for add in adds:
         request = googles.add_request.add()

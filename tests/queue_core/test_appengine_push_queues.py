@@ -9,8 +9,8 @@ from queue_core.pull_queue import LocalQueues
 from queue_core.queue_file_plan import plan_of
 from queue_core.queue_yaml import read_queue_yaml
 from queue_core.server.appengine import messages
-from queue_core.server.appengine.codes import Code
-from queue_core.server.appengine.schema import Record
+from queue_core.server.appengine.codes import TaskQueueErrorCode
+from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
@@ -24,7 +24,7 @@ queue:
 - {name: mail, rate: 5/s}
 - {name: thumbs, mode: pull}
 """
-TASK = Record(task_name=b"t", eta_usec=1)
+TASK = ProtoRecord(task_name=b"t", eta_usec=1)
 
 CALLS = [
     pytest.param(lambda s, q: ask(s, "QueryAndOwnTasks", a_lease(queue_name=q)), id="a lease"),
@@ -56,44 +56,47 @@ def modes(queues: LocalQueues) -> dict[str, tuple[str, bool]]:
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("queue", [b"mail", b"default"])
 def test_a_pull_call_on_a_push_queue_is_refused_for_its_mode(
-    server: RunningServer, queue: bytes, call: Callable[[RunningServer, bytes], Record]
+    server: RunningServer, queue: bytes, call: Callable[[RunningServer, bytes], ProtoRecord]
 ) -> None:
     apply(LocalQueues(QueueService(server.store)), FILE + f"- {{name: {QUEUE}, mode: pull}}\n")
-    assert code_of(call(server, queue)) == Code.INVALID_QUEUE_MODE
-    assert results(server, an_add()) == [Code.OK]
+    assert code_of(call(server, queue)) == TaskQueueErrorCode.INVALID_QUEUE_MODE
+    assert results(server, an_add()) == [TaskQueueErrorCode.OK]
 
 
 def test_default_is_a_pull_queue_once_it_is_made_one(server: RunningServer) -> None:
     apply(LocalQueues(QueueService(server.store)), FILE + "- {name: default, mode: pull}\n")
-    assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default"))) == Code.OK
-    assert results(server, an_add(queue_name=b"default")) == [Code.OK]
+    assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default"))) == TaskQueueErrorCode.OK
+    assert results(server, an_add(queue_name=b"default")) == [TaskQueueErrorCode.OK]
 
 
 def test_default_is_a_push_queue_when_the_file_says_so(server: RunningServer) -> None:
     queues = LocalQueues(QueueService(server.store))
     apply(queues, "queue:\n- {name: default, mode: pull}\n")
     apply(queues, "queue:\n- {name: default, rate: 1/s}\n")
-    assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default"))) == Code.INVALID_QUEUE_MODE
+    assert (
+        code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default")))
+        == TaskQueueErrorCode.INVALID_QUEUE_MODE
+    )
 
 
 def test_a_queue_that_changes_its_mode_is_refused_and_let_in_within_a_second() -> None:
     with a_timed_server() as (server, clock):
         queues = LocalQueues(QueueService(server.store))
-        assert results(server, an_add()) == [Code.OK]
+        assert results(server, an_add()) == [TaskQueueErrorCode.OK]
         apply(queues, f"queue:\n- {{name: {QUEUE}, rate: 1/s}}\n")
         clock.advance(1.0)
-        assert code_of(bulk_add(server, [an_add()])) == Code.INVALID_QUEUE_MODE
+        assert code_of(bulk_add(server, [an_add()])) == TaskQueueErrorCode.INVALID_QUEUE_MODE
         apply(queues, f"queue:\n- {{name: {QUEUE}, mode: pull}}\n")
         clock.advance(1.0)
-        assert results(server, an_add()) == [Code.OK]
+        assert results(server, an_add()) == [TaskQueueErrorCode.OK]
         assert len(told(server, "QueryAndOwnTasks", a_lease()).all_records("task")) == 2
 
 
 def test_statistics_and_lists_tell_of_a_push_queue(server: RunningServer) -> None:
     apply(LocalQueues(QueueService(server.store)), FILE)
-    stats = told(server, "FetchQueueStats", Record(queue_name=[b"mail"])).all_records("queuestats")
+    stats = told(server, "FetchQueueStats", ProtoRecord(queue_name=[b"mail"])).all_records("queuestats")
     assert [one.integer("num_tasks") for one in stats] == [0]
-    listed = told(server, "FetchQueues", Record(app_id=b"", max_rows=10)).all_records("queue")
+    listed = told(server, "FetchQueues", ProtoRecord(app_id=b"", max_rows=10)).all_records("queue")
     assert {one.octets("queue_name"): one.integer("mode") for one in listed} == {
         b"mail": messages.PUSH,
         b"thumbs": messages.PULL,
@@ -118,7 +121,10 @@ def test_the_mode_is_remembered_over_a_restart(tmp_path: Path) -> None:
     apply(first, FILE)
     first.close()
     with a_server(open_store(url), spec=QueueSpec("other")) as server:
-        assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"mail"))) == Code.INVALID_QUEUE_MODE
+        assert (
+            code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"mail")))
+            == TaskQueueErrorCode.INVALID_QUEUE_MODE
+        )
 
 
 def test_a_client_over_http_sets_and_sees_the_mode(server: RunningServer) -> None:

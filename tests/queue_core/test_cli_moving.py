@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from queue_core.cli.progress import LINE_SECONDS, Lines, progress
+from queue_core.cli.progress import LINE_SECONDS, ProgressLines, progress
 from tests.support.commands import Commands, program_environment, run_program
 from tests.support.moving import QUEUE, fill, opened_file
 
@@ -269,7 +269,7 @@ def _all_of(leader: int) -> str:
 
 def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("tasks", quiet=False) as tell:
-        assert isinstance(tell, Lines)
+        assert isinstance(tell, ProgressLines)
         tell(QUEUE, 5, 1000)
         tell.told_at -= LINE_SECONDS
         tell(QUEUE, 6, 1000)

@@ -12,7 +12,7 @@ from queue_core.client import HttpQueue
 from queue_core.clock import SystemClock
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidSettingError, StoreUnavailableError, UnknownQueueError
-from queue_core.http_api.caller import Caller, Retries, urls_of
+from queue_core.http_api.caller import HttpCaller, Retries, urls_of
 from queue_core.http_api.transport import SILENCE_SECONDS
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.run import ServerThread
@@ -78,7 +78,7 @@ def test_another_server_takes_over_and_is_kept(pair: Pair) -> None:
 
 def test_a_server_that_is_not_there_is_passed_over_without_a_pause(pair: Pair) -> None:
     slept: list[float] = []
-    caller = Caller(f"{NOBODY},{pair.url}", token=None, retries=Retries(), timeout_seconds=5.0, sleep=slept.append)
+    caller = HttpCaller(f"{NOBODY},{pair.url}", token=None, retries=Retries(), timeout_seconds=5.0, sleep=slept.append)
     queue = HttpQueue(caller.url, QUEUE, caller=caller)
     queue.add(b"x")
     queue.close()
@@ -141,7 +141,7 @@ def test_an_error_of_the_callers_own_is_no_reason_to_go_elsewhere(pair: Pair) ->
 
 def test_rounds_over_all_servers_are_bounded_and_pauses_lie_between_them() -> None:
     slept: list[float] = []
-    caller = Caller(
+    caller = HttpCaller(
         f"{NOBODY},http://127.0.0.1:{free_port()}",
         token=None,
         retries=Retries(tries=3, first_pause_seconds=1.0),
@@ -168,7 +168,7 @@ def test_a_list_of_servers_is_read_in_order_and_each_once() -> None:
 @pytest.mark.parametrize("url", ["http://a:1,", ",http://a:1", "http://a:1,b:2", "http://a:1,sqlite:///x.db"])
 def test_what_is_no_list_of_servers(url: str) -> None:
     with pytest.raises(InvalidSettingError):
-        Caller(url, token=None, retries=IMPATIENT, timeout_seconds=1.0)
+        HttpCaller(url, token=None, retries=IMPATIENT, timeout_seconds=1.0)
 
 
 # -- links that are cut: nothing arrives, and nobody is told ----------------------------------------------------------

@@ -10,10 +10,10 @@ import pytest
 
 from queue_core.http_api.transport import (
     READ_BYTES,
-    Address,
-    Answer,
-    AnswerLostError,
-    Connection,
+    HttpClientConnection,
+    HttpResponse,
+    ResponseLostError,
+    ServerAddress,
     body_after,
     known_head,
 )
@@ -29,7 +29,7 @@ def _answer(body: bytes, *, head: bytes = HEAD, length: int | None = None) -> by
 
 
 @contextmanager
-def _answering(place: Path, answers: Sequence[bytes]) -> Iterator[Connection]:
+def _answering(place: Path, answers: Sequence[bytes]) -> Iterator[HttpClientConnection]:
     """A connection to a server that gives these answers, then hangs up."""
     path = str(place / "socket")
     with closing(socket.socket(socket.AF_UNIX)) as listener:
@@ -45,7 +45,7 @@ def _answering(place: Path, answers: Sequence[bytes]) -> Iterator[Connection]:
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
-        with closing(Connection(Address("unix", "", 0, path))) as connection:
+        with closing(HttpClientConnection(ServerAddress("unix", "", 0, path))) as connection:
             yield connection
         thread.join(ASKED_SECONDS)
 
@@ -56,7 +56,7 @@ def test_answers_of_every_size_come_whole_whatever_the_head_before_said(tmp_path
     answers = [*(_answer(body) for body in bodies), *(_answer(body, head=LATER) for body in others)]
     with _answering(tmp_path, answers) as connection:
         read = [connection.ask(b"ask", timeout_seconds=ASKED_SECONDS) for _ in answers]
-    assert read == [(Answer(200, body), True) for body in bodies + others]
+    assert read == [(HttpResponse(200, body), True) for body in bodies + others]
 
 
 def test_a_status_a_form_and_a_close_are_seen_after_a_known_head(tmp_path: Path) -> None:
@@ -66,21 +66,22 @@ def test_a_status_a_form_and_a_close_are_seen_after_a_known_head(tmp_path: Path)
     with _answering(tmp_path, answers) as connection:
         read = [connection.ask(b"ask", timeout_seconds=ASKED_SECONDS) for _ in answers]
     assert read == [
-        (Answer(status, b"{}"), reusable) for status, reusable in zip((200, 503, 200, 200), (1, 1, 1, 0), strict=True)
+        (HttpResponse(status, b"{}"), reusable)
+        for status, reusable in zip((200, 503, 200, 200), (1, 1, 1, 0), strict=True)
     ]
 
 
 def test_an_answer_cut_short_after_a_known_head_is_lost(tmp_path: Path) -> None:
     with _answering(tmp_path, [_answer(b"{}"), _answer(b"{", length=2)]) as connection:
         connection.ask(b"ask", timeout_seconds=ASKED_SECONDS)
-        with pytest.raises(AnswerLostError, match="closed the connection"):
+        with pytest.raises(ResponseLostError, match="closed the connection"):
             connection.ask(b"ask", timeout_seconds=ASKED_SECONDS)
 
 
 def test_only_an_answer_whose_size_ends_its_head_makes_that_known() -> None:
-    told = Answer(200, b"{}")
+    told = HttpResponse(200, b"{}")
     assert known_head(told, _answer(b"{}")) == HEAD + b"content-length: "
-    assert known_head(Answer(404, b"{}"), _answer(b"{}")) == b""
+    assert known_head(HttpResponse(404, b"{}"), _answer(b"{}")) == b""
     assert known_head(told, HEAD + b"content-length: 2\r\nserver: s\r\n\r\n{}") == b""
     assert known_head(told, HEAD + CHUNKED) == b""
     assert known_head(told, _answer(b"{}", head=HEAD + b"x: %b\r\n" % (b"y" * 3000))) == b""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from queue_core.api import Look, Queues
+from queue_core.api import ObservationQuery, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import InvalidRequestError, LeaseLostError, UnknownQueueError
@@ -196,7 +196,11 @@ def test_many_queues_are_observed_as_one_by_one(pair: Pair) -> None:
             queues.queue(name).add([NewTask(b"a", tag="a"), NewTask(b"b", tag="b")])
             queues.queue(name).add([NewTask(b"c", tag="b", delay_seconds=second) for second in (5, 20, 20.5, 99)])
         queues.queue("left").delete(queues.queue("left").lease(worker="w"))
-        looks = [Look("left", TagFilter.of("b"), 0, ("w",), 32.0), Look("none of this name"), Look("right", after=1)]
+        looks = [
+            ObservationQuery("left", TagFilter.of("b"), 0, ("w",), 32.0),
+            ObservationQuery("none of this name"),
+            ObservationQuery("right", after=1),
+        ]
         many = [None if one is None else replace(one, heard=None) for one in queues.observe_many(looks)]
         single = queues.observe("left", tags=TagFilter.of("b"), workers=["w"], ahead_seconds=32.0)
         assert [(to_come.position, to_come.ready_at - single.now) for to_come in single.upcoming] == [

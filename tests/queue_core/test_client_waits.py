@@ -10,7 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from queue_core.clock import SystemClock
-from queue_core.http_api.transport import Address, Answer, AnswerLostError, Connection
+from queue_core.http_api.transport import HttpClientConnection, HttpResponse, ResponseLostError, ServerAddress
 from tests.support.certificates import a_certificate
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -23,7 +23,7 @@ class Peer:
     """A server of one connection, which says nothing by itself."""
 
     def __init__(
-        self, listener: socket.socket, address: Address, wrap: Callable[[socket.socket], socket.socket]
+        self, listener: socket.socket, address: ServerAddress, wrap: Callable[[socket.socket], socket.socket]
     ) -> None:
         self.address = address
         self._taken: socket.socket | None = None
@@ -58,10 +58,10 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(tmp_path / "socket"))
         listener.listen()
-        address = Address("unix", "", 0, str(tmp_path / "socket"))
+        address = ServerAddress("unix", "", 0, str(tmp_path / "socket"))
     else:
         listener = socket.create_server(("127.0.0.1", 0))
-        address = Address(request.param, "localhost", listener.getsockname()[1])
+        address = ServerAddress(request.param, "localhost", listener.getsockname()[1])
     if request.param == "https":
         made = a_certificate(tmp_path)
         monkeypatch.setenv("SSL_CERT_FILE", str(made.certificate))
@@ -76,20 +76,23 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_server_that_says_nothing_is_given_up_when_the_time_is_up(peer: Peer) -> None:
-    with closing(Connection(peer.address)) as connection:
+    with closing(HttpClientConnection(peer.address)) as connection:
         began_at = SystemClock().monotonic()
-        with pytest.raises(AnswerLostError, match=r"no answer within 0\.1 s"):
+        with pytest.raises(ResponseLostError, match=r"no answer within 0\.1 s"):
             connection.ask(b"ask", timeout_seconds=SHORT)
         assert SHORT <= SystemClock().monotonic() - began_at < LONG
 
 
 def test_no_time_at_all_is_not_for_ever(peer: Peer) -> None:
-    with closing(Connection(peer.address)) as connection, pytest.raises(AnswerLostError):
+    with closing(HttpClientConnection(peer.address)) as connection, pytest.raises(ResponseLostError):
         connection.ask(b"ask", timeout_seconds=0.0)
 
 
 def test_a_server_that_takes_nothing_in_is_given_up(peer: Peer) -> None:
-    with closing(Connection(peer.address)) as connection, pytest.raises(AnswerLostError, match="no answer within"):
+    with (
+        closing(HttpClientConnection(peer.address)) as connection,
+        pytest.raises(ResponseLostError, match="no answer within"),
+    ):
         connection.ask(bytes(MORE_THAN_FITS), timeout_seconds=SHORT)
 
 
@@ -99,27 +102,27 @@ def test_an_answer_in_pieces_is_read_while_they_come_in_time(peer: Peer) -> None
         for begin in range(0, len(ANSWER), 7):
             peer.end.sendall(ANSWER[begin : begin + 7])
 
-    with closing(Connection(peer.address)) as connection:
+    with closing(HttpClientConnection(peer.address)) as connection:
         thread = Thread(target=answer, daemon=True)
         thread.start()
-        assert connection.ask(b"ask", timeout_seconds=LONG) == (Answer(200, b"{}"), True)
+        assert connection.ask(b"ask", timeout_seconds=LONG) == (HttpResponse(200, b"{}"), True)
         thread.join(LONG)
 
 
 def test_each_call_waits_as_long_as_it_was_told(peer: Peer) -> None:
-    with closing(Connection(peer.address)) as connection:
+    with closing(HttpClientConnection(peer.address)) as connection:
         peer.end.sendall(ANSWER)
         assert connection.ask(b"ask", timeout_seconds=LONG)[0].body == b"{}"
-        with pytest.raises(AnswerLostError, match=r"no answer within 0\.1 s"):
+        with pytest.raises(ResponseLostError, match=r"no answer within 0\.1 s"):
             connection.ask(b"ask", timeout_seconds=SHORT)
 
 
 def test_a_wait_is_cut_short_from_another_thread(peer: Peer) -> None:
-    with closing(Connection(peer.address)) as connection:
-        failures: list[AnswerLostError] = []
+    with closing(HttpClientConnection(peer.address)) as connection:
+        failures: list[ResponseLostError] = []
 
         def ask() -> None:
-            with pytest.raises(AnswerLostError) as caught:
+            with pytest.raises(ResponseLostError) as caught:
                 connection.ask(b"ask", timeout_seconds=10 * LONG)
             failures.append(caught.value)
 

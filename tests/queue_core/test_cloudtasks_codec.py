@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_core.server.cloudtasks import grpc_server, json_codec
-from queue_core.server.cloudtasks.failures import ApiError, Code
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus
 from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake
 from queue_core.server.cloudtasks.names import parse_queue
 from queue_core.server.cloudtasks.queues import queue_values
@@ -131,16 +131,16 @@ BAD = [
 
 @pytest.mark.parametrize(("data", "told"), BAD)
 def test_a_field_that_is_wrong_is_named(data: object, told: str) -> None:
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(CloudTasksError) as caught:
         json_codec.values_of("LeaseTasksRequest", data)
-    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert caught.value.code is RpcStatus.INVALID_ARGUMENT
     assert told in caught.value.message
 
 
 def test_a_field_within_is_named_with_what_leads_to_it() -> None:
-    with pytest.raises(ApiError, match=r"task\.pullMessage\.payload must be base64"):
+    with pytest.raises(CloudTasksError, match=r"task\.pullMessage\.payload must be base64"):
         json_codec.values_of("CreateTaskRequest", {"task": {"pullMessage": {"payload": "a"}}})
-    with pytest.raises(ApiError, match=r"Unknown name .tags. at .task\.pullMessage."):
+    with pytest.raises(CloudTasksError, match=r"Unknown name .tags. at .task\.pullMessage."):
         json_codec.values_of("CreateTaskRequest", {"task": {"pullMessage": {"tags": "a"}}})
 
 
@@ -169,8 +169,8 @@ ANYTHING = st.recursive(
 def test_any_json_is_read_or_refused(message: str, data: object) -> None:
     try:
         values = json_codec.values_of(message, data)
-    except ApiError as error:
-        assert error.code is Code.INVALID_ARGUMENT
+    except CloudTasksError as error:
+        assert error.code is RpcStatus.INVALID_ARGUMENT
     else:
         json_codec.json_of(message, values, enums="names")
 

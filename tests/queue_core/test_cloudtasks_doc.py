@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from queue_core.config import parse_queue_file
-from queue_core.server.cloudtasks.failures import Code
+from queue_core.server.cloudtasks.failures import RpcStatus
 from queue_core.service import QueueService
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, QueueSpec
@@ -49,4 +49,4 @@ def test_the_settings_are_right(settings: str) -> None:
 
 def test_every_code_has_its_row() -> None:
     rows = re.findall(r"([A-Z_]+) \((\d+)\)", PAGE)
-    assert {(code.name, str(code.http_status)) for code in Code if code is not Code.INTERNAL} == set(rows)
+    assert {(code.name, str(code.http_status)) for code in RpcStatus if code is not RpcStatus.INTERNAL} == set(rows)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_core.errors import QueueError
-from queue_core.server.cloudtasks.failures import MAX_MESSAGE_CHARACTERS, ApiError, Code, failure_of
+from queue_core.server.cloudtasks.failures import MAX_MESSAGE_CHARACTERS, CloudTasksError, RpcStatus, failure_of
 from queue_core.server.cloudtasks.filters import QueueFilter, lease_filter
 from queue_core.server.cloudtasks.masks import check_mask, masked, parse_fields, partial
 from queue_core.server.cloudtasks.names import parse_place, parse_project, parse_queue, parse_task
@@ -42,7 +42,9 @@ def test_names_are_taken_apart_and_put_together_again() -> None:
     ],
 )
 def test_a_malformed_name_is_refused_with_its_form(name: str) -> None:
-    with pytest.raises(ApiError, match="parent must be projects/PROJECT_ID/locations/LOCATION_ID/queues/QUEUE_ID"):
+    with pytest.raises(
+        CloudTasksError, match="parent must be projects/PROJECT_ID/locations/LOCATION_ID/queues/QUEUE_ID"
+    ):
         parse_queue(name, field="parent")
 
 
@@ -72,7 +74,7 @@ def test_a_filter_of_leases_is_read(text: str, tags: TagFilter) -> None:
 
 @pytest.mark.parametrize("text", ["tag=", 'tag=""', 'tag="a', "tag_function=newest_tag()", "a", "tag!=a", "Tag=a"])
 def test_a_filter_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ApiError):
+    with pytest.raises(CloudTasksError):
         lease_filter(text)
 
 
@@ -123,7 +125,7 @@ def test_queues_are_filtered(text: str, accepted: bool) -> None:
     "text", ["state", "=1", "a=1", "state=PAUSED AND", "(state=PAUSED)", "state=PAUSED OR state=X"]
 )
 def test_a_filter_of_queues_that_is_not_understood_is_refused(text: str) -> None:
-    with pytest.raises(ApiError):
+    with pytest.raises(CloudTasksError):
         QueueFilter(text)
 
 
@@ -137,7 +139,7 @@ def test_a_mask_keeps_what_it_leads_to() -> None:
     assert masked(values, ["*"]) == values
     check_mask("Queue", ["retry_config.max_attempts", "stats", "*"], place="read_mask")
     for path in ("colour", "name.first", "retry_config.", ""):
-        with pytest.raises(ApiError):
+        with pytest.raises(CloudTasksError):
             check_mask("Queue", [path], place="read_mask")
 
 
@@ -164,7 +166,7 @@ def test_fields_cut_an_answer_down(text: str, kept: object) -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "a,", "a(", "a)", "a(b", "/a", "a//b", "(" * 100, "a(" * 30 + ")" * 30])
 def test_fields_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(ApiError):
+    with pytest.raises(CloudTasksError):
         parse_fields(text)
 
 
@@ -172,16 +174,16 @@ def test_fields_that_are_none_are_refused(text: str) -> None:
 def test_any_fields_are_read_or_refused(text: str) -> None:
     try:
         partial(ANSWER, parse_fields(text))
-    except ApiError as error:
-        assert error.code is Code.INVALID_ARGUMENT
+    except CloudTasksError as error:
+        assert error.code is RpcStatus.INVALID_ARGUMENT
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_long_message_is_cut_and_an_unknown_error_is_told_without_detail() -> None:
-    cut = failure_of(ApiError(Code.NOT_FOUND, "x" * 5000))
-    assert (cut.code, len(cut.message)) == (Code.NOT_FOUND, MAX_MESSAGE_CHARACTERS)
+    cut = failure_of(CloudTasksError(RpcStatus.NOT_FOUND, "x" * 5000))
+    assert (cut.code, len(cut.message)) == (RpcStatus.NOT_FOUND, MAX_MESSAGE_CHARACTERS)
     told = failure_of(KeyError("secret"))
-    assert told.code is Code.INTERNAL
+    assert told.code is RpcStatus.INTERNAL
     assert "secret" not in told.message

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queue_core.server.cloudtasks.messages import MESSAGES, Field
+from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.server.cloudtasks.methods import METHODS
-from queue_core.server.cloudtasks.rest import RULES, Rule
+from queue_core.server.cloudtasks.rest import RULES, RestRoute
 from tests.support.cloud_tasks import PARENT, PLACE
 from tests.support.servers import RunningServer, a_server
 
@@ -51,7 +51,7 @@ PATHS = (
 )
 
 
-def _value(field: Field, depth: int) -> st.SearchStrategy[object]:
+def _value(field: MessageField, depth: int) -> st.SearchStrategy[object]:
     if field.kind == "message":
         likely = _message(field.of, depth + 1) if depth < 4 else st.just({})
     else:
@@ -72,7 +72,7 @@ def _message(name: str, depth: int = 0) -> st.SearchStrategy[object]:
     return st.fixed_dictionaries({}, optional={name: _value(field, depth) for name, field in MESSAGES[name].items()})
 
 
-def _requests(rule: Rule) -> st.SearchStrategy[tuple[str, str, object]]:
+def _requests(rule: RestRoute) -> st.SearchStrategy[tuple[str, str, object]]:
     path = next(path for path in EXAMPLES if rule.path.fullmatch(path))
     takes = METHODS[rule.method].takes
     body = _message(MESSAGES[takes][rule.body].of or takes) if rule.body not in ("", "*") else _message(takes)

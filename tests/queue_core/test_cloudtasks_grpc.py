@@ -21,7 +21,7 @@ from queue_core.cli.serving import serve_options
 from queue_core.config import parse_queue_file
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, Role, ServeOptions, check_options
-from queue_core.server.run import Server, ServerThread
+from queue_core.server.run import QueueServer, ServerThread
 from queue_core.stores.memory import MemoryStore
 from tests.support.cloud_tasks import PARENT, a_client, a_cloud_tasks_server
 
@@ -101,21 +101,21 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_left_open() -> None:
         free.close()
         options = ServeOptions(port=port, grpc=GrpcOptions(port=taken.getsockname()[1]))
         with pytest.raises(ListenError, match="for gRPC"):
-            Server(MemoryStore(), options)
+            QueueServer(MemoryStore(), options)
         with socket.create_server(("127.0.0.1", port)):
             pass
 
 
 def test_a_certificate_that_is_none_is_told() -> None:
     with pytest.raises(ListenError, match="certificate"):
-        Server(MemoryStore(), ServeOptions(port=0, grpc=GrpcOptions(tls=GrpcTls(b"no", b"pem"))))
+        QueueServer(MemoryStore(), ServeOptions(port=0, grpc=GrpcOptions(tls=GrpcTls(b"no", b"pem"))))
 
 
 def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "queue_core.server.cloudtasks.grpc_server", raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(InvalidSettingError, match=r"towline\[grpc\]"):
-        Server(MemoryStore(), ServeOptions(port=0, grpc=GrpcOptions()))
+        QueueServer(MemoryStore(), ServeOptions(port=0, grpc=GrpcOptions()))
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

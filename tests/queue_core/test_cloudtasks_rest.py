@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreFullError, StoreReadOnlyError, StoreUnavailableError
-from queue_core.server.auth import Caller
-from queue_core.server.cloudtasks.failures import Code, failure_of
+from queue_core.server.auth import Principal
+from queue_core.server.cloudtasks.failures import RpcStatus, failure_of
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.rest import RULES, bind
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.options import Role, ServeOptions
 from queue_core.server.problems import refusal
 from queue_core.service import QueueService
@@ -195,21 +195,21 @@ def test_a_page_goes_on_where_the_last_one_ended() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (StoreUnavailableError("away"), Code.UNAVAILABLE),
-        (StoreFullError("full"), Code.UNAVAILABLE),
-        (OutcomeUnknownError("who knows"), Code.UNAVAILABLE),
-        (StoreReadOnlyError("locked"), Code.INTERNAL),
-        (refusal(503, "busy", "busy"), Code.UNAVAILABLE),
-        (refusal(415, "odd", "odd"), Code.INVALID_ARGUMENT),
+        (StoreUnavailableError("away"), RpcStatus.UNAVAILABLE),
+        (StoreFullError("full"), RpcStatus.UNAVAILABLE),
+        (OutcomeUnknownError("who knows"), RpcStatus.UNAVAILABLE),
+        (StoreReadOnlyError("locked"), RpcStatus.INTERNAL),
+        (refusal(503, "busy", "busy"), RpcStatus.UNAVAILABLE),
+        (refusal(415, "odd", "odd"), RpcStatus.INVALID_ARGUMENT),
     ],
 )
-def test_a_failure_of_the_store_has_the_code_that_clients_know(error: Exception, code: Code) -> None:
+def test_a_failure_of_the_store_has_the_code_that_clients_know(error: Exception, code: RpcStatus) -> None:
     assert failure_of(error).code is code
 
 
 def test_leases_of_a_caller_who_hung_up_meanwhile_are_given_back_uncounted() -> None:
     async def story() -> list[object]:
-        core = ServerCore(MemoryStore(), ServeOptions())
+        core = ServerState(MemoryStore(), ServeOptions())
         await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
         wanted: dict[str, object] = {"parent": PARENT, "maxTasks": 2, "leaseDuration": 60_000_000}
@@ -218,7 +218,7 @@ def test_leases_of_a_caller_who_hung_up_meanwhile_are_given_back_uncounted() -> 
             async def is_gone() -> bool:
                 return gone
 
-            answer = await CloudTasks(core).run(METHODS["LeaseTasks"], wanted, Caller(Role.ADMIN), is_gone)
+            answer = await CloudTasks(core).run(METHODS["LeaseTasks"], wanted, Principal(Role.ADMIN), is_gone)
             tasks = answer.get("tasks", [])
             assert isinstance(tasks, list)
             return [task["status"]["attemptDispatchCount"] for task in tasks]

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.store import ClientCall
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 from tests.support.eventually import eventually_async
 
 QUEUE = "q"
@@ -30,13 +30,13 @@ class Caller:
         self.answers.append([lease.payload for lease in answer.granted.leases])
 
 
-def _add(turn: Turn) -> object:
+def _add(turn: UnitOfWork) -> object:
     return turn.add(QUEUE, [NewTask(b"x")])
 
 
-def _with_a_server(story: Callable[[ServerCore], Awaitable[None]]) -> None:
+def _with_a_server(story: Callable[[ServerState], Awaitable[None]]) -> None:
     async def main() -> None:
-        core = ServerCore(MemoryStore(), ServeOptions())
+        core = ServerState(MemoryStore(), ServeOptions())
         await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         await story(core)
         core.stop()
@@ -45,7 +45,7 @@ def _with_a_server(story: Callable[[ServerCore], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def _waits(core: ServerCore, caller: Caller) -> None:
+async def _waits(core: ServerState, caller: Caller) -> None:
     core.waiting.start(caller.call)
     await eventually_async(lambda: len(core.waiting) == 1)
 
@@ -53,7 +53,7 @@ async def _waits(core: ServerCore, caller: Caller) -> None:
 def test_a_later_call_of_the_same_client_ends_the_one_that_waits() -> None:
     first, second = Caller(1), Caller(2)
 
-    async def story(core: ServerCore) -> None:
+    async def story(core: ServerState) -> None:
         await _waits(core, first)
         await _waits(core, second)
         assert (first.answers, second.answers) == ([[]], [])
@@ -67,7 +67,7 @@ def test_a_later_call_of_the_same_client_ends_the_one_that_waits() -> None:
 def test_a_call_that_comes_after_a_later_one_does_not_wait_and_leaves_that_one_waiting() -> None:
     first, second = Caller(1), Caller(2)
 
-    async def story(core: ServerCore) -> None:
+    async def story(core: ServerState) -> None:
         await _waits(core, second)
         core.waiting.start(first.call)
         await eventually_async(lambda: first.answers == [[]])
@@ -81,7 +81,7 @@ def test_a_call_that_comes_after_a_later_one_does_not_wait_and_leaves_that_one_w
 def test_a_call_whose_time_is_up_is_answered_once_and_waits_no_more() -> None:
     caller = Caller(1, wait_seconds=0.01)
 
-    async def story(core: ServerCore) -> None:
+    async def story(core: ServerState) -> None:
         core.waiting.start(caller.call)
         await eventually_async(lambda: caller.answers == [[]])
         assert len(core.waiting) == 0
@@ -94,7 +94,7 @@ def test_a_call_whose_time_is_up_is_answered_once_and_waits_no_more() -> None:
 def test_a_call_whose_caller_hung_up_is_never_answered() -> None:
     caller = Caller(1)
 
-    async def story(core: ServerCore) -> None:
+    async def story(core: ServerState) -> None:
         await _waits(core, caller)
         caller.call.cancel()
         assert len(core.waiting) == 0

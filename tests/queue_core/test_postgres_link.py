@@ -21,7 +21,7 @@ from queue_core.errors import (
 from queue_core.stores.postgres import link as link_module
 from queue_core.stores.postgres.address import parse_address
 from queue_core.stores.postgres.failures import translate
-from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.link import ConnectionPool
 from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
 from tests.support import engines
 from tests.support.postgres_links import a_link, asked, backend, operator
@@ -37,7 +37,7 @@ def url() -> str:
 
 
 @pytest.fixture
-def link(url: str) -> Iterator[Link]:
+def link(url: str) -> Iterator[ConnectionPool]:
     with a_link(url) as opened:
         yield opened
 
@@ -45,7 +45,7 @@ def link(url: str) -> Iterator[Link]:
 # -- lending ------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_is_used_again_the_last_one_first(link: Link) -> None:
+def test_a_connection_is_used_again_the_last_one_first(link: ConnectionPool) -> None:
     first, second = link.take(), link.take()
     link.give_back(first)
     link.give_back(second)
@@ -55,7 +55,7 @@ def test_a_connection_is_used_again_the_last_one_first(link: Link) -> None:
     link.give_back(second)
 
 
-def test_what_is_left_open_is_rolled_back(link: Link) -> None:
+def test_what_is_left_open_is_rolled_back(link: ConnectionPool) -> None:
     with link.lend() as wire:
         wire.connection.execute("CREATE TABLE IF NOT EXISTS kept (number int)")
         wire.connection.execute("BEGIN")
@@ -91,7 +91,7 @@ def test_a_connection_that_lay_idle_for_long_is_closed(url: str, monkeypatch: py
         assert not other.connection.closed
 
 
-def test_sessions_are_set_so_that_nothing_is_held_or_waited_for_long(link: Link) -> None:
+def test_sessions_are_set_so_that_nothing_is_held_or_waited_for_long(link: ConnectionPool) -> None:
     assert asked(link, "SELECT current_setting('idle_in_transaction_session_timeout')") == "5s"
     assert asked(link, "SELECT current_setting('lock_timeout')") == "8s"
     assert asked(link, "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == "towline"
@@ -116,7 +116,7 @@ def test_a_closed_link_says_so_and_closes_what_comes_back(url: str) -> None:
             link.take()
 
 
-def test_a_child_process_ends_none_of_its_parents_sessions(link: Link) -> None:
+def test_a_child_process_ends_none_of_its_parents_sessions(link: ConnectionPool) -> None:
     before = backend(link)
     child = os.fork()
     if not child:
@@ -171,7 +171,9 @@ def test_the_clock_is_told_by_every_new_connection_and_again_when_it_is_stale(ur
         ("XX000", StoreError),
     ],
 )
-def test_a_state_of_the_server_says_what_the_caller_can_do(link: Link, state: str, expected: type[StoreError]) -> None:
+def test_a_state_of_the_server_says_what_the_caller_can_do(
+    link: ConnectionPool, state: str, expected: type[StoreError]
+) -> None:
     with link.lend() as wire, pytest.raises(psycopg.Error) as caught:
         wire.connection.execute(
             f"DO $$ BEGIN RAISE EXCEPTION 'so it is' USING ERRCODE = '{state}', DETAIL = '{SECRET}'; END $$"  # type: ignore[call-overload]
@@ -203,7 +205,7 @@ def test_a_role_whose_connections_are_used_up_is_unavailable(url: str) -> None:
 
 
 def test_a_first_answer_that_took_long_is_asked_for_again_at_once(url: str) -> None:
-    link = Link(parse_address(url), clock=RemoteClock(since_boot=slow_at_first()))
+    link = ConnectionPool(parse_address(url), clock=RemoteClock(since_boot=slow_at_first()))
     with link.lend():
         assert not link.clock.is_vague
     link.close()

@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError, StoreUnsafeError
-from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.link import ConnectionPool
 from tests.support.cutting_wire import a_wire
 from tests.support.engines import Engine
 from tests.support.eventually import eventually
@@ -24,7 +24,7 @@ def url() -> str:
 
 
 @pytest.fixture
-def link(url: str) -> Iterator[Link]:
+def link(url: str) -> Iterator[ConnectionPool]:
     with a_link(url) as opened:
         yield opened
 
@@ -63,7 +63,7 @@ def test_a_server_that_is_away_is_unavailable_and_found_when_it_is_back(own_engi
         eventually(lambda: _is_there(link), seconds=30.0)
 
 
-def _is_there(link: Link) -> bool:
+def _is_there(link: ConnectionPool) -> bool:
     try:
         return bool(backend(link))
     except StoreUnavailableError:
@@ -147,7 +147,7 @@ def test_a_standby_is_unavailable_until_it_is_promoted_and_named_beside_the_prim
         assert backend(link)
 
 
-def test_a_standby_that_is_told_to_write_heals(link: Link) -> None:
+def test_a_standby_that_is_told_to_write_heals(link: ConnectionPool) -> None:
     with pytest.raises(StoreUnavailableError), link.lend() as wire:
         wire.connection.execute("SET default_transaction_read_only TO on")
         wire.connection.execute("CREATE TABLE never (number int)")

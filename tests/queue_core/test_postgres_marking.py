@@ -13,7 +13,7 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import upkeep
-from queue_core.stores.postgres.step import Step
+from queue_core.stores.postgres.step import PostgresSession
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.cutting_wire import CuttingWire, a_wire
 from tests.support.eventually import eventually
@@ -330,7 +330,7 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
 ) -> None:
     place.added(NewTask(b"x"))
     (deletion,) = place.leased()
-    look = Step._look_for
+    look = PostgresSession._look_for
     first = [ClientCall("s", 1)]
 
     def delete(turn: Transaction, call: ClientCall) -> list[bool]:
@@ -338,12 +338,12 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
         assert once is not None
         return [outcome is not None for outcome in once.delete(QUEUE, [deletion], now=place.clock.now())]
 
-    def look_then_let_the_first_end(step: Step, call: ClientCall) -> None:
+    def look_then_let_the_first_end(step: PostgresSession, call: ClientCall) -> None:
         look(step, call)
         if first:
             with place.store.begin("verb") as turn:
                 assert delete(turn, first.pop()) == [True]
 
-    monkeypatch.setattr(Step, "_look_for", look_then_let_the_first_end)
+    monkeypatch.setattr(PostgresSession, "_look_for", look_then_let_the_first_end)
     with place.store.begin("verb") as turn:
         assert delete(turn, ClientCall("s", 1, is_repeat=True)) == [True]

@@ -8,9 +8,9 @@ import pytest
 
 from queue_core.errors import OutcomeUnknownError
 from queue_core.stores.postgres import link as link_module
-from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.link import ConnectionPool
 from queue_core.stores.postgres.outcome import Status, judge
-from queue_core.stores.postgres.wire import Wire
+from queue_core.stores.postgres.wire import PostgresConnection
 from tests.support.cutting_wire import WireFate, a_wire
 from tests.support.engines import Engine
 from tests.support.postgres_links import Pooler, a_link, a_postgres, make_schema, operator, through
@@ -59,7 +59,7 @@ def own_engine(tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
-def begun(wire: Wire) -> int:
+def begun(wire: PostgresConnection) -> int:
     """The number of a transaction that was begun and wrote a row."""
     wire.connection.execute("CREATE TABLE IF NOT EXISTS effects (number int)")
     wire.connection.execute("BEGIN")
@@ -67,7 +67,7 @@ def begun(wire: Wire) -> int:
     return number(wire)
 
 
-def number(wire: Wire) -> int:
+def number(wire: PostgresConnection) -> int:
     return number_given(wire.connection)
 
 
@@ -219,7 +219,7 @@ def test_behind_a_pooler_only_an_abort_is_certain(url: str) -> None:
         pooler.close()
 
 
-def _ended(link: Link, how: str) -> int:
+def _ended(link: ConnectionPool, how: str) -> int:
     with link.lend() as wire:
         assert wire.is_pooled
         assert wire.life == ""

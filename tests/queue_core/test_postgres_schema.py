@@ -22,7 +22,7 @@ from queue_core.errors import (
 from queue_core.stores import open_store
 from queue_core.stores.postgres import schema
 from queue_core.stores.postgres.calling import spelled
-from queue_core.stores.postgres.schema import SUBJECTS, Migration, migrations, schema_text
+from queue_core.stores.postgres.schema import SUBJECTS, PostgresMigration, migrations, schema_text
 from queue_core.task import NewTask
 from tests.support.engines import EngineUnavailableError, postgresql
 from tests.support.stores import new_url
@@ -95,7 +95,7 @@ def test_a_schema_of_an_older_version_is_brought_up_to_date(url: str, monkeypatc
     with closing(open_store(url)) as store:
         a_queue(store)
         add(store, NewTask(b"kept"))
-    later = Migration(len(known) + 1, "later", "ALTER TABLE towline.queues ADD COLUMN later int4")
+    later = PostgresMigration(len(known) + 1, "later", "ALTER TABLE towline.queues ADD COLUMN later int4")
     with monkeypatch.context() as upgraded:
         upgraded.setattr(schema, "migrations", lambda: [*known, later])
         for _ in range(2):

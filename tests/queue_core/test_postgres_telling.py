@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from queue_core.store import Deletion, LeaseRequest, Release, Room, Store, Transaction
+from queue_core.store import Deletion, LeaseRequest, PayloadAllowance, Release, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import listening
 from queue_core.task import ANY, NewTask, TagFilter
@@ -140,9 +140,9 @@ def test_what_makes_nothing_leasable_tells_nobody(url: str, store: Store) -> Non
     ear.close()
 
 
-@pytest.mark.parametrize(("room", "told"), [(Room(1000), 1), (Room(3000), 0)])
+@pytest.mark.parametrize(("room", "told"), [(PayloadAllowance(1000), 1), (PayloadAllowance(3000), 0)])
 def test_whoever_waits_is_told_of_tasks_that_were_locked_and_did_not_fit_into_the_answer(
-    url: str, store: Store, room: Room, told: int
+    url: str, store: Store, room: PayloadAllowance, told: int
 ) -> None:
     """Another lease passed them by meanwhile, and nobody else would tell of them."""
     add(store, *(NewTask(b"x" * 1000) for _ in range(3)))

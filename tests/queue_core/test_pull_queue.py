@@ -21,7 +21,7 @@ from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TagFilter
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 
 class KeptLog:
@@ -72,7 +72,7 @@ def test_a_postponed_task_is_told_of_and_wakes_when_it_is_ready(bench: Bench, se
     bench.log.events.clear()
     wakes: dict[tuple[str, str | None], int] = {}
 
-    def step(turn: Turn) -> bool:
+    def step(turn: UnitOfWork) -> bool:
         moved = turn.postpone("thumbs", "mine", expected=after(now, 10), eta=after(now, seconds))
         wakes.update(turn.wakes)
         return moved

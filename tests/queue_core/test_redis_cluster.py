@@ -21,7 +21,7 @@ from queue_core.store import Deletion, Store
 from queue_core.stores import open_store
 from queue_core.stores.redis import hearing
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.link import Link
+from queue_core.stores.redis.link import RedisClient
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.engines import Engine
 from tests.support.eventually import eventually
@@ -66,7 +66,7 @@ def a_queue_on(node: int, *, nodes: int = 3) -> str:
     return next(name for number in range(1000) if slot_of(name := f"q{number}") * nodes // 16384 == node)
 
 
-def count_on(link: Link, node: int) -> object:
+def count_on(link: RedisClient, node: int) -> object:
     return link.call("count", [f"{key_of(a_queue_on(node))}:test"], [1])
 
 
@@ -215,7 +215,7 @@ def test_a_lost_node_takes_its_queues_with_it_and_brings_them_back(
         assert "cluster is down" in str(caught.value)
 
 
-def reached(link: Link, node: int) -> object:
+def reached(link: RedisClient, node: int) -> object:
     try:
         return count_on(link, node)
     except StoreUnavailableError:
@@ -264,7 +264,7 @@ def test_the_primary_that_sentinels_name_is_followed(tmp_path: Path) -> None:
                 pass
 
 
-def counted_on(link: Link, key: str) -> object:
+def counted_on(link: RedisClient, key: str) -> object:
     try:
         return link.call("count", [key], [1])
     except StoreUnavailableError:

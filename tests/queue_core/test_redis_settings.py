@@ -21,8 +21,8 @@ from queue_core.errors import (
     StoreUnsafeError,
 )
 from queue_core.stores.redis.failures import CallFailedError, failure_of
-from queue_core.stores.redis.greeting import Server, check_kind, check_settings
-from queue_core.stores.redis.url import Address, parse_url
+from queue_core.stores.redis.greeting import RedisServerInfo, check_kind, check_settings
+from queue_core.stores.redis.url import RedisAddress, parse_url
 
 INFO = {"redis_version": "7.0.15", "redis_mode": "standalone", "role": "master", "maxmemory_policy": "noeviction"}
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory": "0", "maxmemory-policy": "noeviction"}
@@ -103,12 +103,16 @@ def test_a_password_is_shown_nowhere() -> None:
 )
 def test_a_server_of_another_kind_is_refused(changed: dict[str, str], cluster: bool) -> None:
     with pytest.raises(StoreUnsafeError):
-        check_kind(Server(INFO | changed, SYNCED), "host:6379", cluster=cluster)
+        check_kind(RedisServerInfo(INFO | changed, SYNCED), "host:6379", cluster=cluster)
 
 
 def test_valkey_and_redis_from_7_on_are_taken() -> None:
-    check_kind(Server(INFO | {"valkey_version": "8.1.0", "redis_version": "7.2.4"}, SYNCED), "host:6379", cluster=False)
-    check_kind(Server(INFO | {"redis_mode": "cluster"}, SYNCED), "host:6379", cluster=True)
+    check_kind(
+        RedisServerInfo(INFO | {"valkey_version": "8.1.0", "redis_version": "7.2.4"}, SYNCED),
+        "host:6379",
+        cluster=False,
+    )
+    check_kind(RedisServerInfo(INFO | {"redis_mode": "cluster"}, SYNCED), "host:6379", cluster=True)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_valkey_and_redis_from_7_on_are_taken() -> None:
 def test_what_can_be_lost_is_refused_under_strict_and_told_under_relaxed(
     settings: dict[str, str] | None, lost: str
 ) -> None:
-    server = Server(INFO, settings)
+    server = RedisServerInfo(INFO, settings)
     told = check_settings(server, "host:6379", durability="relaxed", assumes_durable=False)
     assert lost in told
     assert bool(told) == bool(lost)
@@ -138,11 +142,14 @@ def test_what_can_be_lost_is_refused_under_strict_and_told_under_relaxed(
 
 
 def test_an_operator_may_vouch_for_settings_that_are_not_shown_but_not_for_others() -> None:
-    hidden = Server(INFO, None)
+    hidden = RedisServerInfo(INFO, None)
     assert check_settings(hidden, "host:6379", durability="strict", assumes_durable=True) == ""
     with pytest.raises(StoreUnsafeError):
         check_settings(
-            Server(INFO, SYNCED | {"appendfsync": "no"}), "host:6379", durability="strict", assumes_durable=True
+            RedisServerInfo(INFO, SYNCED | {"appendfsync": "no"}),
+            "host:6379",
+            durability="strict",
+            assumes_durable=True,
         )
 
 
@@ -150,11 +157,11 @@ def test_an_operator_may_vouch_for_settings_that_are_not_shown_but_not_for_other
 @pytest.mark.parametrize(
     "server",
     [
-        Server(INFO, SYNCED | {"maxmemory": "1000", "maxmemory-policy": "allkeys-lru"}),
-        Server(INFO | {"maxmemory": "1000", "maxmemory_policy": "volatile-ttl"}, None),
+        RedisServerInfo(INFO, SYNCED | {"maxmemory": "1000", "maxmemory-policy": "allkeys-lru"}),
+        RedisServerInfo(INFO | {"maxmemory": "1000", "maxmemory_policy": "volatile-ttl"}, None),
     ],
 )
-def test_a_server_that_drops_keys_is_refused_whatever_the_durability(server: Server, durability: str) -> None:
+def test_a_server_that_drops_keys_is_refused_whatever_the_durability(server: RedisServerInfo, durability: str) -> None:
     with pytest.raises(StoreUnsafeError) as caught:
         check_settings(server, "host:6379", durability=durability, assumes_durable=True)  # type: ignore[arg-type]
     assert "maxmemory-policy noeviction" in str(caught.value)
@@ -195,7 +202,7 @@ def test_every_failure_has_its_rule(error: Exception, step: str, kind: type[Stor
 
 
 def test_an_address_is_written_as_a_url_has_it() -> None:
-    assert [str(Address("host", 1)), str(Address("::1", 2)), str(Address("/run/r.sock", 0))] == [
+    assert [str(RedisAddress("host", 1)), str(RedisAddress("::1", 2)), str(RedisAddress("/run/r.sock", 0))] == [
         "host:1",
         "[::1]:2",
         "/run/r.sock",

@@ -12,7 +12,7 @@ from queue_core.clock import START
 from queue_core.errors import InvalidSettingError, UnknownQueueError
 from queue_core.pull_queue import LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import ClientCall, Deletion, LeaseRequest, Release, Renewal, Room, Store
+from queue_core.store import ClientCall, Deletion, LeaseRequest, PayloadAllowance, Release, Renewal, Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, TaskState
@@ -101,8 +101,8 @@ def test_the_room_of_a_lease_is_that_of_all_shards_together(store: Store, count:
     for number in range(12):
         add(store, NewTask(b"x" * (3000 if number % 2 else 100)))
     with store.begin() as transaction:
-        granted = transaction.lease(QUEUE, LeaseRequest(count, None, ANY, "w1", Room(7000)), now=START)
-        first = transaction.lease(QUEUE, LeaseRequest(count, None, ANY, "w1", Room(1)), now=START)
+        granted = transaction.lease(QUEUE, LeaseRequest(count, None, ANY, "w1", PayloadAllowance(7000)), now=START)
+        first = transaction.lease(QUEUE, LeaseRequest(count, None, ANY, "w1", PayloadAllowance(1)), now=START)
     sizes = [len(held.payload) for held in granted.leases]
     assert sum(sizes) <= 7000
     assert len(sizes) > 2

@@ -8,7 +8,7 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.errors import InvalidEtaError
 from queue_core.limits import MAX_ETA_SECONDS
-from queue_core.semantics import Ending
+from queue_core.semantics import LeaseEnd
 from queue_core.task import NewTask, QueueSpec, StoredTask, TaskState
 
 NOW = Instant(1_700_000_000_000_000)
@@ -118,7 +118,7 @@ def test_ends_that_have_passed_are_forgotten() -> None:
 def test_an_expired_lease_is_ready_again_and_noted() -> None:
     leased = a_leased_task(seconds=30)
     ending = semantics.settle(leased, SPEC, now=leased.eta)
-    assert isinstance(ending, Ending)
+    assert isinstance(ending, LeaseEnd)
     assert ending.task is not None
     assert (ending.task.state, ending.task.leases) == (TaskState.READY, 1)
     assert (ending.finished.outcome, ending.finished.held_seconds, ending.finished.died) == ("expired", 30.0, False)
@@ -130,7 +130,7 @@ def test_an_expired_lease_is_ready_again_and_noted() -> None:
 def test_a_task_dies_when_its_last_lease_expires(*, leases_before: int, dies: bool) -> None:
     leased = a_leased_task(leases=leases_before)
     ending = semantics.settle(leased, SPEC, now=leased.eta)
-    assert isinstance(ending, Ending)
+    assert isinstance(ending, LeaseEnd)
     assert ending.task is not None
     assert (ending.task.state is TaskState.DEAD) is dies
     assert ending.finished.died is dies
@@ -139,7 +139,7 @@ def test_a_task_dies_when_its_last_lease_expires(*, leases_before: int, dies: bo
 def test_an_exhausted_task_is_deleted_where_the_queue_says_so() -> None:
     leased = a_leased_task(leases=2)
     ending = semantics.settle(leased, replace(SPEC, on_exhausted="delete"), now=leased.eta)
-    assert isinstance(ending, Ending)
+    assert isinstance(ending, LeaseEnd)
     assert ending.task is None
     assert ending.finished.died
 

@@ -7,7 +7,7 @@ import pytest
 from queue_core.cli.serving import serve_options
 from queue_core.config import parse_queue_file
 from queue_core.errors import InvalidSettingError, PermissionDeniedError, UnauthenticatedError
-from queue_core.server.auth import NEEDED, VERBS, Access, Caller, Gate, check_access, is_listed
+from queue_core.server.auth import NEEDED, VERBS, Access, Authorizer, Principal, check_access, is_listed
 from queue_core.server.options import AccessToken, Role, ServeOptions, parse_tokens
 from queue_core.task import QueueSpec
 
@@ -45,7 +45,7 @@ OTHER_SECRET = "fedcba9876543210"
 def test_role_and_acl_must_both_allow(
     spec: QueueSpec, email: str | None, role: Role, allowed: tuple[Access, ...]
 ) -> None:
-    caller = Caller(role, email)
+    caller = Principal(role, email)
     for access in ALL:
         if access in allowed:
             check_access(caller, spec, access)
@@ -62,9 +62,9 @@ def test_every_access_has_a_verb_that_roles_are_known_for() -> None:
 
 def test_a_refusal_says_who_and_for_what() -> None:
     with pytest.raises(PermissionDeniedError, match=r"work.*lease.*user_email.*else@x\.org"):
-        check_access(Caller(Role.WORKER, "else@x.org"), NAMED, "lease")
+        check_access(Principal(Role.WORKER, "else@x.org"), NAMED, "lease")
     with pytest.raises(PermissionDeniedError, match=r"insert.*writer_email.*without an email"):
-        check_access(Caller(Role.WORKER), NAMED, "insert")
+        check_access(Principal(Role.WORKER), NAMED, "insert")
 
 
 def headers(secret: str) -> list[tuple[bytes, bytes]]:
@@ -73,9 +73,9 @@ def headers(secret: str) -> list[tuple[bytes, bytes]]:
 
 def test_the_gate_tells_who_calls() -> None:
     tokens = (AccessToken(Role.WORKER, SECRET, "a@x.org"), AccessToken(Role.ADMIN, OTHER_SECRET))
-    gate = Gate(ServeOptions(tokens=tokens))
-    assert gate.caller(headers(SECRET)) == Caller(Role.WORKER, "a@x.org")
-    assert gate.caller(headers(OTHER_SECRET)) == Caller(Role.ADMIN)
+    gate = Authorizer(ServeOptions(tokens=tokens))
+    assert gate.caller(headers(SECRET)) == Principal(Role.WORKER, "a@x.org")
+    assert gate.caller(headers(OTHER_SECRET)) == Principal(Role.ADMIN)
     for wrong in (
         headers("wrong"),
         [(b"host", b"localhost")],
@@ -86,7 +86,7 @@ def test_the_gate_tells_who_calls() -> None:
 
 
 def test_without_tokens_everybody_is_an_admin_without_a_name() -> None:
-    assert Gate(ServeOptions()).caller([(b"host", b"localhost")]) == Caller(Role.ADMIN)
+    assert Authorizer(ServeOptions()).caller([(b"host", b"localhost")]) == Principal(Role.ADMIN)
 
 
 def test_the_settings_file_may_name_who_bears_a_token(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from queue_core.errors import (
 )
 from queue_core.server import run
 from queue_core.server.options import ServeOptions, options_of
-from queue_core.server.run import Server, ServerThread
+from queue_core.server.run import QueueServer, ServerThread
 from queue_core.stores.memory import MemoryStore
 from tests.support.servers import QUEUE, RunningServer, read_reply, request
 
@@ -129,7 +129,7 @@ def test_an_answer_in_two_segments_is_not_held_back(server: RunningServer) -> No
 
 def test_a_port_in_use_is_an_error_that_says_so(server: RunningServer) -> None:
     with pytest.raises(ListenError, match="already in use"):
-        Server(MemoryStore(), ServeOptions(port=server.port))
+        QueueServer(MemoryStore(), ServeOptions(port=server.port))
 
 
 def test_a_unix_socket_is_the_owners_alone(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_unix_socket_is_the_owners_alone(tmp_path: Path) -> None:
     try:
         assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(ListenError):
-            Server(MemoryStore(), options_of(f"unix:{path}"))
+            QueueServer(MemoryStore(), options_of(f"unix:{path}"))
     finally:
         thread.stop()
     assert not path.exists()
@@ -147,7 +147,7 @@ def test_a_unix_socket_is_the_owners_alone(tmp_path: Path) -> None:
 
 def test_a_socket_left_by_a_killed_server_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "towline.sock"
-    abandoned = Server(MemoryStore(), options_of(f"unix:{path}"))
+    abandoned = QueueServer(MemoryStore(), options_of(f"unix:{path}"))
     abandoned._listening.close()
     thread = ServerThread(MemoryStore(), options_of(f"unix:{path}"))
     thread.start()

@@ -8,14 +8,14 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import StoreError, StoreFullError
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import MAX_FOLLOWERS
 from queue_core.server.options import ServeOptions
 from queue_core.store import Transaction, Unit
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.slow_disk import SlowDisk
 
@@ -47,13 +47,13 @@ class Caller:
         self.answers.append([lease.payload for lease in answer.granted.leases])
 
 
-def _add(*payloads: bytes, tag: str | None = None) -> Callable[[Turn], object]:
+def _add(*payloads: bytes, tag: str | None = None) -> Callable[[UnitOfWork], object]:
     return lambda turn: turn.add(QUEUE, [NewTask(payload, tag=tag) for payload in payloads])
 
 
-async def _waiting(store: MemoryStore, callers: Sequence[Caller]) -> ServerCore:
+async def _waiting(store: MemoryStore, callers: Sequence[Caller]) -> ServerState:
     """A server on which these wait, each having come after the one before, and so the last being the most recent."""
-    core = ServerCore(store, ServeOptions())
+    core = ServerState(store, ServeOptions())
     await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
     for number, caller in enumerate(callers, start=1):
         core.waiting.start(caller.call)

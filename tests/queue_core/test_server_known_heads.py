@@ -8,7 +8,7 @@ import pytest
 
 from queue_core.server.known_heads import MAX_KNOWN_BYTES
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.protocol import HotProtocol
+from queue_core.server.protocol import FastProtocol
 from queue_core.task import NewTask
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
@@ -21,7 +21,7 @@ def _known(server: RunningServer) -> list[bytes]:
     """The heads that a server's connections know."""
     running = server.thread._server._http
     assert running is not None
-    known = [one.known for one in running.server_state.connections if isinstance(one, HotProtocol)]
+    known = [one.known for one in running.server_state.connections if isinstance(one, FastProtocol)]
     return [one[0].head for one in known if one is not None]
 
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 import pytest
 
 from queue_core.clock import Instant
-from queue_core.server.protocol import HotProtocol
+from queue_core.server.protocol import FastProtocol
 from queue_core.store import Granted, LeaseRequest, Transaction, Unit
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import NewTask
@@ -98,10 +98,10 @@ def _transactions(server: RunningServer) -> int:
     return server.store.transactions
 
 
-def _connections(server: RunningServer) -> list[HotProtocol]:
+def _connections(server: RunningServer) -> list[FastProtocol]:
     http = server.thread._server._http
     assert http is not None
-    return [one for one in http.server_state.connections if isinstance(one, HotProtocol)]
+    return [one for one in http.server_state.connections if isinstance(one, FastProtocol)]
 
 
 def test_callers_who_come_back_together_share_a_transaction(server: RunningServer, pair: list[socket.socket]) -> None:

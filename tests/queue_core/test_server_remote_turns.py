@@ -9,10 +9,10 @@ import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError, UnknownQueueError
 from queue_core.server import remote_turns
-from queue_core.server.remote_turns import TURNS_AT_ONCE, RemoteTurns
+from queue_core.server.remote_turns import TURNS_AT_ONCE, ThreadedCommitter
 from queue_core.service import QueueService
 from queue_core.task import ANY, NewTask, QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.remote_memory import RemoteMemory
 
@@ -26,9 +26,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[RemoteMemory]:
     store.close()
 
 
-def _run(store: RemoteMemory, story: Callable[[RemoteTurns], Coroutine[Any, Any, None]]) -> None:
+def _run(store: RemoteMemory, story: Callable[[ThreadedCommitter], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        turns = RemoteTurns(QueueService(store, sleep=lambda _seconds: None))
+        turns = ThreadedCommitter(QueueService(store, sleep=lambda _seconds: None))
         await turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         store.threads.clear()
         store.transactions = 0
@@ -41,7 +41,7 @@ def _run(store: RemoteMemory, story: Callable[[RemoteTurns], Coroutine[Any, Any,
     asyncio.run(main())
 
 
-def _add(turn: Turn) -> str:
+def _add(turn: UnitOfWork) -> str:
     return turn.add(QUEUE, [NewTask(b"x")])[0].name
 
 
@@ -50,7 +50,7 @@ def _added(store: RemoteMemory) -> int:
 
 
 def test_the_loop_never_calls_the_store(store: RemoteMemory) -> None:
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         await asyncio.gather(*(turns.run(_add) for _ in range(20)))
         seen: list[object] = []
         turns.look(lambda turn: turn.stats(QUEUE, ANY).ready, seen.append)
@@ -63,7 +63,7 @@ def test_the_loop_never_calls_the_store(store: RemoteMemory) -> None:
 def test_callers_that_come_while_turns_are_under_way_share_the_next() -> None:
     store = RemoteMemory()
 
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         calls = []
         for _ in range(TURNS_AT_ONCE):
@@ -80,7 +80,7 @@ def test_callers_that_come_while_turns_are_under_way_share_the_next() -> None:
 def test_verbs_that_are_committed_one_by_one_are_spread_over_the_threads() -> None:
     store = RemoteMemory(unit="verb")
 
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         await asyncio.gather(*(turns.run(_add) for _ in range(TURNS_AT_ONCE)))
         assert store.transactions == TURNS_AT_ONCE
 
@@ -88,10 +88,10 @@ def test_verbs_that_are_committed_one_by_one_are_spread_over_the_threads() -> No
 
 
 def test_an_error_is_one_callers_alone(store: RemoteMemory) -> None:
-    def broken(turn: Turn) -> str:
+    def broken(turn: UnitOfWork) -> str:
         raise ZeroDivisionError
 
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         outcomes = await asyncio.gather(
             turns.run(_add),
             turns.run(broken),
@@ -105,7 +105,7 @@ def test_an_error_is_one_callers_alone(store: RemoteMemory) -> None:
 
 
 def test_a_store_that_is_away_is_tried_again_then_told_and_recovers(store: RemoteMemory) -> None:
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         store.is_down = True
         with pytest.raises(StoreUnavailableError) as raised:
             await turns.run(_add)
@@ -120,7 +120,7 @@ def test_a_store_that_is_away_is_tried_again_then_told_and_recovers(store: Remot
 
 
 def test_a_lost_answer_is_told_as_unknown(store: RemoteMemory) -> None:
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         store.answers_to_lose = 1
         with pytest.raises(OutcomeUnknownError):
             await turns.run(_add)
@@ -141,7 +141,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_waits_too_long_for_a_stalled_store_is_told_and_what_was_under_way_is_in_doubt(
     store: RemoteMemory,
 ) -> None:
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         under_way = []
         for _ in range(TURNS_AT_ONCE):
@@ -164,7 +164,7 @@ def test_what_comes_late_is_told_to_whoever_asked_for_that(store: RemoteMemory) 
     told: list[object] = []
     late: list[object] = []
 
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         turns.submit(_add, told.append, late=late.append)
         await eventually_async(lambda: told)
@@ -181,7 +181,7 @@ def test_who_comes_when_the_store_has_stalled_is_told_at_once(
 ) -> None:
     monkeypatch.setattr(remote_turns, "STALLED_SECONDS", 0.0)
 
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         calls = []
         for _ in range(TURNS_AT_ONCE):
@@ -209,7 +209,7 @@ def test_what_waits_for_the_store_is_bounded(
     store = RemoteMemory()
     told: list[object] = []
 
-    async def story(turns: RemoteTurns) -> None:
+    async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         for _ in range(5):
             turns.submit(_add, told.append, size_bytes=size_bytes)
@@ -228,7 +228,7 @@ def test_a_stop_does_not_wait_for_a_store_that_never_answers(monkeypatch: pytest
     store = RemoteMemory()
 
     async def main() -> None:
-        turns = RemoteTurns(QueueService(store))
+        turns = ThreadedCommitter(QueueService(store))
         store.stall()
         turns.submit(_add, lambda _outcome: None)
         await eventually_async(lambda: turns._hands.under_way == 1)

@@ -6,32 +6,32 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
-from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, LoopTurns
+from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, GroupCommitter
 from queue_core.server.options import ServeOptions
 from queue_core.server.turns import MAX_STEPS_PER_TURN
 from queue_core.service import QueueService
 from queue_core.store import Granted
 from queue_core.stores.memory import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.slow_disk import HeldDisk, SlowDisk
 
 QUEUE = "q"
 
 
-def _turns(*, sync_seconds: float = 0.0) -> tuple[LoopTurns, SlowDisk]:
+def _turns(*, sync_seconds: float = 0.0) -> tuple[GroupCommitter, SlowDisk]:
     clock = ManualClock()
     store = SlowDisk(clock, sync_seconds=sync_seconds)
     service = QueueService(store, clock=clock)
     service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
     store.transactions = store.syncs = 0
-    return LoopTurns(service), store
+    return GroupCommitter(service), store
 
 
-def _add(turn: Turn) -> str:
+def _add(turn: UnitOfWork) -> str:
     return turn.add(QUEUE, [NewTask(b"x")])[0].name
 
 
@@ -108,7 +108,7 @@ def test_an_error_is_one_callers_alone() -> None:
 
 
 def test_a_broken_step_does_not_take_the_others_with_it() -> None:
-    def broken(turn: Turn) -> str:
+    def broken(turn: UnitOfWork) -> str:
         raise ZeroDivisionError
 
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_what_a_step_submits_gets_a_turn_of_its_own() -> None:
         turns, store = _turns()
         told: list[object] = []
 
-        def submits(turn: Turn) -> str:
+        def submits(turn: UnitOfWork) -> str:
             turns.submit(_add, told.append)
             return _add(turn)
 
@@ -173,7 +173,7 @@ def test_a_later_change_is_not_answered_before_an_earlier_one_whose_sync_goes_on
         store = HeldDisk(clock, seconds=[0.0, 9 * SLOW_SYNC_SECONDS], held_from=3)
         service = QueueService(store, clock=clock)
         service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
-        turns = LoopTurns(service)
+        turns = GroupCommitter(service)
         await turns.run(_add)
         turns.submit(_add, told.append)
         await eventually_async(lambda: store.syncs == 3)
@@ -199,7 +199,7 @@ def test_a_caller_that_went_away_before_its_turn_is_granted_nothing() -> None:
     answers: list[object] = []
 
     async def main() -> None:
-        core = ServerCore(MemoryStore(), ServeOptions())
+        core = ServerState(MemoryStore(), ServeOptions())
         await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         first, _ = await core.turns.run(_add), await core.turns.run(_add)
         call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False)
@@ -219,11 +219,11 @@ def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_pla
     answers: list[object] = []
 
     async def main() -> None:
-        core = ServerCore(MemoryStore(), ServeOptions())
+        core = ServerState(MemoryStore(), ServeOptions())
         await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         first, _ = await core.turns.run(_add), await core.turns.run(_add)
 
-        def lease_and_hang_up(turn: Turn) -> Granted:
+        def lease_and_hang_up(turn: UnitOfWork) -> Granted:
             granted = turn.lease(QUEUE, count=1, seconds=60.0)
             call.cancel()
             return granted
@@ -245,7 +245,7 @@ def test_a_caller_whose_socket_is_gone_is_not_granted_what_woke_it() -> None:
     answers: list[object] = []
 
     async def main() -> None:
-        core = ServerCore(MemoryStore(), ServeOptions())
+        core = ServerState(MemoryStore(), ServeOptions())
         await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: True)
         core.waiting.start(call)
@@ -261,7 +261,7 @@ def test_a_caller_whose_socket_is_gone_is_not_granted_what_woke_it() -> None:
 
 
 def test_two_callers_that_come_back_together_share_a_transaction_though_one_is_a_little_later() -> None:
-    async def later(turns: LoopTurns) -> str:
+    async def later(turns: GroupCommitter) -> str:
         for _ in range(MAX_ROUNDS // 2):
             await asyncio.sleep(0)
         return await turns.run(_add)
@@ -296,7 +296,7 @@ def test_callers_who_met_by_chance_are_not_waited_for() -> None:
     asyncio.run(main())
 
 
-async def _turns_shared_by(callers: int, *, times: int) -> tuple[LoopTurns, SlowDisk]:
+async def _turns_shared_by(callers: int, *, times: int) -> tuple[GroupCommitter, SlowDisk]:
     """Turns over a disk that takes its time, after so many callers have shared so many of them, one after the other."""
     turns, store = _turns(sync_seconds=SLOW_SYNC_SECONDS / 2)
     await turns.run(_add)
@@ -305,7 +305,7 @@ async def _turns_shared_by(callers: int, *, times: int) -> tuple[LoopTurns, Slow
     return turns, store
 
 
-async def _rounds(turns: LoopTurns) -> int:
+async def _rounds(turns: GroupCommitter) -> int:
     """How many times round the loop a caller's answer takes."""
     answer = asyncio.ensure_future(turns.run(_add))
     count = 0

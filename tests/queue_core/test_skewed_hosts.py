@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from orchestrator.clock import SystemClock as FleetClock
-from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.clock import SystemMonotonicClock as FleetClock
+from orchestrator.sources.pull_queue import QueueSource
 from queue_core.api import Queue, Queues
 from queue_core.clock import Instant, SystemClock, after, seconds_between
 from queue_core.pull_queue import LocalQueues
@@ -132,7 +132,7 @@ def test_a_supervisor_sees_true_ages(store: RemoteMemory, way: str) -> None:
         queue = queues.queue(QUEUE)
         queue.add([NewTask(b"held"), NewTask(b"waits")])
         queue.lease(worker="w")
-        sample = PullQueueSource(queues).sample(a_pool(queue=QUEUE), workers=["w"], now=FleetClock().monotonic())
+        sample = QueueSource(queues).sample(a_pool(queue=QUEUE), workers=["w"], now=FleetClock().monotonic())
         assert [lease.held_seconds < SOON_SECONDS for lease in sample.running] == [True]
         assert [task.age_seconds < SOON_SECONDS for task in sample.waiting] == [True]
         assert sample.first_seen_seconds_ago["w"] < SOON_SECONDS

@@ -18,7 +18,7 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite import file as store_file
 from queue_core.stores.sqlite.driver import apsw_driver, best_driver, stdlib_driver
-from queue_core.stores.sqlite.file import Migration
+from queue_core.stores.sqlite.file import SqliteMigration
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
 from tests.support.task_builders import a_queue, add, lease, stats
@@ -153,7 +153,7 @@ def test_a_file_made_by_a_migration_that_was_changed_since_is_refused(tmp_path: 
 def test_an_older_file_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = a_used_file(tmp_path)
     known = store_file.migrations()
-    added = Migration(known[-1].number + 1, "next", "CREATE TABLE fresh (id INTEGER);\n")
+    added = SqliteMigration(known[-1].number + 1, "next", "CREATE TABLE fresh (id INTEGER);\n")
     monkeypatch.setattr(store_file, "migrations", lambda: [*known, added])
     store = open_store(url_of(path))
     assert stats(store).ready == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.stores.sqlite.driver import Connection, Driver, apsw_driver, stdlib_driver
+from queue_core.stores.sqlite.driver import Driver, SqliteConnection, apsw_driver, stdlib_driver
 from queue_core.stores.sqlite.write_lock import WriteLock
 
 
@@ -19,14 +19,14 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 
 @pytest.fixture
-def writer(driver: Driver, tmp_path: Path) -> Iterator[Connection]:
+def writer(driver: Driver, tmp_path: Path) -> Iterator[SqliteConnection]:
     with closing(driver.connect(str(tmp_path / "queue.db"), "")) as writer:
         writer.execute("CREATE TABLE written (number INTEGER)")
         yield writer
 
 
 @pytest.fixture
-def lock(driver: Driver, writer: Connection, tmp_path: Path) -> Iterator[WriteLock]:
+def lock(driver: Driver, writer: SqliteConnection, tmp_path: Path) -> Iterator[WriteLock]:
     lock = WriteLock(tmp_path / "queue.db")
     lock.open()
     lock.begin_with(driver, writer, writer.cursor())
@@ -34,7 +34,7 @@ def lock(driver: Driver, writer: Connection, tmp_path: Path) -> Iterator[WriteLo
     lock.close()
 
 
-def is_free(lock: WriteLock, writer: Connection, folder: Path) -> bool:
+def is_free(lock: WriteLock, writer: SqliteConnection, folder: Path) -> bool:
     """Whether no thread, no process and no transaction has it."""
     descriptor = os.open(folder / "queue.db-lock", os.O_RDWR)
     try:
@@ -46,7 +46,7 @@ def is_free(lock: WriteLock, writer: Connection, folder: Path) -> bool:
     return not lock.threads.locked() and not writer.in_transaction
 
 
-def test_it_is_had_whole_and_let_go_whole(lock: WriteLock, writer: Connection, tmp_path: Path) -> None:
+def test_it_is_had_whole_and_let_go_whole(lock: WriteLock, writer: SqliteConnection, tmp_path: Path) -> None:
     lock.acquire(lambda: None)
     assert lock.threads.locked()
     assert writer.in_transaction
@@ -59,7 +59,7 @@ def test_it_is_had_whole_and_let_go_whole(lock: WriteLock, writer: Connection, t
     assert writer.execute("SELECT number FROM written").fetchall() == [(1,)]
 
 
-def test_what_was_not_committed_is_rolled_back(lock: WriteLock, writer: Connection, tmp_path: Path) -> None:
+def test_what_was_not_committed_is_rolled_back(lock: WriteLock, writer: SqliteConnection, tmp_path: Path) -> None:
     lock.acquire(lambda: None)
     writer.execute("INSERT INTO written VALUES (1)")
     lock.release()
@@ -67,7 +67,7 @@ def test_what_was_not_committed_is_rolled_back(lock: WriteLock, writer: Connecti
     assert writer.execute("SELECT number FROM written").fetchall() == []
 
 
-def test_a_preparation_that_fails_lets_it_go(lock: WriteLock, writer: Connection, tmp_path: Path) -> None:
+def test_a_preparation_that_fails_lets_it_go(lock: WriteLock, writer: SqliteConnection, tmp_path: Path) -> None:
     def fail() -> None:
         assert lock.threads.locked()
         raise ZeroDivisionError
@@ -78,7 +78,7 @@ def test_a_preparation_that_fails_lets_it_go(lock: WriteLock, writer: Connection
 
 
 def test_a_lock_file_that_fails_lets_it_go(
-    lock: WriteLock, writer: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: WriteLock, writer: SqliteConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flock = fcntl.flock
 
@@ -95,7 +95,7 @@ def test_a_lock_file_that_fails_lets_it_go(
 
 
 def test_a_transaction_that_cant_begin_lets_it_go(
-    lock: WriteLock, writer: Connection, driver: Driver, tmp_path: Path
+    lock: WriteLock, writer: SqliteConnection, driver: Driver, tmp_path: Path
 ) -> None:
     writer.execute("PRAGMA busy_timeout = 0").fetchall()
     with closing(driver.connect(str(tmp_path / "queue.db"), "")) as other:
@@ -109,7 +109,7 @@ def test_a_transaction_that_cant_begin_lets_it_go(
 
 
 def test_after_a_fork_the_child_has_a_free_one_and_the_parents_is_as_it_was(
-    lock: WriteLock, writer: Connection, tmp_path: Path
+    lock: WriteLock, writer: SqliteConnection, tmp_path: Path
 ) -> None:
     lock.acquire(lambda: None)
     writer.execute("COMMIT")  # the test's fork is of a process that holds no more than the two

@@ -11,7 +11,7 @@ from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableE
 from queue_core.service import QueueService
 from queue_core.store import Added, ClientCall, Deletion, Release, Store, Unit
 from queue_core.task import Lease, NewTask
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 from tests.support.moved_tasks import opened_again
 from tests.support.task_builders import QUEUE, a_queue, stats
 
@@ -21,7 +21,7 @@ TASKS = [NewTask(b"a", tag="red"), NewTask(b"b", delay_seconds=60.0), NewTask(b"
 FIRST, AGAIN = ClientCall("s", 1), ClientCall("s", 1, is_repeat=True)
 
 
-def run(store: Store, step: Callable[[Turn], T], *, unit: Unit = "transaction") -> T:
+def run(store: Store, step: Callable[[UnitOfWork], T], *, unit: Unit = "transaction") -> T:
     """A step in a transaction of its own, as a server runs it."""
     return QueueService(store, clock=store.clock).run(step, unit=unit)
 
@@ -259,7 +259,7 @@ def test_leases_of_several_clients_in_one_transaction_are_told_apart(store: Stor
     held = [lease(store, count=1)[0] for _ in range(2)]
     calls = [ClientCall("a", 1), ClientCall("b", 1), ClientCall("c", 1)]
 
-    def steps(turn: Turn, calls: list[ClientCall]) -> list[tuple[list[str], list[str]]]:
+    def steps(turn: UnitOfWork, calls: list[ClientCall]) -> list[tuple[list[str], list[str]]]:
         told = []
         for number, call in enumerate(calls):
             deletions = [Deletion(each.token) for each in held[number : number + 1]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, StoreUnavailableError
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.taskqueue import discovery, routes
-from queue_core.server.taskqueue.answer import Answer, ApiError
-from queue_core.server.taskqueue.call import Request
+from queue_core.server.taskqueue.answer import TaskqueueError, TaskqueueResponse
+from queue_core.server.taskqueue.call import TaskqueueRequest
 from tests.support.failing_store import FailingStore
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server
 
@@ -258,12 +258,12 @@ def test_a_batch_from_a_foreign_page_is_refused(server: RunningServer) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_batch_or_refused(body: bytes) -> None:
     for content in (body, a_part(body), a_batch(a_part(body))):
-        request = Request("POST", "/", b"", [(b"content-type", b"multipart/mixed; boundary=cut")], content)
+        request = TaskqueueRequest("POST", "/", b"", [(b"content-type", b"multipart/mixed; boundary=cut")], content)
         try:
             for content_id, call in routes.split(request):
                 assert "\n" not in content_id
-                assert isinstance(call, Request)
-        except ApiError as error:
+                assert isinstance(call, TaskqueueRequest)
+        except TaskqueueError as error:
             assert error.status == 400
 
 
@@ -271,18 +271,18 @@ def test_any_bytes_are_a_batch_or_refused(body: bytes) -> None:
 def test_a_content_id_can_not_break_out_of_its_line(name: str) -> None:
     head = f"Content-Type: application/http\r\nContent-ID: {name}\r\n\r\nGET / HTTP/1.1\r\n".encode("utf-8", "replace")
     body = b"--cut\r\n" + head + b"--cut--"
-    request = Request("POST", "/", b"", [(b"content-type", b"multipart/mixed; boundary=cut")], body)
+    request = TaskqueueRequest("POST", "/", b"", [(b"content-type", b"multipart/mixed; boundary=cut")], body)
     try:
         calls = routes.split(request)
-    except ApiError:
+    except TaskqueueError:
         return
-    joined = routes.join([(content_id, Answer(204)) for content_id, _ in calls], boundary="b").body
+    joined = routes.join([(content_id, TaskqueueResponse(204)) for content_id, _ in calls], boundary="b").body
     assert joined.count(b"\r\n\r\n") == 2 * len(calls)
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 401, 403, 404, 405, 413, 421, 500, 503])
 def test_every_status_has_a_phrase(status: int) -> None:
-    assert HTTPStatus(status).phrase.encode() in routes.join([("", Answer(status))], boundary="b").body
+    assert HTTPStatus(status).phrase.encode() in routes.join([("", TaskqueueResponse(status))], boundary="b").body
 
 
 # -- discovery --------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_core.server.taskqueue.answer import ApiError
-from queue_core.server.taskqueue.call import Request, address_of, method_of
+from queue_core.server.taskqueue.answer import TaskqueueError
+from queue_core.server.taskqueue.call import TaskqueueRequest, address_of, method_of
 from queue_core.server.taskqueue.parameters import FORM, Parameters, parameters_of
 from queue_core.server.taskqueue.selection import EVERYTHING, parse_selection, select
 from queue_core.server.taskqueue.task_json import QUEUE_SHAPE, TASK_SHAPE, TASKS_SHAPE
@@ -28,7 +28,7 @@ def test_a_body_that_is_no_form_has_no_parameters() -> None:
 
 @pytest.mark.parametrize("query", [b"\xff", b"a=%ff", b"&".join([b"a=1"] * 101)])
 def test_parameters_that_can_not_be_read_are_refused(query: bytes) -> None:
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(TaskqueueError) as raised:
         parameters_of(query, b"", "")
     assert raised.value.status == 400
 
@@ -48,7 +48,7 @@ def test_parameters_that_can_not_be_read_are_refused(query: bytes) -> None:
 )
 def test_a_number_that_is_none_is_named(text: str | None, reason: str) -> None:
     parameters = Parameters([] if text is None else [("numTasks", text)])
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(TaskqueueError) as raised:
         parameters.integer("numTasks", least=0, most=10)
     assert (raised.value.reason, raised.value.location) == (reason, "numTasks")
 
@@ -63,7 +63,7 @@ def test_truth_values(text: str, value: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "yes", "2"])
 def test_a_truth_value_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ApiError):
+    with pytest.raises(TaskqueueError):
         Parameters([("groupByTag", text)]).flag("groupByTag")
 
 
@@ -99,7 +99,7 @@ def test_a_selection_leaves_what_it_names(text: str | None, left: object) -> Non
              "items()", "kind(*)", "items(id)tag", "(" * 1900, "x" * 2001, "items/items/id", "*/id"],
 )  # fmt: skip
 def test_a_selection_out_of_form_or_of_something_else_is_refused(text: str) -> None:
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(TaskqueueError) as raised:
         parse_selection(text, TASKS_SHAPE)
     assert (raised.value.status, raised.value.location) == (400, "fields")
 
@@ -109,7 +109,7 @@ def test_any_text_is_a_selection_or_refused(text: str) -> None:
     for shape in (TASK_SHAPE, TASKS_SHAPE, QUEUE_SHAPE):
         try:
             select(ANSWER, parse_selection(text, shape))
-        except ApiError as error:
+        except TaskqueueError as error:
             assert error.status == 400
 
 
@@ -157,4 +157,4 @@ def test_a_path_leads_somewhere_or_nowhere(path: str, found: tuple[object, ...] 
 )
 def test_a_post_may_mean_another_method(method: str, override: bytes, meant: str) -> None:
     headers = [(b"x-http-method-override", override)] if override else []
-    assert method_of(Request(method, "/", b"", headers, b"")) == meant
+    assert method_of(TaskqueueRequest(method, "/", b"", headers, b"")) == meant

@@ -11,7 +11,7 @@ from queue_core import errors
 from queue_core.clock import NEVER, START, Instant, after
 from queue_core.server.problems import refusal
 from queue_core.server.taskqueue import task_json
-from queue_core.server.taskqueue.answer import ApiError, error_answer, is_ours
+from queue_core.server.taskqueue.answer import TaskqueueError, error_answer, is_ours
 from queue_core.server.taskqueue.task_json import TaskBody, parse_task
 from queue_core.stats import QueueStats
 from queue_core.task import Lease, QueueSpec, StoredTask, TaskState
@@ -40,7 +40,7 @@ def test_a_payload_comes_back_with_its_padding(given: str, shown: str) -> None:
 
 @pytest.mark.parametrize("text", ["a+bc", "a/bc", "a", "abcde", "ab=cd", "a b", "ab\n", "ä123", "=a", "ab%3D"])
 def test_what_is_no_url_safe_base64_is_refused(text: str) -> None:
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(TaskqueueError) as raised:
         task_json.decode_payload(text)
     assert raised.value.status == 400
 
@@ -98,7 +98,7 @@ def test_a_body_is_a_task(body: object, task: TaskBody) -> None:
     ],
 )
 def test_a_body_that_is_no_task_is_refused(body: bytes) -> None:
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(TaskqueueError) as raised:
         parse_task(body)
     assert raised.value.status == 400
 
@@ -107,7 +107,7 @@ def test_a_body_that_is_no_task_is_refused(body: bytes) -> None:
 def test_any_bytes_are_a_task_or_refused(body: bytes) -> None:
     try:
         assert isinstance(parse_task(body), TaskBody)
-    except ApiError as error:
+    except TaskqueueError as error:
         assert error.status == 400
 
 
@@ -118,7 +118,7 @@ def test_a_lease_timestamp_is_the_eta_of_a_new_task() -> None:
 
 
 def test_a_new_task_needs_a_payload() -> None:
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(TaskqueueError) as raised:
         task_json.new_task(TaskBody("n"))
     assert (raised.value.reason, raised.value.location) == ("required", "payloadBase64")
 
@@ -218,7 +218,7 @@ def test_counts_are_text_where_the_original_has_int64() -> None:
         pytest.param(errors.StoreCorruptError("m"), 500, "internalError", id="a damaged store"),
         pytest.param(refusal(421, "foreign-host", "m"), 421, "invalid", id="a foreign host"),
         pytest.param(refusal(403, "foreign-origin", "m"), 403, "forbidden", id="a foreign page"),
-        pytest.param(ApiError(405, "httpMethodNotAllowed", "m"), 405, "httpMethodNotAllowed", id="our own"),
+        pytest.param(TaskqueueError(405, "httpMethodNotAllowed", "m"), 405, "httpMethodNotAllowed", id="our own"),
     ],
 )
 def test_every_error_has_googles_shape(error: Exception, status: int, reason: str) -> None:
@@ -235,7 +235,7 @@ def test_every_error_has_googles_shape(error: Exception, status: int, reason: st
 
 
 def test_an_error_of_a_parameter_says_which() -> None:
-    told = json.loads(error_answer(ApiError(400, "required", "m", "leaseSecs")).body)
+    told = json.loads(error_answer(TaskqueueError(400, "required", "m", "leaseSecs")).body)
     assert told["error"]["errors"][0]["locationType"] == "parameter"
     assert told["error"]["errors"][0]["location"] == "leaseSecs"
 

@@ -8,7 +8,7 @@ import pytest
 
 from queue_core.errors import AppError, AppImportError, InvalidQueueNameError, InvalidTagError
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.worker.app import App, Offer
+from queue_core.worker.app import App, LeaseOffer
 from queue_core.worker.loading import load_app
 
 
@@ -81,18 +81,20 @@ def test_async_handlers_are_known_by_their_kind() -> None:
 @pytest.mark.parametrize(
     ("handlers", "tags", "offer"),
     [
-        pytest.param([(None, None)], ANY, Offer(ANY), id="a handler without a tag: anything"),
-        pytest.param([("b", None), ("a", None)], ANY, Offer(TagFilter.of("a", "b")), id="only tags that are handled"),
-        pytest.param([(None, None)], TagFilter.of("a"), Offer(TagFilter.of("a")), id="the pool's tags"),
-        pytest.param([(None, None), ("a", None)], UNTAGGED, Offer(UNTAGGED), id="untagged"),
-        pytest.param([(None, 50)], ANY, Offer(TagFilter.oldest(), 50), id="batches: the oldest task's tag"),
-        pytest.param([("a", 9), ("b", 9)], ANY, Offer(TagFilter.oldest("a", "b"), 9), id="batches of two tags"),
-        pytest.param([(None, 7)], UNTAGGED, Offer(UNTAGGED, 7), id="batches of untagged"),
-        pytest.param([("a", 9), ("b", None)], ANY, Offer(TagFilter.of("a", "b"), 1, tops_up=True), id="mixed"),
-        pytest.param([("a", 9), ("b", 5)], TagFilter.of("b"), Offer(TagFilter.oldest("b"), 5), id="some of them"),
+        pytest.param([(None, None)], ANY, LeaseOffer(ANY), id="a handler without a tag: anything"),
+        pytest.param(
+            [("b", None), ("a", None)], ANY, LeaseOffer(TagFilter.of("a", "b")), id="only tags that are handled"
+        ),
+        pytest.param([(None, None)], TagFilter.of("a"), LeaseOffer(TagFilter.of("a")), id="the pool's tags"),
+        pytest.param([(None, None), ("a", None)], UNTAGGED, LeaseOffer(UNTAGGED), id="untagged"),
+        pytest.param([(None, 50)], ANY, LeaseOffer(TagFilter.oldest(), 50), id="batches: the oldest task's tag"),
+        pytest.param([("a", 9), ("b", 9)], ANY, LeaseOffer(TagFilter.oldest("a", "b"), 9), id="batches of two tags"),
+        pytest.param([(None, 7)], UNTAGGED, LeaseOffer(UNTAGGED, 7), id="batches of untagged"),
+        pytest.param([("a", 9), ("b", None)], ANY, LeaseOffer(TagFilter.of("a", "b"), 1, tops_up=True), id="mixed"),
+        pytest.param([("a", 9), ("b", 5)], TagFilter.of("b"), LeaseOffer(TagFilter.oldest("b"), 5), id="some of them"),
     ],
 )
-def test_a_worker_asks_for_what_its_handlers_take(handlers: list, tags: TagFilter, offer: Offer) -> None:
+def test_a_worker_asks_for_what_its_handlers_take(handlers: list, tags: TagFilter, offer: LeaseOffer) -> None:
     assert an_app(*handlers).offer("q", tags) == offer
 
 

@@ -14,7 +14,7 @@ from queue_core.task import Lease, NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.held import Task
-from queue_core.worker.settings import Recycle
+from queue_core.worker.settings import RecycleLimits
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import FaultyQueue, both_kinds, memory_queues, plain_or_async, running_worker, unavailable
 
@@ -198,7 +198,7 @@ def test_a_worker_that_is_recycled_gives_no_task_back() -> None:
             finish.wait(20)
 
     queue.add([NewTask(b"long"), NewTask(b"short")])
-    recycle = Recycle(tasks=2)
+    recycle = RecycleLimits(tasks=2)
     with running_worker(app, lambda name: watched, grace_seconds=0.01, concurrency=2, recycle=recycle) as worker:
         eventually(lambda: queue.stats().deleted_total == 1)
         renewed = watched.calls.count("renew")
@@ -241,7 +241,7 @@ def test_a_worker_is_recycled_after_its_number_of_tasks(store: tuple[LocalQueues
     app = App()
     app.task(queue="q")(lambda task: None)
     queue.add([NewTask(b"x") for _ in range(5)])
-    with capture_logs() as logs, running_worker(app, queues.queue, recycle=Recycle(tasks=3)) as worker:
+    with capture_logs() as logs, running_worker(app, queues.queue, recycle=RecycleLimits(tasks=3)) as worker:
         assert worker.wait() == 0
     assert (queue.stats().deleted_total, queue.stats().ready) == (3, 2)
     assert [entry["reason"] for entry in logs if entry["event"] == events.WORKER_RECYCLED] == [
@@ -266,16 +266,16 @@ def test_a_worker_leases_no_more_than_its_number_of_tasks(
     for tag in {None, *batches}:
         app.task(queue="q", tag=tag, batch=batches.get(tag))(plain_or_async(kind, lambda task: None))
     queue.add([NewTask(b"x", tag="b" if number % 2 else None) for number in range(40)])
-    recycle = Recycle(tasks=7)
+    recycle = RecycleLimits(tasks=7)
     with running_worker(app, queues.queue, recycle=recycle, concurrency=concurrency, grace_seconds=0.0) as worker:
         assert worker.wait() == 0
     stats = queue.stats()
     assert (stats.deleted_total, stats.leased_total, stats.ready) == (7, 7, 33)
 
 
-@pytest.mark.parametrize("recycle", [Recycle(age_seconds=0.01), Recycle(memory_bytes=1)])
+@pytest.mark.parametrize("recycle", [RecycleLimits(age_seconds=0.01), RecycleLimits(memory_bytes=1)])
 def test_an_idle_worker_is_recycled_by_its_age_and_memory(
-    store: tuple[LocalQueues, LocalQueue], recycle: Recycle
+    store: tuple[LocalQueues, LocalQueue], recycle: RecycleLimits
 ) -> None:
     queues, _ = store
     app = App()

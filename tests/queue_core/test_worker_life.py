@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from queue_core.worker.runner import OrphanWatch, supervisor_lives
-from queue_core.worker.settings import Recycle, recycle_reason, resident_bytes
+from queue_core.worker.settings import RecycleLimits, recycle_reason, resident_bytes
 from queue_core.worker.shift import retry_seconds
 
-BOUNDS = Recycle(tasks=10, memory_bytes=1000, age_seconds=60.0)
+BOUNDS = RecycleLimits(tasks=10, memory_bytes=1000, age_seconds=60.0)
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ BOUNDS = Recycle(tasks=10, memory_bytes=1000, age_seconds=60.0)
         pytest.param(BOUNDS, 10, 0, 0.0, "10 tasks done, at most 10", id="tasks"),
         pytest.param(BOUNDS, 0, 1000, 0.0, "1000 bytes resident, at most 1000", id="memory"),
         pytest.param(BOUNDS, 0, 0, 60.0, "60.0 s old, at most 60 s", id="age"),
-        pytest.param(Recycle(), 10**9, 10**12, 10.0**9, None, id="no bounds"),
+        pytest.param(RecycleLimits(), 10**9, 10**12, 10.0**9, None, id="no bounds"),
     ],
 )
 def test_a_worker_is_recycled_at_its_bounds(
-    bounds: Recycle, tasks: int, memory_bytes: int, age_seconds: float, reason: str | None
+    bounds: RecycleLimits, tasks: int, memory_bytes: int, age_seconds: float, reason: str | None
 ) -> None:
     assert recycle_reason(bounds, tasks=tasks, memory_bytes=memory_bytes, age_seconds=age_seconds) == reason
 

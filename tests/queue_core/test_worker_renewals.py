@@ -15,11 +15,11 @@ from queue_core.pull_queue import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.call import Call
+from queue_core.worker.call import Invocation
 from queue_core.worker.held import Task
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings
-from queue_core.worker.shift import Shift
+from queue_core.worker.shift import WorkerLifecycle
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import FaultyQueue, both_kinds, memory_queues, running_worker, unavailable
 
@@ -212,11 +212,11 @@ def test_the_end_of_a_renewed_lease_is_counted_from_when_the_renewal_was_sent(
     app.task(queue="q")(print)
     queue.add(b"x")
     (lease,) = queue.lease(seconds=30.0)
-    shift = Shift(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    shift = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
     renewals = Renewals(faulty, shift)
     handler = app.handler("q", None)
     assert handler is not None
-    call = Call(handler, [lease], started_at=clock.monotonic())
+    call = Invocation(handler, [lease], started_at=clock.monotonic())
     renewals.hold(call)
     clock.advance(10.0)
     sent_at = clock.monotonic()

@@ -6,7 +6,7 @@ import pytest
 
 from queue_core.errors import InvalidSettingError
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.worker.settings import Recycle, WorkerSettings
+from queue_core.worker.settings import RecycleLimits, WorkerSettings
 
 
 def test_a_supervisor_says_everything_through_the_environment() -> None:
@@ -38,7 +38,7 @@ def test_a_supervisor_says_everything_through_the_environment() -> None:
         tags=TagFilter.of("resize", "crop"),
         concurrency=4,
         grace_seconds=12.5,
-        recycle=Recycle(tasks=1000, age_seconds=21600.0),
+        recycle=RecycleLimits(tasks=1000, age_seconds=21600.0),
         supervisor_lock=Path("/run/towline.lock"),
         orphan_grace_seconds=60.0,
     )

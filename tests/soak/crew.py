@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Self
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.state import StateDir
 from queue_core.api import Queue
@@ -20,7 +20,7 @@ from queue_core.task import NewTask
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 
-CLOCK: Final = SystemClock()
+CLOCK: Final = SystemMonotonicClock()
 START_SECONDS: Final = 60.0
 MANY_ADDED: Final = 10
 

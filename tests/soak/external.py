@@ -17,13 +17,13 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from queue_core.client import HttpQueue
 from queue_core.task import NewTask
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 
-CLOCK: Final = SystemClock()
+CLOCK: Final = SystemMonotonicClock()
 POLL_SECONDS: Final = 2.0
 MOST_SECONDS: Final = 300.0
 SETTINGS: Final = """\

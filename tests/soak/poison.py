@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.state import StateDir
 from queue_core.api import Queue
 from queue_core.client import HttpQueues
@@ -20,7 +20,7 @@ from tests.soak.poisonous import POISONS
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 
-CLOCK: Final = SystemClock()
+CLOCK: Final = SystemMonotonicClock()
 MOST_SECONDS: Final = 600.0
 LEAST_RATIO: Final = 0.8
 

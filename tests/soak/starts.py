@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemClock
-from orchestrator.orders import Expiry, Moment, Orders, ScaleOrder
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.orders import Expiry, Moment, Overrides, ScaleOverride
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state import StateDir
@@ -25,7 +25,7 @@ from tests.soak.tide import MOST, POOLS
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 
-CLOCK: Final = SystemClock()
+CLOCK: Final = SystemMonotonicClock()
 PROGRAM: Final = ("/bin/sleep", "3600")
 WARM_STARTS: Final = 2 * len(POOLS) * MOST
 """Before the first look: what Python and the pools learn once, they keep."""
@@ -56,7 +56,7 @@ class Fleet:
         """So many workers in each pool."""
         now = Moment(CLOCK.wall_seconds(), CLOCK.monotonic(), boot())
         for pool in POOLS:
-            self.files.change_orders(pool, lambda _before: Orders(ScaleOrder(workers, Expiry.after(3600.0, now))))
+            self.files.change_orders(pool, lambda _before: Overrides(ScaleOverride(workers, Expiry.after(3600.0, now))))
 
     def swing(self, workers: int) -> None:
         """Up to so many workers in each pool, a few of them killed, and down to none."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from tests.support.engine_process import EngineUnavailableError
 from tests.support.eventually import eventually
 from tests.support.swarm_sites import SwarmSite, swarm_site
 from tests.support.swarms import swarm
 
-CLOCK: Final = SystemClock()
+CLOCK: Final = SystemMonotonicClock()
 PATIENCE_SECONDS: Final = 120.0
 SIZE: Final = 8
 

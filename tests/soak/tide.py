@@ -12,12 +12,12 @@ from typing import Final, Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import Present, QueueSample
+from orchestrator.metrics import PresentWorker, QueueSample
 from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.source import Asked, ReleasedTask
+from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
-from orchestrator.suspects import Fate, Suspect, SuspectedTask
+from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
 from queue_core import logs
 
 POOLS: Final = ("ebb", "flood", "neap", "spring")
@@ -36,10 +36,12 @@ class Tide:
         seen = dict.fromkeys(workers, 0.0)
         return QueueSample(at=now, ready=0, delayed=0, in_flight=0, dead=0, first_seen_seconds_ago=seen)
 
-    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(
+        self, asked: Sequence[SampleQuery], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
 
-    def present(self, pool: PoolSpec) -> Sequence[Present]:
+    def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         return ()
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
@@ -54,7 +56,7 @@ class Tide:
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         return False
 
-    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
         return [""] * len(fates)
 
     def recall(self, suspects: Sequence[Suspect]) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import decode, encode
-from queue_core.server.appengine.schema import Message, Record
+from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from tests.support.servers import QUEUE, Reply, RunningServer
 
 NAME = QUEUE.encode()
 NOWHERE = b"nowhere"
 HEADERS = (("content-type", "application/octet-stream"),)
-ANSWERS: Mapping[str, Message] = {
+ANSWERS: Mapping[str, MessageTable] = {
     "Add": messages.ADD_RESPONSE,
     "BulkAdd": messages.BULK_ADD_RESPONSE,
     "QueryAndOwnTasks": messages.LEASE_RESPONSE,
@@ -21,7 +21,7 @@ ANSWERS: Mapping[str, Message] = {
     "QueryTasks": messages.TASKS_RESPONSE,
     "FetchTask": messages.TASK_RESPONSE,
 }
-TAKES: Mapping[str, Message] = {
+TAKES: Mapping[str, MessageTable] = {
     "Add": messages.ADD_REQUEST,
     "QueryAndOwnTasks": messages.LEASE_REQUEST,
     "ModifyTaskLease": messages.MODIFY_REQUEST,
@@ -47,40 +47,40 @@ def post(
     headers: Sequence[tuple[str, str]] = HEADERS,
 ) -> Reply:
     """The HTTP answer to a call whose payload is given as bytes."""
-    call = Record(service_name=service, method=method, request=payload, request_id=ticket)
+    call = ProtoRecord(service_name=service, method=method, request=payload, request_id=ticket)
     return server.ask("POST", "/rpc_http", encode(messages.REMOTE_REQUEST, call), headers=headers)
 
 
-def response(reply: Reply) -> Record:
+def response(reply: Reply) -> ProtoRecord:
     """The host's answer in it; every one comes with 200."""
     assert (reply.status, reply.headers["content-type"]) == (200, "application/octet-stream")
     return decode(messages.REMOTE_RESPONSE, reply.body)
 
 
-def ask(server: RunningServer, method: str, record: Record, *, ticket: str = "any") -> Record:
+def ask(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
     """The host's answer to a call."""
     return response(post(server, method, encode(TAKES[method], record), ticket=ticket))
 
 
-def told(server: RunningServer, method: str, record: Record, *, ticket: str = "any") -> Record:
+def told(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
     """The service's answer to a call that must succeed."""
     return _answer(method, ask(server, method, record, ticket=ticket))
 
 
-def code_of(answer: Record) -> int:
+def code_of(answer: ProtoRecord) -> int:
     """The application error's code; 0 when there is none."""
     assert "rpc_error" not in answer, answer
     error = answer.record("application_error")
     return 0 if error is None else error.integer("code")
 
 
-def rpc_code_of(answer: Record) -> int | None:
+def rpc_code_of(answer: ProtoRecord) -> int | None:
     """The API host's own error."""
     error = answer.record("rpc_error")
     return None if error is None else error.integer("code")
 
 
-def bulk_add(server: RunningServer, adds: Sequence[Record], *, ticket: str = "any") -> Record:
+def bulk_add(server: RunningServer, adds: Sequence[ProtoRecord], *, ticket: str = "any") -> ProtoRecord:
     """The host's answer to a BulkAdd."""
     requests = [encode(messages.ADD_REQUEST, add) for add in adds]
     return response(
@@ -88,13 +88,13 @@ def bulk_add(server: RunningServer, adds: Sequence[Record], *, ticket: str = "an
     )
 
 
-def results(server: RunningServer, *adds: Record) -> list[int]:
+def results(server: RunningServer, *adds: ProtoRecord) -> list[int]:
     """The code of each task of a BulkAdd."""
     answer = _answer("BulkAdd", bulk_add(server, adds))
     return [one.integer("result") for one in answer.all_records("taskresult")]
 
 
-def an_add(**changed: object) -> Record:
+def an_add(**changed: object) -> ProtoRecord:
     """A request for one pull task; a field that is None is left out."""
     fields: dict[str, object] = {
         "queue_name": NAME,
@@ -103,16 +103,16 @@ def an_add(**changed: object) -> Record:
         "body": b"",
         "mode": messages.PULL,
     }
-    return Record({name: value for name, value in (fields | changed).items() if value is not None})  # type: ignore[arg-type]
+    return ProtoRecord({name: value for name, value in (fields | changed).items() if value is not None})  # type: ignore[arg-type]
 
 
-def a_lease(**changed: object) -> Record:
+def a_lease(**changed: object) -> ProtoRecord:
     """A request for a lease of any task."""
     fields: dict[str, object] = {"queue_name": NAME, "lease_seconds": 60.0, "max_tasks": 100}
-    return Record(fields | changed)  # type: ignore[arg-type]
+    return ProtoRecord(fields | changed)  # type: ignore[arg-type]
 
 
-def a_modification(task: Record, seconds: float, **changed: object) -> Record:
+def a_modification(task: ProtoRecord, seconds: float, **changed: object) -> ProtoRecord:
     """A request to move the end of a leased task's lease to so many seconds from now."""
     fields: dict[str, object] = {
         "queue_name": NAME,
@@ -120,15 +120,15 @@ def a_modification(task: Record, seconds: float, **changed: object) -> Record:
         "eta_usec": task.integer("eta_usec"),
         "lease_seconds": seconds,
     }
-    return Record(fields | changed)  # type: ignore[arg-type]
+    return ProtoRecord(fields | changed)  # type: ignore[arg-type]
 
 
-def leased(server: RunningServer, **changed: object) -> list[Record]:
+def leased(server: RunningServer, **changed: object) -> list[ProtoRecord]:
     """The tasks that a lease grants."""
     return told(server, "QueryAndOwnTasks", a_lease(**changed)).all_records("task")
 
 
-def _answer(method: str, answer: Record) -> Record:
+def _answer(method: str, answer: ProtoRecord) -> ProtoRecord:
     assert "application_error" not in answer, answer
     assert "rpc_error" not in answer, answer
     return decode(ANSWERS.get(method, messages.NOTHING), answer.octets("response"))

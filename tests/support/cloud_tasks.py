@@ -22,7 +22,7 @@ from queue_core.server.run import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 from tests.support.servers import QUEUE, RunningServer
 
 Wire = Literal["rest", "grpc"]
@@ -79,7 +79,7 @@ def a_discovered_client(server: RunningServer) -> Iterator[Resource]:
 def empty(server: RunningServer, clock: ManualClock) -> None:
     """Leave nothing in the store but the empty queue `work`, and begin a new second."""
 
-    def step(turn: Turn) -> None:
+    def step(turn: UnitOfWork) -> None:
         for spec in turn.transaction.queues():
             turn.transaction.delete_queue(spec.name)
         turn.put_queue(QueueSpec(QUEUE))

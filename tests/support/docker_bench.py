@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
@@ -16,7 +16,7 @@ from tests.support.fleet_builders import a_pool
 from tests.support.runtime_bench import exits_of
 
 STAY = "echo up; exec sleep 600"
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 
 
 @dataclass

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.state import StateDir
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.server.options import ServeOptions
@@ -142,7 +142,7 @@ class DockerSite:
     @staticmethod
     def now() -> float:
         """The time that notes are told in: seconds since the epoch."""
-        return SystemClock().wall_seconds()
+        return SystemMonotonicClock().wall_seconds()
 
     def is_done(self) -> bool:
         """Whether every task that was ever added has been finished."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.export.request import Request
+from orchestrator.export.request import ExportRequest
 from orchestrator.export.text import yaml_of
 from orchestrator.project import parse
 from queue_core.yaml_text import read_document
@@ -53,7 +53,7 @@ pools:
 
 def a_request(
     text: str = SETTINGS, *, images: Mapping[str, str] | None = None, env: Mapping[str, str] = HOSTILE, **more: Any
-) -> Request:
+) -> ExportRequest:
     """The settings as they would be exported, with `env` in both pools."""
     data = yaml.safe_load(text)
     for pool in (data.get("pools") or {}).values():
@@ -62,4 +62,4 @@ def a_request(
     project = parse(whole, name="towline.yaml", directory=Path("/srv/thumbs"))
     document = read_document(whole, name="towline.yaml")
     given = {"resize": "thumbs:1"} if images is None else images
-    return Request(project, document, images=given, **more)
+    return ExportRequest(project, document, images=given, **more)

@@ -8,10 +8,10 @@ from typing import Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
-from orchestrator.metrics import Present, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.source import Asked, ReleasedTask
-from orchestrator.suspects import Fate, Suspect, SuspectedTask
+from orchestrator.source import ReleasedTask, SampleQuery
+from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
 
 
 class FakeRuntime:
@@ -109,7 +109,7 @@ class FakeSource:
     held: dict[str, list[str]] = field(default_factory=dict)
     given_back: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
-    heard: list[Present] = field(default_factory=list)
+    heard: list[PresentWorker] = field(default_factory=list)
     asked_at: dict[str, Monotonic] = field(default_factory=dict)
     leased_unseen: set[str] = field(default_factory=set)
     worked_unseen: set[str] = field(default_factory=set)
@@ -139,17 +139,19 @@ class FakeSource:
             running=tuple(running),
             first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
             heard={
-                worker: Present(worker, max(0.0, now - self.asked_at[worker]), waits=True)
+                worker: PresentWorker(worker, max(0.0, now - self.asked_at[worker]), waits=True)
                 for worker in workers
                 if worker in self.asked_at
             },
             upcoming=tuple(Waiting(*one) for one in self.upcoming if -one[1] <= ahead_seconds),
         )
 
-    def samples(self, asked: Sequence[Asked], *, now: Monotonic) -> Mapping[str, QueueSample | SourceUnavailableError]:
+    def samples(
+        self, asked: Sequence[SampleQuery], *, now: Monotonic
+    ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
 
-    def present(self, pool: PoolSpec) -> Sequence[Present]:
+    def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         self._answer()
         return [one for one in self.heard if one.worker.startswith(f"{pool.name}/")]
 
@@ -193,7 +195,7 @@ class FakeSource:
         self._answer()
         return worker in self.worked_unseen
 
-    def settle(self, fates: Sequence[Fate]) -> Sequence[str]:
+    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
         self._answer()
         marks = []
         for fate in fates:

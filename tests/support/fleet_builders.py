@@ -7,7 +7,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.decision import Decision, Inputs, Limit
 from orchestrator.fleet import Fleet, State, Worker
-from orchestrator.metrics import FinishedLease, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
 
 NOW = Monotonic(10_000.0)
 INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.8, 30.0, 21.0, 0.0)
@@ -41,7 +41,7 @@ def a_sample(
     positions: Sequence[int] = (),
     ready: int | None = None,
     running: Sequence[RunningLease] = (),
-    finished: Sequence[FinishedLease] = (),
+    finished: Sequence[LeaseSample] = (),
     **counts: object,
 ) -> QueueSample:
     """A look at a queue in which a task waits for each of `ages` seconds, at each of `positions` (1, 2, 3 ...)."""
@@ -108,9 +108,9 @@ def a_lease(worker: str = "w1", *, held: float = 1.0, waited: float = 0.0) -> Ru
 
 def a_finished_lease(
     worker: str = "w1", *, held: float = 1.0, waited: float = 0.0, ended_ago: float = 0.5
-) -> FinishedLease:
+) -> LeaseSample:
     """A lease that ended well."""
-    return FinishedLease(worker, held, waited, "deleted", 1, ended_ago)
+    return LeaseSample(worker, held, waited, "deleted", 1, ended_ago)
 
 
 def a_decision(*, current: int, target: int, limits: Sequence[Limit] = ()) -> Decision:

@@ -1,18 +1,18 @@
 """Views of a fleet as a supervisor shows them, with everything filled in."""
 
-from orchestrator.clock import ManualClock, Monotonic
+from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config import PoolSpec
 from orchestrator.exits import Cause
-from orchestrator.fleet_view import FleetView, Phase, Pulse, view_of
-from orchestrator.managed import ManagedPool
+from orchestrator.fleet_view import FleetView, Heartbeat, Phase, view_of
+from orchestrator.managed import Pool
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker
 
 
-def a_managed_pool(spec: PoolSpec | None = None) -> ManagedPool:
+def a_managed_pool(spec: PoolSpec | None = None) -> Pool:
     """A pool with a busy and an idle worker, of which a task has waited for 4 s; decided on."""
     spec = spec or a_pool()
-    pool = ManagedPool(spec.name, spec, a_fleet(a_worker("w1", "busy"), a_worker("w2", "idle"), pool=spec.name))
+    pool = Pool(spec.name, spec, a_fleet(a_worker("w1", "busy"), a_worker("w2", "idle"), pool=spec.name))
     pool.sample = a_sample(ages=[4.0, 1.5])
     pool.decision, pool.state = learn_and_decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=NOW)
     pool.tally.decided(pool.decision)
@@ -21,15 +21,15 @@ def a_managed_pool(spec: PoolSpec | None = None) -> ManagedPool:
     return pool
 
 
-def a_view(*pools: ManagedPool, phase: Phase = "leading", started_at: float = NOW - 3600) -> FleetView:
+def a_view(*pools: Pool, phase: Phase = "leading", started_at: float = NOW - 3600) -> FleetView:
     """A view of these pools."""
     return view_of(pools or [a_managed_pool()], phase=phase, started_at=Monotonic(started_at))
 
 
-def a_pulse(view: FleetView | None = None) -> tuple[Pulse, ManualClock]:
+def a_pulse(view: FleetView | None = None) -> tuple[Heartbeat, ManualMonotonicClock]:
     """A supervisor that is well and shows a view, and its clock."""
-    clock = ManualClock(monotonic=NOW)
-    pulse = Pulse(now=NOW)
+    clock = ManualMonotonicClock(monotonic=NOW)
+    pulse = Heartbeat(now=NOW)
     pulse.show(view or a_view())
     pulse.took(0.02, is_well=True)
     return pulse, clock

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from queue_core.clock import Instant, SystemClock, after
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.moving.exporting import Exported, export
-from queue_core.moving.importing import Import, Imported, check_file
-from queue_core.moving.migrating import Moved, QueueMove
+from queue_core.moving.exporting import ExportResult, export
+from queue_core.moving.importing import Import, ImportResult, check_file
+from queue_core.moving.migrating import MigrationResult, QueueMove
 from queue_core.moving.reading import ExportReader, opened_for_reading
 from queue_core.service import QueueService
 from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Store, Transaction, Unit
@@ -111,7 +111,7 @@ def moved_to(store: Store, *, queue: str = QUEUE) -> str:
         return look.queue(queue).moved_to
 
 
-def exported(store: Store, path: Path, **options: object) -> Exported:
+def exported(store: Store, path: Path, **options: object) -> ExportResult:
     """Export to a file."""
     return export(store, path, progress=quiet, **options)  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def imported(store: Store, path: Path) -> Imported:
+def imported(store: Store, path: Path) -> ImportResult:
     """Import a file without checking it first."""
     with opened_for_reading(path) as file:
         reader = ExportReader(file, name=str(path), now=store.clock.now())
@@ -145,7 +145,7 @@ def a_move(source: Store, target: Store, *, queue: str = QUEUE) -> QueueMove:
     return QueueMove(source, target, queue, progress=quiet, lead_seconds=LEAD_SECONDS)
 
 
-def moved(source: Store, target: Store, *, queue: str = QUEUE) -> Moved:
+def moved(source: Store, target: Store, *, queue: str = QUEUE) -> MigrationResult:
     """Move the queue."""
     return a_move(source, target, queue=queue).run()
 

@@ -17,11 +17,11 @@ from orchestrator.config import PoolSpec
 from orchestrator.decision import Conditions, Decision, FinishBy
 from orchestrator.fleet import Fleet, draining, exited, finishing, joined
 from orchestrator.learning import PolicyState
-from orchestrator.metrics import FinishedLease, Outcome, QueueSample, RunningLease, Waiting
+from orchestrator.metrics import LeaseSample, Outcome, QueueSample, RunningLease, Waiting
 from orchestrator.observing import observe
 from orchestrator.plan import Plan, plan_actions
-from orchestrator.room import Room
-from orchestrator.sharing import Sharer, helper
+from orchestrator.room import Allocation
+from orchestrator.sharing import SharingPool, helper
 from queue_core.stats import positions_of
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, AnExit, a_fleet_of, a_lease, a_pool, a_sample
@@ -182,7 +182,7 @@ class _Scene:
         self.ready = sorted([*self.ready, *due, *[(since, 0)] * step.arrivals])
         self.arrivals += len(due) + step.arrivals
 
-    def _work(self, step: Step, spec: PoolSpec) -> list[FinishedLease]:
+    def _work(self, step: Step, spec: PoolSpec) -> list[LeaseSample]:
         """Who is up and stays leases in order, for as long as anything waits."""
         finished = self._ended(step)
         busy = {worker.worker: 0 for worker in self.fleet.workers.values()}
@@ -205,14 +205,14 @@ class _Scene:
                 finished += self._ended(step)
         return finished
 
-    def _ended(self, step: Step) -> list[FinishedLease]:
+    def _ended(self, step: Step) -> list[LeaseSample]:
         over = [lease for lease in self.leases if lease.ends_at <= self.now]
         if not over:
             return []
         self.leases = [lease for lease in self.leases if lease.ends_at > self.now]
         return [self._end(lease, step.outcome) for lease in over]
 
-    def _end(self, lease: _Lease, outcome: Outcome) -> FinishedLease:
+    def _end(self, lease: _Lease, outcome: Outcome) -> LeaseSample:
         if outcome == "released" and lease.number < MAX_LEASES:
             self.delayed.append((self.now + RETRY_SECONDS, lease.number))
         elif outcome == "expired" and lease.number < MAX_LEASES:
@@ -222,9 +222,9 @@ class _Scene:
             self.dead += 1
         held, waited = lease.ends_at - lease.began_at, lease.began_at - lease.ready_at
         ago = self.now - lease.ends_at
-        return FinishedLease(lease.worker, held, waited, outcome, lease.number, ago, lease.at_a_time)
+        return LeaseSample(lease.worker, held, waited, outcome, lease.number, ago, lease.at_a_time)
 
-    def _sample(self, step: Step, finished: Sequence[FinishedLease]) -> QueueSample:
+    def _sample(self, step: Step, finished: Sequence[LeaseSample]) -> QueueSample:
         soon = sorted(due for due, number in self.delayed if not number)
         up = [w for w in self.fleet.workers.values() if self.now - w.spawned_at >= self.story.startup_seconds]
         return QueueSample(
@@ -301,8 +301,8 @@ class _Scene:
         running = [a_lease(w.worker) for w in fleet.workers.values() if w.state == "busy"]
         theirs = a_sample(at=self.now, ages=[1.0] * 5, running=running)
         now = Monotonic(self.now)
-        mine = Sharer(spec, self.fleet, self.sample, self.state)
-        found = helper(mine, Sharer(other, fleet, theirs, PolicyState()), now=now)
+        mine = SharingPool(spec, self.fleet, self.sample, self.state)
+        found = helper(mine, SharingPool(other, fleet, theirs, PolicyState()), now=now)
         return replace(step.conditions, helpers=(replace(found, held=step.elsewhere.busy),))
 
 
@@ -334,7 +334,7 @@ specs = st.builds(
     min_billing=st.sampled_from([0.0, 0.0, 60.0]),
 )
 
-rooms = st.builds(Room, st.integers(0, 9), st.sampled_from(["", "memory", "cpu"]), st.just("why"), st.booleans())
+rooms = st.builds(Allocation, st.integers(0, 9), st.sampled_from(["", "memory", "cpu"]), st.just("why"), st.booleans())
 
 conditions = st.builds(
     Conditions,

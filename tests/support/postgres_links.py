@@ -11,7 +11,7 @@ import pytest
 
 from queue_core.store import Subscription
 from queue_core.stores.postgres.address import parse_address
-from queue_core.stores.postgres.link import MAX_CONNECTIONS, Link
+from queue_core.stores.postgres.link import MAX_CONNECTIONS, ConnectionPool
 from queue_core.stores.postgres.schema import schema_text
 from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.task import ANY
@@ -45,9 +45,9 @@ def a_postgres(folder: Path) -> Iterator[Engine]:
 
 
 @contextmanager
-def a_link(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[Link]:
+def a_link(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[ConnectionPool]:
     """A link that is closed in the end."""
-    link = Link(parse_address(url), max_connections=max_connections)
+    link = ConnectionPool(parse_address(url), max_connections=max_connections)
     try:
         yield link
     finally:
@@ -83,7 +83,7 @@ def port_of(url: str) -> int:
     return int(str(psycopg.conninfo.conninfo_to_dict(url)["port"]))
 
 
-def asked(link: Link, query: str) -> object:
+def asked(link: ConnectionPool, query: str) -> object:
     """What a query on a lent connection gives: one cell."""
     with link.lend() as wire:
         row = wire.connection.execute(query).fetchone()  # type: ignore[call-overload]
@@ -91,7 +91,7 @@ def asked(link: Link, query: str) -> object:
     return row[0]
 
 
-def backend(link: Link) -> object:
+def backend(link: ConnectionPool) -> object:
     """The number of the server's process behind the connection that is lent."""
     return asked(link, "SELECT pg_backend_pid()")
 

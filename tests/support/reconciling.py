@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from structlog.typing import EventDict
 
 from orchestrator.circumstances import ConditionsTracker
-from orchestrator.clock import ManualClock
+from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.reconcile import Reconciler
@@ -23,7 +23,7 @@ class Stage:
     logs: list[EventDict]
     source: FakeSource = field(default_factory=FakeSource)
     runtime: FakeRuntime = field(default_factory=FakeRuntime)
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: ManualMonotonicClock = field(default_factory=ManualMonotonicClock)
     names: int = 0
     leads: bool = True
 

@@ -12,7 +12,7 @@ import redis
 from queue_core.errors import StoreUnavailableError
 from queue_core.stores.redis import link as link_module
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.link import Library, Link
+from queue_core.stores.redis.link import FunctionLibrary, RedisClient
 from queue_core.stores.redis.signals import RedisSignals
 from tests.support import engines
 from tests.support.engines import Engine, EngineUnavailableError
@@ -55,17 +55,17 @@ register('break', once(function(keys) return redis.call('LPUSH', keys[1], 1) end
 """
 
 
-def a_library() -> Library:
+def a_library() -> FunctionLibrary:
     """Functions to call, and those that wake."""
     wake = files("queue_core.stores.redis").joinpath("lua/wake.lua").read_text()
 
-    return Library("towline_test_", _HEAD + wake)
+    return FunctionLibrary("towline_test_", _HEAD + wake)
 
 
 @contextmanager
-def a_link(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[Link]:
+def a_link(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
     """A link to a server of any settings; closed in the end."""
-    link = Link(url, a_library(), durability=durability)
+    link = RedisClient(url, a_library(), durability=durability)
     try:
         yield link
     finally:
@@ -80,7 +80,7 @@ def signals_on(url: str) -> Iterator[RedisSignals]:
 
 
 @contextmanager
-def signals_over(link: Link) -> Iterator[RedisSignals]:
+def signals_over(link: RedisClient) -> Iterator[RedisSignals]:
     """The same over a link that is there already."""
     signals = RedisSignals(link, key_of)
     try:
@@ -104,12 +104,12 @@ def operator(engine: Engine, **options: str) -> "redis.Redis[bytes]":
     return redis.Redis(host=engine.host, port=engine.port, **options)
 
 
-def count(link: Link, by: int = 1) -> object:
+def count(link: RedisClient, by: int = 1) -> object:
     """A change that shows when it took effect twice: the new sum."""
     return link.call("count", [KEY], [by])
 
 
-def counted(link: Link) -> int:
+def counted(link: RedisClient) -> int:
     """The sum, looked at."""
     answer = link.look("read", [KEY])
     return int(answer) if isinstance(answer, bytes) else 0
@@ -120,9 +120,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.3) -> None:
     monkeypatch.setattr(link_module, "INSIST_SECONDS", seconds)
 
 
-def opened(url: str) -> Link | None:
+def opened(url: str) -> RedisClient | None:
     """A link, unless the wire was cut while it was opened."""
     try:
-        return Link(url, a_library(), durability="relaxed")
+        return RedisClient(url, a_library(), durability="relaxed")
     except StoreUnavailableError:
         return None

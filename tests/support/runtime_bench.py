@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
@@ -16,7 +16,7 @@ from tests.support.docker_engine import TEST_IMAGE, DockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 
 
 def is_running(pid: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
 from orchestrator.errors import ConfigError, ReloadRefusedError
 from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.sources.pull_queue import PullQueueSource
+from orchestrator.sources.pull_queue import QueueSource
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
 from queue_core import logs
@@ -37,7 +37,7 @@ def main(path: Path) -> int:
         return Supervisor(
             SupervisorSettings(orphan_grace=data.get("orphan_grace", "60s"), state_dir=data["state_dir"]),
             load(path),
-            source=PullQueueSource(queues),
+            source=QueueSource(queues),
             runtime=runtime,
             files=files,
             url=data["store"],

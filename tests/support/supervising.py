@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config import PoolSpec, SupervisorSettings
 from orchestrator.state import StateDir
 from orchestrator.supervisor import Supervisor
 from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import a_pool
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 
 
 @dataclass

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
@@ -15,7 +15,7 @@ from tests.support.fleet_builders import a_pool
 from tests.support.runtime_bench import exits_of
 from tests.support.swarms import IMAGE, VOLUMES, Node, Swarm
 
-CLOCK = SystemClock()
+CLOCK = SystemMonotonicClock()
 LAUNCH = Launch("http://queue:7878", "/srv/.towline", "/srv/.towline/supervisor.lock", 60.0)
 STAY = "trap 'exit 0' TERM; sleep 600 & wait"
 

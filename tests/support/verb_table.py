@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queue_core.api import ALL_STATES, Look, Queue, Queues
+from queue_core.api import ALL_STATES, ObservationQuery, Queue, Queues
 from queue_core.errors import UnknownQueueError
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask, QueueSpec
@@ -45,7 +45,7 @@ VERBS: dict[str, Act] = {
     "lead": lambda on: on.queues.lead(on.queue.name, "me", seconds=60.0),
     "stats": lambda on: on.queue.stats(),
     "observe": lambda on: on.queues.observe(on.queue.name),
-    "observe many": lambda on: on.queues.observe_many([Look(on.queue.name), Look("nobody's")]),
+    "observe many": lambda on: on.queues.observe_many([ObservationQuery(on.queue.name), ObservationQuery("nobody's")]),
 }
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from orchestrator.simulation.results import Result
+from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.rules import RuleScaler, told_of
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import hindsight, simulate
-from orchestrator.simulation.workload import Workload, World, workload_of
+from orchestrator.simulation.workload import SimulatedWorld, Workload, workload_of
 from tests.support.fleet_builders import a_pool
 
 PEERS: Final = ("celery", "keda-hpa-tuned", "one-per-task")
@@ -42,7 +42,7 @@ class RandomWorld:
     number: int
     told: str
     workload: Workload
-    world: World
+    world: SimulatedWorld
     slo_seconds: float
     most: int
 
@@ -52,8 +52,8 @@ class Judged:
     """How a pool did in a world beside its peers; costs are worker-seconds over those of hindsight."""
 
     world: RandomWorld
-    pool: Result
-    peers: Sequence[Result]
+    pool: RunResult
+    peers: Sequence[RunResult]
     hindsight_seconds: float
 
     @property
@@ -140,7 +140,7 @@ def _drawn(rng: Random, number: int) -> RandomWorld | None:
         f"{arrivals}/{services} slo {slo_seconds:.3g} start {startup_seconds:.3g} "
         f"service {workload.mean_service_seconds:.3g} tasks {workload.tasks} max {most}"
     )
-    return RandomWorld(number, told, workload, World(startup_seconds, cores=_CORES), slo_seconds, most)
+    return RandomWorld(number, told, workload, SimulatedWorld(startup_seconds, cores=_CORES), slo_seconds, most)
 
 
 def _between(rng: Random, low: float, high: float) -> float:

@@ -32,7 +32,7 @@ _NOT_HANDED_ON: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "
 
 
 @value
-class Surroundings:
+class HostPaths:
     """What a supervisor has on its host for a container: paths as the engine's host calls them.
 
     `state` names the supervisor's state directory among all of all hosts, `host` its host. `lock` is the file that a
@@ -69,7 +69,7 @@ class Mount:
 
 
 def creation(
-    request: SpawnRequest, settings: ContainerSettings, *, around: Surroundings, spawned_at: float
+    request: SpawnRequest, settings: ContainerSettings, *, around: HostPaths, spawned_at: float
 ) -> dict[str, object]:
     """The container of a worker, spawned at this second since the epoch. Raises `SpawnError` for a queue that it
     could never reach."""
@@ -113,7 +113,7 @@ def command_of(pool: PoolSpec, settings: ContainerSettings) -> list[str]:
     return list(pool.command or (settings.python, "-m", APP_MODULE))
 
 
-def environment_of(request: SpawnRequest, *, url: str, around: Surroundings) -> dict[str, str]:
+def environment_of(request: SpawnRequest, *, url: str, around: HostPaths) -> dict[str, str]:
     """The variables of a container: those of its pool, then the request's as they hold inside."""
     environment = dict(request.pool.env)
     environment.update({k: v for k, v in request.environment.items() if k not in _NOT_HANDED_ON})
@@ -129,7 +129,7 @@ def environment_of(request: SpawnRequest, *, url: str, around: Surroundings) -> 
 
 
 def labels_of(
-    request: SpawnRequest, settings: ContainerSettings, *, around: Surroundings, spawned_at: float
+    request: SpawnRequest, settings: ContainerSettings, *, around: HostPaths, spawned_at: float
 ) -> dict[str, str]:
     """What tells whose container it is, for as long as it is there."""
     told = request.environment
@@ -149,7 +149,7 @@ def labels_of(
     }
 
 
-def _is_anothers_socket(url: str, settings: ContainerSettings, around: Surroundings) -> bool:
+def _is_anothers_socket(url: str, settings: ContainerSettings, around: HostPaths) -> bool:
     is_mounted = settings.url is None and url.startswith("unix://")
     return is_mounted and settings.user is None and around.socket_uid != ROOT_UID
 

@@ -21,7 +21,7 @@ STARTERS: Final = 4
 """Threads that start, ask, end and look: as many as starts that an engine does at a time to any good."""
 
 
-class Hands:
+class EngineThreads:
     """So many threads, each with what it has to do; they start with the first call."""
 
     def __init__(self, count: int = STARTERS, *, name: str) -> None:

@@ -71,21 +71,21 @@ class NoLogError(Exception):
 
 
 @value
-class Piece:
+class LogPiece:
     """What a container wrote at one instant: a line, or up to 16 KiB of a longer one. `at` in nanoseconds."""
 
     at: int
     data: bytes
 
 
-class Frames:
+class LogFrames:
     """One stream."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._has_head = False
 
-    def feed(self, data: bytes) -> list[Piece]:
+    def feed(self, data: bytes) -> list[LogPiece]:
         """The pieces that are complete now. Raises `NoLogError`."""
         self._buffer += data
         if not self._has_head:
@@ -101,7 +101,7 @@ class Frames:
             self._buffer = bytearray(rest)
         return self._pieces()
 
-    def _pieces(self) -> list[Piece]:
+    def _pieces(self) -> list[LogPiece]:
         pieces = []
         start = 0
         while len(self._buffer) - start >= _HEADER_BYTES:
@@ -117,10 +117,10 @@ class Frames:
         return pieces
 
 
-def _piece(frame: bytes) -> Piece:
+def _piece(frame: bytes) -> LogPiece:
     stamp, found, rest = frame.partition(b" ")
     instant = nanoseconds(stamp.decode(errors="replace")) if found and len(stamp) <= _MAX_STAMP_BYTES else None
-    return Piece(0, frame) if instant is None else Piece(instant, rest)
+    return LogPiece(0, frame) if instant is None else LogPiece(instant, rest)
 
 
 log = structlog.get_logger()
@@ -129,13 +129,13 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
+class OutputStream:
     """The output of one container; `ended` is set when there is no more to come."""
 
     worker: str
     pool: str
     container: str
-    frames: Frames = field(default_factory=Frames)
+    frames: LogFrames = field(default_factory=LogFrames)
     connection: socket.socket | None = None
     last: int = 0
     ended: threading.Event = field(default_factory=threading.Event)
@@ -151,7 +151,7 @@ class LogFollower:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
         self._asked: deque[Callable[[], None]] = deque()
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, OutputStream] = {}
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -163,7 +163,7 @@ class LogFollower:
         known = self._streams.get(worker)
         if known is not None and not known.ended.is_set():
             return known.ended
-        stream = self._streams[worker] = Stream(worker, pool, container, last=self._heard(worker))
+        stream = self._streams[worker] = OutputStream(worker, pool, container, last=self._heard(worker))
         if self._is_closed:
             stream.ended.set()
             return stream.ended
@@ -207,7 +207,7 @@ class LogFollower:
     def _run(self) -> None:
         while not self._is_closed:
             for key, _ in self._selector.select():
-                stream: Stream | None = key.data
+                stream: OutputStream | None = key.data
                 if stream is None:
                     os.eventfd_read(self._wake_fd)
                 else:
@@ -215,7 +215,7 @@ class LogFollower:
             while self._asked:
                 self._asked.popleft()()
 
-    def _open(self, stream: Stream) -> None:
+    def _open(self, stream: OutputStream) -> None:
         try:
             stream.connection = dial(self._engine)
             stream.connection.sendall(_request(stream))
@@ -228,10 +228,10 @@ class LogFollower:
         if isinstance(stream.connection, ssl.SSLSocket) and stream.connection.pending():
             self._read(stream)
 
-    def _read(self, stream: Stream) -> None:
+    def _read(self, stream: OutputStream) -> None:
         if stream.connection is None:
             return
-        pieces: list[Piece] = []
+        pieces: list[LogPiece] = []
         try:
             data = stream.connection.recv(_CHUNK_BYTES)
             while data:
@@ -251,7 +251,7 @@ class LogFollower:
         if not data:
             self._end(stream)
 
-    def _write(self, stream: Stream, pieces: list[Piece]) -> None:
+    def _write(self, stream: OutputStream, pieces: list[LogPiece]) -> None:
         pieces.sort(key=lambda piece: piece.at)  # the engine has two pipes of each, and is late with one or the other
         stream.last = max(stream.last, *(piece.at for piece in pieces))
         file = self._logs.open(stream.worker)
@@ -266,7 +266,7 @@ class LogFollower:
         for piece in pieces:
             told(piece.data, worker=stream.worker, pool=stream.pool)
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: OutputStream) -> None:
         if stream.connection is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(stream.connection)
@@ -275,7 +275,7 @@ class LogFollower:
         stream.ended.set()
 
 
-def _request(stream: Stream) -> bytes:
+def _request(stream: OutputStream) -> bytes:
     seconds, nanoseconds = divmod(stream.last + 1, 1_000_000_000)
     since = f"{seconds}.{nanoseconds:09d}" if stream.last else "0"
     path = f"/containers/{quote(stream.container)}/logs?follow=1&stdout=1&stderr=1&timestamps=1&since={since}"

@@ -15,11 +15,11 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering
-from orchestrator.runtimes.docker.hands import Hands
+from orchestrator.runtimes.docker.hands import EngineThreads
 from orchestrator.runtimes.docker.place import identity_in
-from orchestrator.runtimes.docker.state import HOST_LABEL, Known, known_of
+from orchestrator.runtimes.docker.state import HOST_LABEL, KnownContainer, known_of
 from orchestrator.runtimes.warden import is_held
-from orchestrator.runtimes.warden_duty import WardenDuty
+from orchestrator.runtimes.warden_duty import WatchdogProcess
 from orchestrator.value import value
 
 LOOK_SECONDS: Final = 60.0
@@ -31,22 +31,24 @@ Supervision = Literal["alive", "away", "gone", "unknown"]
 
 
 @value
-class Sentence:
+class OrphanVerdict:
     """What is done to one container, and why."""
 
-    container: Known
+    container: KnownContainer
     verdict: Verdict
     why: str
 
 
-class Judge:
+class OrphanJudge:
     """Remembers since when each supervisor has been away, as far as looks of its own have seen."""
 
     def __init__(self, look: Callable[[str], Supervision] | None = None) -> None:
         self._look = look or supervision_of
         self._away_since: dict[str, Monotonic] = {}
 
-    def judged(self, containers: Iterable[Known], *, own_state: str, host: str, now: Monotonic) -> list[Sentence]:
+    def judged(
+        self, containers: Iterable[KnownContainer], *, own_state: str, host: str, now: Monotonic
+    ) -> list[OrphanVerdict]:
         """Those to be ended or removed now. A container of this state, or of another host, is none of our business."""
         others = [one for one in containers if one.state != own_state and one.host == host]
         found = {state: self._look(state) for state in {one.state for one in others}}
@@ -60,9 +62,9 @@ class Judge:
                 continue
             folder = one.state.partition(":")[2]
             if found[one.state] == "gone":
-                sentences.append(Sentence(one, "remove", f"its supervisor's folder {folder} is gone"))
+                sentences.append(OrphanVerdict(one, "remove", f"its supervisor's folder {folder} is gone"))
             elif one.phase in {"running", "paused"}:
-                sentences.append(Sentence(one, "kill", f"its supervisor in {folder} has been gone for too long"))
+                sentences.append(OrphanVerdict(one, "kill", f"its supervisor in {folder} has been gone for too long"))
         return sentences
 
 
@@ -93,21 +95,21 @@ def supervision_of(state: str) -> Supervision:
 log = structlog.get_logger()
 
 
-class Guardians:
+class OrphanCollector:
     """Of one supervisor on one engine. Belongs to the supervisor's thread; no answer of the engine is waited for."""
 
     def __init__(
-        self, engine: DockerEngine, hands: Hands, state_dir: Path, *, state: str, host: str, lock: Path | None
+        self, engine: DockerEngine, hands: EngineThreads, state_dir: Path, *, state: str, host: str, lock: Path | None
     ) -> None:
         self._engine = engine
         self._hands = hands
         self._state = state
         self._host = host
         self._lock = lock
-        self._judge = Judge()
+        self._judge = OrphanJudge()
         self._judge_at = Monotonic(float("-inf"))
         self._duty = state_dir / "containers.lock"
-        self._warden = WardenDuty("orchestrator.runtimes.docker.warden", self._duty)
+        self._warden = WatchdogProcess("orchestrator.runtimes.docker.warden", self._duty)
 
     def keep_warden(self) -> None:
         """Start the warden unless it is there; only for an engine on a socket, as it reaches no other.
@@ -138,7 +140,7 @@ class Guardians:
         for sentence in self._judge.judged(known, own_state=self._state, host=self._host, now=now):
             self._execute(sentence)
 
-    def _execute(self, sentence: Sentence) -> None:
+    def _execute(self, sentence: OrphanVerdict) -> None:
         container = sentence.container
         log.warning(
             events.CONTAINER_DISCARDED, worker=container.worker, container=container.container[:12], why=sentence.why

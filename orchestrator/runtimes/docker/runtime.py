@@ -17,22 +17,22 @@ from urllib.parse import urlsplit
 
 import docker
 
-from orchestrator.clock import Clock, Monotonic, SystemClock
+from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config import PoolSpec
 from orchestrator.containers import ContainerSettings
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import place
 from orchestrator.runtimes.docker import state as docker_state
-from orchestrator.runtimes.docker.create import Surroundings, command_of, creation
+from orchestrator.runtimes.docker.create import HostPaths, command_of, creation
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
-from orchestrator.runtimes.docker.hands import Hands
+from orchestrator.runtimes.docker.hands import EngineThreads
 from orchestrator.runtimes.docker.images import Images
 from orchestrator.runtimes.docker.logs import LogFollower
-from orchestrator.runtimes.docker.orphans import Guardians
-from orchestrator.runtimes.docker.state import Known, known_of
-from orchestrator.runtimes.docker.ward import STOP, Container, Ward
-from orchestrator.runtimes.docker.watch import Watch
+from orchestrator.runtimes.docker.orphans import OrphanCollector
+from orchestrator.runtimes.docker.state import KnownContainer, known_of
+from orchestrator.runtimes.docker.ward import STOP, Container, ContainerRegistry
+from orchestrator.runtimes.docker.watch import EngineWatch
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 PATIENCE_SECONDS: Final = 5.0
@@ -52,7 +52,7 @@ class DockerRuntime:
         *,
         lock: Path | None = None,
         engine: str | None = None,
-        clock: Clock | None = None,
+        clock: MonotonicClock | None = None,
         on_exit: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
@@ -65,19 +65,19 @@ class DockerRuntime:
         self._state_dir = state_dir.resolve()
         self._lock_path = lock or self._state_dir / "supervisor.lock"
         self._state = place.identity_of(self._state_dir)
-        self._clock = clock or SystemClock()
+        self._clock = clock or SystemMonotonicClock()
         self._engine = DockerEngine(engine)
         self._ref = REF if engine is None else f"{REF}{engine}#"
         self.logs = WorkerLogs(self._state_dir / "workers")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._told = on_exit
-        self._makers, self._hands = Hands(1, name="docker-make"), Hands(name="docker")
+        self._makers, self._hands = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")
         follower = LogFollower(self._engine, self.logs)
-        self._ward = Ward(self._engine, self._hands, follower, self.logs, on_exit=self._exited)
-        self._watch = Watch(self._engine, self._ward, state=self._state, review=self._review)
+        self._ward = ContainerRegistry(self._engine, self._hands, follower, self.logs, on_exit=self._exited)
+        self._watch = EngineWatch(self._engine, self._ward, state=self._state, review=self._review)
         self._images = Images(self._engine)
         self._host = place.host_id()
-        self._guardians = Guardians(
+        self._guardians = OrphanCollector(
             self._engine, self._hands, self._state_dir, state=self._state, host=self._host, lock=lock
         )
         self._lock = threading.Lock()
@@ -241,7 +241,7 @@ class DockerRuntime:
         self._ward.start(container)
         return container
 
-    def _listed(self) -> list[Known]:
+    def _listed(self) -> list[KnownContainer]:
         """Every container of this supervisor, ended ones too."""
         with answering(self._engine.url):
             told = self._engine.api().containers(
@@ -281,7 +281,7 @@ class DockerRuntime:
         if not made.cancelled() and made.exception() is None:
             self._ward.dismiss(made.result())
 
-    def _found(self, known: Known, *, now: Monotonic) -> WorkerHandle:
+    def _found(self, known: KnownContainer, *, now: Monotonic) -> WorkerHandle:
         age_seconds = max(0.0, self._clock.wall_seconds() - known.spawned_at)
         handle = WorkerHandle(
             known.worker, known.pool, f"{self._ref}{known.container}", known.spec_digest, Monotonic(now - age_seconds)
@@ -294,12 +294,12 @@ class DockerRuntime:
         self._ward.look(container)
         return handle
 
-    def _surroundings(self, request: SpawnRequest, settings: ContainerSettings) -> Surroundings:
+    def _surroundings(self, request: SpawnRequest, settings: ContainerSettings) -> HostPaths:
         token = request.environment.get("TOWLINE_TOKEN")
         url = settings.url or request.environment.get("TOWLINE_URL", "")
         if self._engine.socket_path is None:
-            return Surroundings(self._state, self._host)
-        return Surroundings(
+            return HostPaths(self._state, self._host)
+        return HostPaths(
             self._state,
             self._host,
             lock=str(place.shown_lock(self._lock_path)),

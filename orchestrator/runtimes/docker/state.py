@@ -36,7 +36,7 @@ _MAX_REASON_CHARS: Final = 500
 
 
 @value
-class Known:
+class KnownContainer:
     """One container of a supervisor, by its labels. `spawned_at` is in seconds since the epoch.
 
     `host` names where that supervisor is; `orphan_seconds` is how long the container may do without it.
@@ -54,7 +54,7 @@ class Known:
 
 
 @value
-class Ending:
+class ContainerExit:
     """How a container ended. Exactly one of `code` and `signal` is known, or neither: nobody can tell any more."""
 
     code: int | None = None
@@ -64,7 +64,7 @@ class Ending:
     reason: str = ""
 
 
-def known_of(listed: object) -> Known | None:
+def known_of(listed: object) -> KnownContainer | None:
     """One entry of the engine's list of containers; None when it has not all of our labels."""
     labels = mapping(at(listed, "Labels"))
     names = (STATE_LABEL, WORKER_LABEL, POOL_LABEL, SPEC_LABEL, SPAWNED_AT_LABEL)
@@ -74,7 +74,7 @@ def known_of(listed: object) -> Known | None:
         return None
     phase = _PHASES.get(text(at(listed, "State")), "running")
     host, orphan_seconds = text(labels.get(HOST_LABEL)), _seconds(text(labels.get(ORPHAN_LABEL)))
-    return Known(container, state, worker, pool, digest, _seconds(spawned), phase, host, orphan_seconds)
+    return KnownContainer(container, state, worker, pool, digest, _seconds(spawned), phase, host, orphan_seconds)
 
 
 def phase_of(inspected: object) -> Phase:
@@ -100,7 +100,7 @@ def memory_limit_of(inspected: object) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: bool = True) -> Ending:
+def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: bool = True) -> ContainerExit:
     """How it ended, by its inspection; `saw_out_of_memory`: the engine had told that it ran out of memory.
 
     `was_asked`: the engine was asked to signal it, or may have been. Where it was not, a SIGKILL may be the kernel's,
@@ -121,16 +121,16 @@ def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: 
     if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_asked or reason):
         within = f"with a limit of {limit / _MIB:,.0f} MiB"
         reason = f"nobody is known to have asked for it: perhaps it was out of memory, {within}"
-    return Ending(ending.code, ending.signal, is_fatal, limit, reason)
+    return ContainerExit(ending.code, ending.signal, is_fatal, limit, reason)
 
 
-def ending_by_code(code: int | None, *, reason: str = "") -> Ending:
+def ending_by_code(code: int | None, *, reason: str = "") -> ContainerExit:
     """How it ended, by its exit code alone."""
     if code is None:
-        return Ending(reason=reason)
+        return ContainerExit(reason=reason)
     if _SIGNAL_BASE < code <= _SIGNAL_BASE + _MAX_SIGNAL:
-        return Ending(signal=code - _SIGNAL_BASE, reason=reason)
-    return Ending(code=code, reason=reason)
+        return ContainerExit(signal=code - _SIGNAL_BASE, reason=reason)
+    return ContainerExit(code=code, reason=reason)
 
 
 def failed_start(message: str, *, program: str, pool: str) -> str:

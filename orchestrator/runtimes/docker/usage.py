@@ -15,7 +15,7 @@ UNKNOWN: Final = Usage(0, 0.0)
 
 
 @value
-class Groups:
+class ControlGroups:
     """The folders of one container's control groups, version 1 or 2; the same folder twice for version 2."""
 
     memory: Path
@@ -39,7 +39,7 @@ class Groups:
         return _number(self.memory / ("memory.peak" if self.is_v2 else "memory.max_usage_in_bytes"))
 
 
-def groups_of(pid: int, container: str, *, root: Path = Path("/")) -> Groups | None:
+def groups_of(pid: int, container: str, *, root: Path = Path("/")) -> ControlGroups | None:
     """The control groups of a container's first process; None when that process is not of this container, as when
     the engine counts the processes of another host."""
     paths = {}
@@ -51,11 +51,11 @@ def groups_of(pid: int, container: str, *, root: Path = Path("/")) -> Groups | N
     mounts = root / "sys/fs/cgroup"
     if (mounts / "cgroup.controllers").exists() and "" in paths:
         folder = mounts / paths[""]
-        return Groups(folder, folder, is_v2=True) if folder.is_dir() else None
+        return ControlGroups(folder, folder, is_v2=True) if folder.is_dir() else None
     if "memory" not in paths or "cpuacct" not in paths:
         return None
     memory, cpu = mounts / "memory" / paths["memory"], mounts / "cpuacct" / paths["cpuacct"]
-    return Groups(memory, cpu, is_v2=False) if memory.is_dir() else None
+    return ControlGroups(memory, cpu, is_v2=False) if memory.is_dir() else None
 
 
 def usage_of(told: Mapping[str, object]) -> Usage:

@@ -20,10 +20,10 @@ from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtime import Exit, Usage, WorkerHandle
 from orchestrator.runtimes.docker import state as docker_state
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
-from orchestrator.runtimes.docker.hands import Hands
+from orchestrator.runtimes.docker.hands import EngineThreads
 from orchestrator.runtimes.docker.logs import LogFollower
-from orchestrator.runtimes.docker.state import Ending
-from orchestrator.runtimes.docker.usage import UNKNOWN, Groups, groups_of, peak_of, usage_of
+from orchestrator.runtimes.docker.state import ContainerExit
+from orchestrator.runtimes.docker.usage import UNKNOWN, ControlGroups, groups_of, peak_of, usage_of
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 log = structlog.get_logger()
@@ -55,7 +55,7 @@ class Container:
     stop_signal: str = ""
     is_started: bool = False
     signals: list[str] = field(default_factory=list)
-    groups: Groups | None = None
+    groups: ControlGroups | None = None
     used: Usage = UNKNOWN
     is_measuring: bool = False
     is_delivering: bool = False
@@ -69,13 +69,13 @@ class Container:
     is_told: bool = False
 
 
-class Ward:
+class ContainerRegistry:
     """All containers of one supervisor on one engine. Any thread may call it."""
 
     def __init__(
         self,
         engine: DockerEngine,
-        hands: Hands,
+        hands: EngineThreads,
         follower: LogFollower,
         logs: WorkerLogs,
         *,
@@ -206,7 +206,7 @@ class Ward:
         ending = docker_state.ending_of(self._inspected(container))
         why = docker_state.failed_start(message, program=container.program, pool=container.handle.pool)
         code = ending.code or _CANNOT_START
-        self._tell(container, Ending(code, None, memory_limit_bytes=ending.memory_limit_bytes, reason=why))
+        self._tell(container, ContainerExit(code, None, memory_limit_bytes=ending.memory_limit_bytes, reason=why))
 
     def _look(self, container: Container) -> None:
         if container.is_told:
@@ -219,7 +219,7 @@ class Ward:
             if not container.signals:
                 self._start(container)
             else:
-                self._tell(container, Ending(signal=9, reason="ended before it was started"))
+                self._tell(container, ContainerExit(signal=9, reason="ended before it was started"))
         elif phase in {"running", "paused"}:
             container.is_started, container.was_missed = True, False
             self._follow(container)
@@ -289,7 +289,7 @@ class Ward:
                 ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
         self._tell(container, ending)
 
-    def _tell(self, container: Container, ending: Ending) -> None:
+    def _tell(self, container: Container, ending: ContainerExit) -> None:
         with self._lock:
             if container.is_told:
                 return

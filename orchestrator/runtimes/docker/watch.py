@@ -17,7 +17,7 @@ from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker import state as docker_state
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, answering, explained
 from orchestrator.runtimes.docker.state import at
-from orchestrator.runtimes.docker.ward import Ward
+from orchestrator.runtimes.docker.ward import ContainerRegistry
 
 log = structlog.get_logger()
 
@@ -27,10 +27,12 @@ _ASKS_TO_FINISH: Final = str(int(signal.SIGTERM))
 _WORTH_A_LOOK: Final = frozenset({"die", "destroy", "start", "unpause"})
 
 
-class Watch:
+class EngineWatch:
     """One thread for the events of one engine, and one that asks now and then whether it answers at all."""
 
-    def __init__(self, engine: DockerEngine, ward: Ward, *, state: str, review: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: DockerEngine, ward: ContainerRegistry, *, state: str, review: Callable[[], None]
+    ) -> None:
         """`review` is called with the stream open, in the thread of it: then no event is missed that follows."""
         self._engine = engine
         self._ward = ward

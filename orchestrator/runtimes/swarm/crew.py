@@ -16,7 +16,7 @@ _URGENCY: Mapping[Asked, int] = {"": 0, "drain": 1, "kill": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SwarmWorker:
     """One worker. `task` is what Swarm told of it last, None before.
 
     `signalled` is what of `asked` it was sent; `is_out_of_reach`: no engine in reach has its container;
@@ -38,17 +38,17 @@ class Member:
         return self.handle.ref.removeprefix(REF_PREFIX)
 
 
-class Crew:
+class SwarmRegistry:
     """Who is there. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, SwarmWorker] = {}
         self._exits: list[Exit] = []
         self._buried: set[str] = set()
         self._is_woken = False
 
-    def join(self, member: Member) -> bool:
+    def join(self, member: SwarmWorker) -> bool:
         """A worker is known from now on; False when it was before."""
         with self._changed:
             if member.handle.worker in self._members:
@@ -56,7 +56,7 @@ class Crew:
             self._members[member.handle.worker] = member
             return True
 
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, SwarmWorker]:
         """The workers as they are now, by name."""
         with self._changed:
             return dict(self._members)
@@ -131,7 +131,7 @@ class Crew:
             self._is_woken = True
             self._changed.notify_all()
 
-    def _change(self, worker: str, change: Callable[[Member], Member]) -> None:
+    def _change(self, worker: str, change: Callable[[SwarmWorker], SwarmWorker]) -> None:
         with self._changed:
             if worker in self._members:
                 self._members[worker] = change(self._members[worker])

@@ -8,7 +8,7 @@ from orchestrator.errors import SpawnError
 from orchestrator.runtimes.swarm import slots as swarm_slots
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm.service import ServiceBody
-from orchestrator.runtimes.swarm.tasks import Service, SwarmTask
+from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask
 
 TASK_SECONDS: Final = 2.0
 """How long Swarm may take to make a task: it takes 20 ms, and longer only when it has no leader."""
@@ -23,14 +23,14 @@ _MAX_GENERATIONS: Final = 100
 class Manager(Protocol):
     """What growing asks of a manager: see `swarm_manager.SwarmManager`."""
 
-    def services(self, *, digest: str = "") -> list[Service]: ...
+    def services(self, *, digest: str = "") -> list[SwarmService]: ...
     def tasks(self, *, service: str = "") -> list[SwarmTask]: ...
     def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str: ...
-    def scale(self, service: Service, replicas: int) -> None: ...
-    def remove(self, service: Service) -> None: ...
+    def scale(self, service: SwarmService, replicas: int) -> None: ...
+    def remove(self, service: SwarmService) -> None: ...
 
 
-class Growth:
+class ScaleUp:
     """Grows services, one worker at a time. `changing` is held while any service's replicas are changed."""
 
     def __init__(self, manager: Manager, *, knows: Callable[[str], bool], task_seconds: float = TASK_SECONDS) -> None:
@@ -68,7 +68,7 @@ class Growth:
                 self.grown += 1
         raise SpawnError(f"can't grow the service of pool {body.pool}, {_MAX_TRIES} times in a row: {told}")
 
-    def _in(self, body: ServiceBody, services: Sequence[Service]) -> SwarmTask:
+    def _in(self, body: ServiceBody, services: Sequence[SwarmService]) -> SwarmTask:
         """A task of the first of its services that can be grown, else of a new one."""
         for service in services:
             tasks = self._settled(service)
@@ -92,7 +92,7 @@ class Growth:
                     self._manager.remove(found)
             raise
 
-    def _settled(self, service: Service) -> Sequence[SwarmTask] | None:
+    def _settled(self, service: SwarmService) -> Sequence[SwarmTask] | None:
         """The tasks of a service that can be grown, if need be in a moment; None while Swarm has workers leave it."""
         for _ in range(int(SETTLE_SECONDS / _LOOK_SECONDS)):
             tasks = self._manager.tasks(service=service.id)
@@ -103,7 +103,7 @@ class Growth:
             self._pause.wait(_LOOK_SECONDS)
         return None
 
-    def _grown(self, service: Service, *, slots: int) -> SwarmTask:
+    def _grown(self, service: SwarmService, *, slots: int) -> SwarmTask:
         self._manager.scale(service, slots + 1)  # also where it is that many: only a change has Swarm look again
         try:
             return self._task(service.id)

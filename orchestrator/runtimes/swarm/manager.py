@@ -15,7 +15,7 @@ from requests.exceptions import RequestException
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody
-from orchestrator.runtimes.swarm.tasks import STATE_LABEL, Service, SwarmTask, down_nodes, read_service, read_task
+from orchestrator.runtimes.swarm.tasks import STATE_LABEL, SwarmService, SwarmTask, down_nodes, read_service, read_task
 
 TIMEOUT_SECONDS: Final = 5.0
 """How long an engine may take to answer: a supervisor looks at its other pools between two calls."""
@@ -91,7 +91,7 @@ class SwarmManager:
         with self._asking("list tasks"):
             return [read_task(data) for data in self._manager().tasks(filters=wanted)]
 
-    def services(self, *, digest: str = "") -> list[Service]:
+    def services(self, *, digest: str = "") -> list[SwarmService]:
         """Our services, or those with one body, the first made first."""
         label = f"{DIGEST_LABEL}={digest}" if digest else f"{STATE_LABEL}={self._state}"
         with self._asking("list services"):
@@ -120,7 +120,7 @@ class SwarmManager:
             )
         return str(made["ID"])
 
-    def scale(self, service: Service, replicas: int) -> None:
+    def scale(self, service: SwarmService, replicas: int) -> None:
         """Change a service's number of replicas, if nobody changed it since it was looked at.
 
         Raises `ChangedMeanwhileError`.
@@ -136,7 +136,7 @@ class SwarmManager:
                 endpoint_spec=service.spec.get("EndpointSpec"),
             )
 
-    def remove(self, service: Service) -> None:
+    def remove(self, service: SwarmService) -> None:
         """Remove a service with what is left of its tasks; one that is gone is fine."""
         with self._asking(f"remove service {service.name}"), contextlib.suppress(NotFound):
             self._manager().remove_service(service.id)

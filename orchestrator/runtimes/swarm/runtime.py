@@ -6,15 +6,15 @@ Swarm makes, places and removes tasks; which worker ends, and when, is decided b
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from orchestrator.clock import Clock, Monotonic, SystemClock
+from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.runtimes.swarm.crew import Crew, Member
-from orchestrator.runtimes.swarm.growth import Growth
+from orchestrator.runtimes.swarm.crew import SwarmRegistry, SwarmWorker
+from orchestrator.runtimes.swarm.growth import ScaleUp
 from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager
 from orchestrator.runtimes.swarm.service import service_body
 from orchestrator.runtimes.swarm.tasks import REF_PREFIX, handle_of, worker_of
-from orchestrator.runtimes.swarm.watch import Watch
+from orchestrator.runtimes.swarm.watch import SwarmWatch
 
 
 def _nobody_to_tell(_worker: str) -> None:
@@ -37,7 +37,7 @@ class SwarmRuntime:
         nodes: Mapping[str, str] | None = None,
         disown: Callable[[str], object] = _nobody_to_tell,
         on_exit: Callable[[], None] | None = None,
-        clock: Clock | None = None,
+        clock: MonotonicClock | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
@@ -50,12 +50,12 @@ class SwarmRuntime:
         """
         self._state = state
         self._disown = disown
-        self._clock = clock or SystemClock()
-        self._crew = Crew()
+        self._clock = clock or SystemMonotonicClock()
+        self._crew = SwarmRegistry()
         self._manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
         self._watched = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
-        self._growth = Growth(self._manager, knows=self._crew.knows)
-        self._watch = Watch(
+        self._growth = ScaleUp(self._manager, knows=self._crew.knows)
+        self._watch = SwarmWatch(
             self._watched, self._crew, self._growth, clock=self._clock, on_exit=on_exit or (lambda: None)
         )
 
@@ -72,7 +72,7 @@ class SwarmRuntime:
         task = self._growth.one_more(service_body(request, settings, state=self._state))
         digest = request.environment["TOWLINE_SPEC"]
         handle = WorkerHandle(worker_of(pool.name, task), pool.name, REF_PREFIX + task.id, digest, now)
-        self._crew.join(Member(handle, settings.stop_signal, task))
+        self._crew.join(SwarmWorker(handle, settings.stop_signal, task))
         self._watch.start()
         self._watch.nudge()
         return handle
@@ -111,11 +111,13 @@ class SwarmRuntime:
         try:
             tasks = [task for task in self._manager.tasks() if not task.is_ended]
         except RuntimeUnavailableError:
-            found = [Member(handle) for handle in ours]
+            found = [SwarmWorker(handle) for handle in ours]
         else:
             wall_seconds = self._clock.wall_seconds()
             told = [(task, handle_of(task, now=now, wall_seconds=wall_seconds)) for task in tasks]
-            found = [Member(handle, task.stop_signal or "SIGTERM", task) for task, handle in told if handle is not None]
+            found = [
+                SwarmWorker(handle, task.stop_signal or "SIGTERM", task) for task, handle in told if handle is not None
+            ]
         adopted = [member.handle for member in found if self._crew.join(member)]
         self._watch.start()
         return sorted(adopted, key=lambda handle: handle.spawned_at)

@@ -38,7 +38,7 @@ Json = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class SwarmSecret:
     """A secret of the swarm, and the name of its file in /run/secrets. `data` is given when it is ours to make."""
 
     name: str
@@ -55,7 +55,7 @@ class ServiceBody:
     pool: str
     labels: Mapping[str, str]
     task_template: Json
-    secrets: tuple[Secret, ...] = ()
+    secrets: tuple[SwarmSecret, ...] = ()
 
     def name(self, generation: int) -> str:
         """The name of the first, second ... service with this body, at most 63 characters."""
@@ -120,11 +120,11 @@ def _environment(request: SpawnRequest, *, url: str, has_token: bool) -> list[st
     return sorted(f"{name}={value}" for name, value in variables.items())
 
 
-def _secrets(request: SpawnRequest, settings: SwarmSettings) -> tuple[Secret, ...]:
-    named = [Secret(secret, file) for file, secret in sorted(settings.secrets.items())]
+def _secrets(request: SpawnRequest, settings: SwarmSettings) -> tuple[SwarmSecret, ...]:
+    named = [SwarmSecret(secret, file) for file, secret in sorted(settings.secrets.items())]
     token = request.environment.get("TOWLINE_TOKEN")
     if token:
-        named.append(Secret(f"{TOKEN_SECRET}-{_digest(token)}", TOKEN_SECRET, token))
+        named.append(SwarmSecret(f"{TOKEN_SECRET}-{_digest(token)}", TOKEN_SECRET, token))
     return tuple(named)
 
 

@@ -65,7 +65,7 @@ class SwarmTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SwarmService:
     """One service of ours. `version` makes an update conditional on nobody having been there first.
 
     `spec` is all that Swarm was told of it, as Swarm tells it.
@@ -102,11 +102,11 @@ def read_task(data: object) -> SwarmTask:
     )
 
 
-def read_service(data: object) -> Service:
+def read_service(data: object) -> SwarmService:
     """One element of what `GET /services` answers."""
     spec = _mapping(data, "Spec")
     labels = _mapping(spec, "Labels")
-    return Service(
+    return SwarmService(
         id=_text(data, "ID"),
         name=_text(spec, "Name"),
         version=_number(_mapping(data, "Version"), "Index"),

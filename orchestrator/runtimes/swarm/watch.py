@@ -10,12 +10,12 @@ from typing import Final
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Clock, Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit
 from orchestrator.runtimes.swarm import slots as swarm_slots
-from orchestrator.runtimes.swarm.crew import NEVER, Crew, Member
-from orchestrator.runtimes.swarm.growth import Growth
+from orchestrator.runtimes.swarm.crew import NEVER, SwarmRegistry, SwarmWorker
+from orchestrator.runtimes.swarm.growth import ScaleUp
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmManager
 from orchestrator.runtimes.swarm.tasks import SwarmTask, by_service, exit_of, lost, vanished
 
@@ -43,11 +43,17 @@ STRANGER_SECONDS: Final = 30.0
 """A task of ours that is nobody's worker for so long is asked to go."""
 
 
-class Watch:
+class SwarmWatch:
     """The one thread that looks. `start`, `nudge` and `stop` may be called from any."""
 
     def __init__(
-        self, manager: SwarmManager, crew: Crew, growth: Growth, *, clock: Clock, on_exit: Callable[[], None]
+        self,
+        manager: SwarmManager,
+        crew: SwarmRegistry,
+        growth: ScaleUp,
+        *,
+        clock: MonotonicClock,
+        on_exit: Callable[[], None],
     ) -> None:
         """`manager` is this thread's own line; `on_exit` is called whenever there is somebody to reap."""
         self._manager = manager
@@ -120,7 +126,7 @@ class Watch:
 
     # -- who ended ------------------------------------------------------------------------------------------------
 
-    def _bury(self, members: Mapping[str, Member], known: Mapping[str, SwarmTask]) -> None:
+    def _bury(self, members: Mapping[str, SwarmWorker], known: Mapping[str, SwarmTask]) -> None:
         told = [(member, known.get(member.task_id)) for member in members.values()]
         unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in told)
         down = self._manager.down_nodes() if unsure else {}

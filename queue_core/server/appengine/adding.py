@@ -9,14 +9,14 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, QueueModeError, UnknownQueueError
 from queue_core.server.appengine import messages, plain_adds
 from queue_core.server.appengine.codec import decode, encode
-from queue_core.server.appengine.codes import ApplicationError, Code
+from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.modes import KnownQueues, pull_queue
 from queue_core.server.appengine.plain_adds import MAX_TASKS_PER_ADD, STATUS
-from queue_core.server.appengine.schema import Record
+from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Step
 from queue_core.task import NewTask
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 MAX_PULL_TASK_BYTES = 1 << 20
 """Of the whole request for one task, as App Engine's servers counted."""
@@ -24,7 +24,7 @@ MAX_PUSH_TASK_BYTES = 100 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AddParams:
     """One request: the task that it asks for, or why it can't be had.
 
     Args:
@@ -43,16 +43,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AddResult:
     """What became of one request; `chosen_name` when it left the choice to the queue."""
 
-    code: Code
+    code: TaskQueueErrorCode
     chosen_name: str = ""
     detail: str = ""
 
 
-new_result = builder(Result)
-new_wanted = builder(Wanted)
+new_result = builder(AddResult)
+new_wanted = builder(AddParams)
 new_task = builder(NewTask)
 
 
@@ -64,7 +64,7 @@ def bulk_add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
         if plain is None:
             return bulk_add_each(payload, known)
 
-        def step(turn: Turn) -> bytes:
+        def step(turn: UnitOfWork) -> bytes:
             tasks = plain.tasks_at(turn.now)
             try:
                 known.pull_queue(turn, plain.queue)
@@ -82,13 +82,14 @@ def bulk_add_each(payload: bytes, known: KnownQueues) -> Step[bytes]:
     requests = decode(messages.BULK_ADD_REQUEST, payload).all_octets("add_request")
     if len(requests) > MAX_TASKS_PER_ADD:
         raise ApplicationError(
-            Code.TOO_MANY_TASKS, f"at most {MAX_TASKS_PER_ADD} tasks in one call: {len(requests)}; split the batch"
+            TaskQueueErrorCode.TOO_MANY_TASKS,
+            f"at most {MAX_TASKS_PER_ADD} tasks in one call: {len(requests)}; split the batch",
         )
     wanted = [wanted_of(request) for request in requests]
     if wanted and not wanted[0].queue:
-        raise ApplicationError(Code.UNKNOWN_QUEUE, "the first task names no queue")
+        raise ApplicationError(TaskQueueErrorCode.UNKNOWN_QUEUE, "the first task names no queue")
 
-    def step(turn: Turn) -> bytes:
+    def step(turn: UnitOfWork) -> bytes:
         results = add_all(turn, wanted, known)
         return b"".join([plain_adds.result(one.code, one.chosen_name) for one in results])
 
@@ -101,9 +102,9 @@ def add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
     def prepare(payload: bytes) -> Step[bytes]:
         wanted = [wanted_of(payload)]
 
-        def step(turn: Turn) -> bytes:
+        def step(turn: UnitOfWork) -> bytes:
             (result,) = add_all(turn, wanted, known)
-            if result.code is not Code.OK:
+            if result.code is not TaskQueueErrorCode.OK:
                 raise ApplicationError(result.code, result.detail)
             chosen = {"chosen_task_name": result.chosen_name.encode()} if result.chosen_name else {}
             return encode(messages.ADD_RESPONSE, chosen)
@@ -113,7 +114,7 @@ def add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
     return prepare
 
 
-def wanted_of(request: bytes) -> Wanted:
+def wanted_of(request: bytes) -> AddParams:
     """One request as a value. Raises `CodecError`."""
     record = decode(messages.ADD_REQUEST, request)
     is_pull = record.integer("mode", messages.PUSH) == messages.PULL
@@ -133,7 +134,7 @@ def wanted_of(request: bytes) -> Wanted:
     )
 
 
-def add_all(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> list[Result]:
+def add_all(turn: UnitOfWork, wanted: Sequence[AddParams], known: KnownQueues) -> list[AddResult]:
     """Add them if all may be added. Raises `ApplicationError` for what concerns the call as a whole."""
     tasks = _all_tasks(turn, wanted, known)
     if tasks is None:
@@ -150,7 +151,7 @@ def add_all(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> list[Re
     ]
 
 
-def _all_tasks(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> list[NewTask] | None:
+def _all_tasks(turn: UnitOfWork, wanted: Sequence[AddParams], known: KnownQueues) -> list[NewTask] | None:
     """What is to be added; None when anything is wrong."""
     tasks: list[NewTask] = []
     now = turn.now
@@ -167,7 +168,7 @@ def _all_tasks(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> list
     return tasks if _are_pull_queues(turn, wanted, known) else None
 
 
-def _are_pull_queues(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -> bool:
+def _are_pull_queues(turn: UnitOfWork, wanted: Sequence[AddParams], known: KnownQueues) -> bool:
     try:
         for queue in {one.queue for one in wanted}:
             known.pull_queue(turn, queue_of(queue))
@@ -176,41 +177,43 @@ def _are_pull_queues(turn: Turn, wanted: Sequence[Wanted], known: KnownQueues) -
     return True
 
 
-def _refusals(turn: Turn, wanted: Sequence[Wanted]) -> list[Result]:
+def _refusals(turn: UnitOfWork, wanted: Sequence[AddParams]) -> list[AddResult]:
     """One result per request when nothing is added: what is wrong with it, or that it was skipped for the others.
 
     Source: `taskqueue_stub._VerifyTaskQueueAddRequest` for the order of the checks.
     """
     results = [_refusal(turn, one) for one in wanted]
-    if any(result.code is not Code.SKIPPED for result in results):
+    if any(result.code is not TaskQueueErrorCode.SKIPPED for result in results):
         return results
     if any(one.is_transactional for one in wanted):
         raise ApplicationError(
-            Code.DATASTORE_BAD_REQUEST, "there is no datastore here whose transaction a task could be part of"
+            TaskQueueErrorCode.DATASTORE_BAD_REQUEST,
+            "there is no datastore here whose transaction a task could be part of",
         )
     for one in wanted:
         pull_queue(turn, queue_of(one.queue))
     raise ApplicationError(
-        Code.INVALID_QUEUE_MODE, "every queue here is a pull queue: add tasks with method='PULL', without a url"
+        TaskQueueErrorCode.INVALID_QUEUE_MODE,
+        "every queue here is a pull queue: add tasks with method='PULL', without a url",
     )
 
 
-def _refusal(turn: Turn, one: Wanted) -> Result:
+def _refusal(turn: UnitOfWork, one: AddParams) -> AddResult:
     refusal = _eta_refusal(one, turn.now) or _queue_refusal(turn, one) or one.refusal
-    return Result(Code.SKIPPED) if refusal is None else Result(refusal.code, detail=refusal.detail)
+    return AddResult(TaskQueueErrorCode.SKIPPED) if refusal is None else AddResult(refusal.code, detail=refusal.detail)
 
 
-def _eta_refusal(one: Wanted, now: Instant) -> ApplicationError | None:
+def _eta_refusal(one: AddParams, now: Instant) -> ApplicationError | None:
     if 0 <= one.eta <= now:
         return None
     try:
         limits.check_eta(one.eta, now=now)
     except InvalidEtaError as error:
-        return ApplicationError(Code.INVALID_ETA, str(error))
+        return ApplicationError(TaskQueueErrorCode.INVALID_ETA, str(error))
     return None
 
 
-def _queue_refusal(turn: Turn, one: Wanted) -> ApplicationError | None:
+def _queue_refusal(turn: UnitOfWork, one: AddParams) -> ApplicationError | None:
     try:
         name = queue_of(one.queue)
         moved_to = pull_queue(turn, name).moved_to
@@ -219,29 +222,34 @@ def _queue_refusal(turn: Turn, one: Wanted) -> ApplicationError | None:
     except QueueModeError:
         return None  # that concerns the whole call
     except UnknownQueueError as error:
-        return ApplicationError(Code.UNKNOWN_QUEUE, str(error))
-    return ApplicationError(Code.UNKNOWN_QUEUE, f"queue {name} lives elsewhere: {moved_to}") if moved_to else None
+        return ApplicationError(TaskQueueErrorCode.UNKNOWN_QUEUE, str(error))
+    return (
+        ApplicationError(TaskQueueErrorCode.UNKNOWN_QUEUE, f"queue {name} lives elsewhere: {moved_to}")
+        if moved_to
+        else None
+    )
 
 
-def _task(record: Record, *, is_pull: bool, size_bytes: int) -> NewTask:
+def _task(record: ProtoRecord, *, is_pull: bool, size_bytes: int) -> NewTask:
     """The task that a request asks for. Raises `ApplicationError`."""
     if "crontimetable" in record:
-        raise ApplicationError(Code.PERMISSION_DENIED, "tasks with a timetable are for cron itself")
+        raise ApplicationError(TaskQueueErrorCode.PERMISSION_DENIED, "tasks with a timetable are for cron itself")
     most = MAX_PULL_TASK_BYTES if is_pull else MAX_PUSH_TASK_BYTES
     if size_bytes > most:
         raise ApplicationError(
-            Code.TASK_TOO_LARGE,
+            TaskQueueErrorCode.TASK_TOO_LARGE,
             f"a task's request must be at most {most} bytes: {size_bytes}; keep the data elsewhere and add its address",
         )
     if is_pull and "body" not in record:
-        raise ApplicationError(Code.INVALID_REQUEST, "a pull task needs a payload; an empty one will do")
+        raise ApplicationError(TaskQueueErrorCode.INVALID_REQUEST, "a pull task needs a payload; an empty one will do")
     retry = record.record("retry_parameters")
     max_leases = None
     if retry is not None and "retry_limit" in retry:
         max_leases = retry.integer("retry_limit")
         if max_leases < 1:
             raise ApplicationError(
-                Code.INVALID_RETRY_PARAMETERS, f"retry_limit must be at least 1, the first lease: {max_leases}"
+                TaskQueueErrorCode.INVALID_RETRY_PARAMETERS,
+                f"retry_limit must be at least 1, the first lease: {max_leases}",
             )
     queue_of(record.octets("queue_name"))
     return new_task(

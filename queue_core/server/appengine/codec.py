@@ -15,10 +15,10 @@ from queue_core.server.appengine.schema import (
     GROUP,
     LENGTH,
     VARINT,
-    Field,
     Kind,
-    Message,
-    Record,
+    MessageTable,
+    ProtoField,
+    ProtoRecord,
     Value,
     varint,
 )
@@ -43,15 +43,15 @@ class CodecError(Exception):
 # -- bytes to record --------------------------------------------------------------------------------------------------
 
 
-def decode(message: Message, data: bytes, *, max_fields: int = MAX_FIELDS) -> Record:
+def decode(message: MessageTable, data: bytes, *, max_fields: int = MAX_FIELDS) -> ProtoRecord:
     """The record that `data` is. Raises `CodecError`."""
-    record = Record()
+    record = ProtoRecord()
     _Reader(data, max_fields).fields(message, record, end=len(data), depth=0, group=0)
     _check_required(message, record)
     return record
 
 
-def _check_required(message: Message, record: Record) -> None:
+def _check_required(message: MessageTable, record: ProtoRecord) -> None:
     """At the end, as the parts of a message may come apart."""
     for name in message.required:
         if name not in record:
@@ -60,7 +60,7 @@ def _check_required(message: Message, record: Record) -> None:
         found = record.get(name)
         if found is not None:
             for one in found if isinstance(found, list) else (found,):
-                assert isinstance(one, Record)
+                assert isinstance(one, ProtoRecord)
                 _check_required(inner, one)
 
 
@@ -75,7 +75,7 @@ class _Reader:
         self.fields_left = max_fields
         self.values_left = MAX_VALUES
 
-    def fields(self, message: Message, record: Record, *, end: int, depth: int, group: int) -> None:
+    def fields(self, message: MessageTable, record: ProtoRecord, *, end: int, depth: int, group: int) -> None:
         """Fields up to `end`, or up to the end of the group of that number."""
         data, by_tag, at = self.data, message.by_tag, self.at
         while at < end and self.fields_left > 0:
@@ -122,20 +122,20 @@ class _Reader:
         self.at = at
         self._check_end(message, end, group)
 
-    def _check_end(self, message: Message, end: int, group: int) -> None:
+    def _check_end(self, message: MessageTable, end: int, group: int) -> None:
         """Raise unless all fields were read, and no group is left open."""
         if self.at < end:
             self._count_field(message)
         if group:
             raise CodecError(f"{message.name}: a group without its end")
 
-    def _count_field(self, message: Message) -> None:
+    def _count_field(self, message: MessageTable) -> None:
         self.fields_left -= 1
         if self.fields_left < 0:
             raise CodecError(f"{message.name}: too many fields, at byte {self.at}")
 
     def _other(
-        self, message: Message, record: Record, known: Field, wire: int, *, end: int, depth: int
+        self, message: MessageTable, record: ProtoRecord, known: ProtoField, wire: int, *, end: int, depth: int
     ) -> "Value | None":
         """The value of a field that is no bytes; None when there is none to keep, or it was kept already."""
         if wire == VARINT:
@@ -165,17 +165,17 @@ class _Reader:
         return None
 
     def _nested(
-        self, outer: Message, record: Record, known: Field, *, end: int, depth: int, group: int
+        self, outer: MessageTable, record: ProtoRecord, known: ProtoField, *, end: int, depth: int, group: int
     ) -> "Value | None":
         if depth >= MAX_DEPTH:
             raise CodecError(f"{outer.name}: more than {MAX_DEPTH} messages inside each other")
         assert known.message is not None
         found = None if known.is_repeated else record.record(known.name)
-        part = Record() if found is None else found
+        part = ProtoRecord() if found is None else found
         self.fields(known.message, part, end=end, depth=depth + 1, group=group)
         return part
 
-    def _append(self, record: Record, known: Field, value: Value) -> None:
+    def _append(self, record: ProtoRecord, known: ProtoField, value: Value) -> None:
         self.values_left -= 1
         if self.values_left < 0:
             raise CodecError(f"{known.name}: more than {MAX_VALUES} values")
@@ -183,7 +183,7 @@ class _Reader:
         assert isinstance(values, list)
         values.append(value)
 
-    def _length(self, message: Message, known: Field, end: int) -> int:
+    def _length(self, message: MessageTable, known: ProtoField, end: int) -> int:
         """Where a value ends that says how long it is."""
         stop = self._varint(end) + self.at
         if stop > end:
@@ -232,7 +232,7 @@ class _Reader:
         raw = self._varint(end)
         return raw - (1 << 64) if raw >> 63 else raw
 
-    def _skip(self, message: Message, tag: int, end: int, depth: int) -> None:
+    def _skip(self, message: MessageTable, tag: int, end: int, depth: int) -> None:
         """Pass over an unknown field; groups without recursion."""
         groups: list[int] = []
         while True:
@@ -255,7 +255,7 @@ class _Reader:
                 raise CodecError(f"{message.name}: a group without its end")
             tag = self._tag(end)
 
-    def _pass_over(self, message: Message, wire: int, end: int) -> None:
+    def _pass_over(self, message: MessageTable, wire: int, end: int) -> None:
         if wire == VARINT:
             self._varint(end)
         elif wire == FIXED64:
@@ -278,7 +278,7 @@ def seven_bits_each(raw: int) -> int:
     return raw & 0x0000_0000_0FFF_FFFF | (raw & 0x0FFF_FFFF_0000_0000) >> 4
 
 
-def _number(known: Field, raw: int) -> int | None:
+def _number(known: ProtoField, raw: int) -> int | None:
     """What a varint stands for; None for a number that the enum does not know."""
     if known.kind is Kind.INT64:
         return raw - (1 << 64) if raw >> 63 else raw
@@ -292,14 +292,14 @@ def _number(known: Field, raw: int) -> int | None:
 # -- record to bytes --------------------------------------------------------------------------------------------------
 
 
-def encode(message: Message, record: Mapping[str, "Value | Sequence[Value]"]) -> bytes:
+def encode(message: MessageTable, record: Mapping[str, "Value | Sequence[Value]"]) -> bytes:
     """The bytes of a record, fields in the order of their numbers. Raises `CodecError` for one that is not complete."""
     parts: list[bytes] = []
     _write(message, record, parts)
     return b"".join(parts)
 
 
-def _write(message: Message, record: Mapping[str, "Value | Sequence[Value]"], parts: list[bytes]) -> None:
+def _write(message: MessageTable, record: Mapping[str, "Value | Sequence[Value]"], parts: list[bytes]) -> None:
     written = 0
     for known, head in message.heads:
         value = record.get(known.name)
@@ -319,7 +319,7 @@ def _write(message: Message, record: Mapping[str, "Value | Sequence[Value]"], pa
         raise CodecError(f"{message.name}: no such field: {sorted(set(record) - {one.name for one in message.fields})}")
 
 
-def _write_value(known: Field, head: bytes, value: object, parts: list[bytes]) -> None:
+def _write_value(known: ProtoField, head: bytes, value: object, parts: list[bytes]) -> None:
     wire = known.wire
     if wire == LENGTH and isinstance(value, bytes):
         parts += (head, varint(len(value)), value)

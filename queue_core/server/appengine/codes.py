@@ -7,7 +7,7 @@ from types import MappingProxyType
 from queue_core import errors
 
 
-class Code(IntEnum):
+class TaskQueueErrorCode(IntEnum):
     """`TaskQueueServiceError.ErrorCode`."""
 
     OK = 0
@@ -57,7 +57,7 @@ class RpcCode(IntEnum):
 class ApplicationError(Exception):
     """The service's refusal of a whole call."""
 
-    def __init__(self, code: Code, detail: str = "") -> None:
+    def __init__(self, code: TaskQueueErrorCode, detail: str = "") -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
@@ -72,26 +72,26 @@ class RpcError(Exception):
         self.detail = detail
 
 
-CODES: Mapping[type[errors.QueueError], Code] = MappingProxyType(
+CODES: Mapping[type[errors.QueueError], TaskQueueErrorCode] = MappingProxyType(
     {
-        errors.UnknownQueueError: Code.UNKNOWN_QUEUE,
-        errors.InvalidQueueNameError: Code.INVALID_QUEUE_NAME,
-        errors.InvalidTaskNameError: Code.INVALID_TASK_NAME,
-        errors.InvalidTagError: Code.INVALID_TAG,
-        errors.InvalidEtaError: Code.INVALID_ETA,
-        errors.TaskTooLargeError: Code.TASK_TOO_LARGE,
-        errors.TooManyTasksError: Code.TOO_MANY_TASKS,
-        errors.InvalidRequestError: Code.INVALID_REQUEST,
-        errors.QueueModeError: Code.INVALID_QUEUE_MODE,
-        errors.LeaseLostError: Code.TASK_LEASE_EXPIRED,
-        errors.PermissionDeniedError: Code.PERMISSION_DENIED,
-        errors.StoreUnavailableError: Code.TRANSIENT_ERROR,
-        errors.QueueError: Code.INTERNAL_ERROR,
+        errors.UnknownQueueError: TaskQueueErrorCode.UNKNOWN_QUEUE,
+        errors.InvalidQueueNameError: TaskQueueErrorCode.INVALID_QUEUE_NAME,
+        errors.InvalidTaskNameError: TaskQueueErrorCode.INVALID_TASK_NAME,
+        errors.InvalidTagError: TaskQueueErrorCode.INVALID_TAG,
+        errors.InvalidEtaError: TaskQueueErrorCode.INVALID_ETA,
+        errors.TaskTooLargeError: TaskQueueErrorCode.TASK_TOO_LARGE,
+        errors.TooManyTasksError: TaskQueueErrorCode.TOO_MANY_TASKS,
+        errors.InvalidRequestError: TaskQueueErrorCode.INVALID_REQUEST,
+        errors.QueueModeError: TaskQueueErrorCode.INVALID_QUEUE_MODE,
+        errors.LeaseLostError: TaskQueueErrorCode.TASK_LEASE_EXPIRED,
+        errors.PermissionDeniedError: TaskQueueErrorCode.PERMISSION_DENIED,
+        errors.StoreUnavailableError: TaskQueueErrorCode.TRANSIENT_ERROR,
+        errors.QueueError: TaskQueueErrorCode.INTERNAL_ERROR,
     }
 )
 """Code of an error: its own, else that of the nearest class above it."""
 
 
-def code_of(error: errors.QueueError) -> Code:
+def code_of(error: errors.QueueError) -> TaskQueueErrorCode:
     """What tells of an error of the queue."""
     return next(CODES[above] for above in type(error).__mro__ if above in CODES)

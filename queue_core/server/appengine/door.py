@@ -12,21 +12,21 @@ from queue_core.limits import check_worker
 from queue_core.server import events
 from queue_core.server.appengine import adding, leasing, messages, queues
 from queue_core.server.appengine.codec import CodecError, decode, encode
-from queue_core.server.appengine.codes import ApplicationError, Code, RpcCode, RpcError, code_of
+from queue_core.server.appengine.codes import ApplicationError, RpcCode, RpcError, TaskQueueErrorCode, code_of
 from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
 from queue_core.server.appengine.modes import KnownQueues
-from queue_core.server.appengine.schema import Record
-from queue_core.server.auth import Gate, Headers
-from queue_core.server.hot import Reply, Request
+from queue_core.server.appengine.schema import ProtoRecord
+from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.hot import FastRequest, ReplyCallback
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import Problem
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Committer
 from queue_core.service import Step
 from queue_core.store import Granted
 from queue_core.task import ANY
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 T = TypeVar("T")
 
@@ -45,11 +45,17 @@ Prepare = Callable[[bytes], Step[bytes]]
 Look = Callable[[Step[bytes]], Awaitable[bytes]]
 
 
-class AppEngineDoor:
+class AppEngineEndpoint:
     """The task queue service of App Engine over the queues of one server. Lives in its loop."""
 
     def __init__(
-        self, gate: Gate, turns: Turns, waiting: WaitingLeases, look: Look, counts: LeaseCounts, rate: LeaseRate
+        self,
+        gate: Authorizer,
+        turns: Committer,
+        waiting: WaitingLeases,
+        look: Look,
+        counts: LeaseCounts,
+        rate: LeaseRate,
     ) -> None:
         self._gate = gate
         self._turns = turns
@@ -101,7 +107,7 @@ class AppEngineDoor:
         """See `Door.let_go`."""
         self._held_bytes -= held_bytes
 
-    def start(self, request: Request) -> LeaseCall | None:
+    def start(self, request: FastRequest) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A lease under way is returned: see `HotVerbs.hang_up`."""
         try:
             return self._begin(request)
@@ -109,13 +115,13 @@ class AppEngineDoor:
             request.reply(reply_of(error))
             return None
 
-    def refuse(self, error: Exception) -> Reply:
+    def refuse(self, error: Exception) -> ReplyCallback:
         """See `Door.refuse`."""
         if isinstance(error, Problem) and error.status == 413:
             return _rpc_error(RpcCode.REQUEST_TOO_LARGE, error.detail)
         return reply_of(error)
 
-    def _begin(self, request: Request) -> LeaseCall | None:
+    def _begin(self, request: FastRequest) -> LeaseCall | None:
         if len(request.body) > MAX_REQUEST_BYTES:
             raise _too_large()
         call = decode(messages.REMOTE_REQUEST, request.body, max_fields=MAX_CALL_FIELDS)
@@ -144,12 +150,12 @@ class AppEngineDoor:
             raise RpcError(RpcCode.CALL_NOT_FOUND, f"{SERVICE} has no call {method[:100]} for pull queues")
         return None
 
-    def _let_in(self, request: Request, call: Record, verb: str) -> None:
+    def _let_in(self, request: FastRequest, call: ProtoRecord, verb: str) -> None:
         """The ticket is what others send as `Authorization: Bearer`; it is the only secret these clients can carry."""
         headers = [header for header in request.headers if header[0] != b"authorization"]
         self._gate.check([*headers, (b"authorization", b"Bearer " + call.text("request_id").encode())], verb)
 
-    def _go_on(self, request: Request, work: Awaitable[bytes]) -> None:
+    def _go_on(self, request: FastRequest, work: Awaitable[bytes]) -> None:
         async def answer() -> None:
             try:
                 request.reply(reply_of(await work))
@@ -162,9 +168,9 @@ class AppEngineDoor:
 
     # -- leases ---------------------------------------------------------------------------------------------------
 
-    def _lease(self, request: Request, payload: bytes) -> LeaseCall | None:
+    def _lease(self, request: FastRequest, payload: bytes) -> LeaseCall | None:
         wish = leasing.lease_wish(payload)
-        if not isinstance(wish, leasing.LeaseWish):
+        if not isinstance(wish, leasing.LeaseParams):
             self._turns.submit(_telling(wish), lambda outcome: request.reply(reply_of(outcome)))
             return None
 
@@ -179,7 +185,7 @@ class AppEngineDoor:
             else:
                 request.reply(reply_of(outcome))
 
-        def grant(turn: Turn) -> Granted:
+        def grant(turn: UnitOfWork) -> Granted:
             per_second = self._known.pull_queue(turn, wish.queue).lease_calls_per_second
             if not self._rate.allows(wish.queue, per_second, turn.now):
                 return Granted(())
@@ -228,7 +234,7 @@ def _too_large() -> RpcError:
 def _telling(step: Step[T]) -> Step[T | ApplicationError]:
     """The step, with a refusal as its outcome: nothing was changed, and the turn it shares with others goes on."""
 
-    def tell(turn: Turn) -> T | ApplicationError:
+    def tell(turn: UnitOfWork) -> T | ApplicationError:
         try:
             return step(turn)
         except ApplicationError as refusal:
@@ -237,7 +243,7 @@ def _telling(step: Step[T]) -> Step[T | ApplicationError]:
     return tell
 
 
-def _worker(request: Request) -> str:
+def _worker(request: FastRequest) -> str:
     """Who calls, where `queue_core.appengine.connect` was told so by a supervisor; App Engine's own clients have no
     name. Raises `InvalidTaskNameError`."""
     worker = next((value.decode("latin-1") for name, value in request.headers if name == b"x-towline-worker"), "")
@@ -245,7 +251,7 @@ def _worker(request: Request) -> str:
     return worker
 
 
-def reply_of(outcome: object) -> Reply:
+def reply_of(outcome: object) -> ReplyCallback:
     """The answer that an outcome is: a message's bytes, or an error's code."""
     if isinstance(outcome, bytes):
         return _reply(outcome)
@@ -262,18 +268,18 @@ def reply_of(outcome: object) -> Reply:
     if isinstance(outcome, Problem):
         return _rpc_error(RpcCode.SECURITY_VIOLATION, outcome.detail)
     log.error(events.REQUEST_FAILED, exc_info=outcome)
-    return _application_error(Code.INTERNAL_ERROR, "the server made a mistake; its log has the details")
+    return _application_error(TaskQueueErrorCode.INTERNAL_ERROR, "the server made a mistake; its log has the details")
 
 
-def _reply(response: bytes) -> Reply:
-    return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
+def _reply(response: bytes) -> ReplyCallback:
+    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
 
 
-def _application_error(code: Code, detail: str) -> Reply:
-    error = Record(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return Reply(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
+def _application_error(code: TaskQueueErrorCode, detail: str) -> ReplyCallback:
+    error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
+    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
 
 
-def _rpc_error(code: RpcCode, detail: str) -> Reply:
-    error = Record(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return Reply(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)
+def _rpc_error(code: RpcCode, detail: str) -> ReplyCallback:
+    error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
+    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)

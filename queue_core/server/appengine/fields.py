@@ -6,7 +6,7 @@ from math import isnan
 
 from queue_core import limits
 from queue_core.errors import InvalidRequestError, InvalidTaskNameError
-from queue_core.server.appengine.codes import ApplicationError, Code, code_of
+from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode, code_of
 
 MAX_DETAIL_CHARACTERS = 500
 KNOWN = 1000
@@ -66,7 +66,9 @@ def tag_of(tag: bytes) -> str | None:
         text = tag.decode()
         limits.check_tag(text)
     except UnicodeDecodeError as error:
-        raise ApplicationError(Code.INVALID_TAG, f"tag must be UTF-8: {tag[:60]!r}: {error.reason}") from None
+        raise ApplicationError(
+            TaskQueueErrorCode.INVALID_TAG, f"tag must be UTF-8: {tag[:60]!r}: {error.reason}"
+        ) from None
     except InvalidRequestError as error:
         raise refused(error) from None
     return text
@@ -76,7 +78,8 @@ def check_lease_seconds(seconds: float) -> None:
     """Raise `ApplicationError` unless it is in [0, 604800]."""
     if isnan(seconds) or not 0 <= seconds <= limits.MAX_LEASE_SECONDS:
         raise ApplicationError(
-            Code.INVALID_REQUEST, f"lease_seconds must be in [0, {limits.MAX_LEASE_SECONDS:.0f}] (7 days): {seconds}"
+            TaskQueueErrorCode.INVALID_REQUEST,
+            f"lease_seconds must be in [0, {limits.MAX_LEASE_SECONDS:.0f}] (7 days): {seconds}",
         )
 
 

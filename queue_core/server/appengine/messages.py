@@ -5,8 +5,8 @@ Source: the descriptors in Google's SDK for Python 3.1.0; the Java repository ha
 
 from typing import Final
 
-from queue_core.server.appengine.codes import Code
-from queue_core.server.appengine.schema import Field, Kind, Label, Message
+from queue_core.server.appengine.codes import TaskQueueErrorCode
+from queue_core.server.appengine.schema import Kind, Label, MessageTable, ProtoField
 
 REQUIRED: Final = Label.REQUIRED
 REPEATED: Final = Label.REPEATED
@@ -15,49 +15,49 @@ PUSH: Final = 0
 PULL: Final = 1
 
 _MODES: Final = frozenset({PUSH, PULL})
-_CODES: Final = frozenset(int(code) for code in Code)
+_CODES: Final = frozenset(int(code) for code in TaskQueueErrorCode)
 _METHODS: Final = frozenset(range(1, 6))
 
 
-def _int32(number: int, name: str, label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.INT32, label)
+def _int32(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.INT32, label)
 
 
-def _int64(number: int, name: str, label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.INT64, label)
+def _int64(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.INT64, label)
 
 
-def _double(number: int, name: str, label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.DOUBLE, label)
+def _double(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.DOUBLE, label)
 
 
-def _bool(number: int, name: str, label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.BOOL, label)
+def _bool(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.BOOL, label)
 
 
-def _bytes(number: int, name: str, label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.BYTES, label)
+def _bytes(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.BYTES, label)
 
 
-def _string(number: int, name: str, label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.STRING, label)
+def _string(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.STRING, label)
 
 
-def _enum(number: int, name: str, values: frozenset[int], label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.ENUM, label, values)
+def _enum(number: int, name: str, values: frozenset[int], label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.ENUM, label, values)
 
 
-def _message(number: int, message: Message, name: str, label: Label = Label.OPTIONAL) -> Field:
-    return Field(number, name, Kind.MESSAGE, label, message=message)
+def _message(number: int, message: MessageTable, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, Kind.MESSAGE, label, message=message)
 
 
-def _group(number: int, message: Message, name: str, label: Label = REPEATED) -> Field:
-    return Field(number, name, Kind.GROUP, label, message=message)
+def _group(number: int, message: MessageTable, name: str, label: Label = REPEATED) -> ProtoField:
+    return ProtoField(number, name, Kind.GROUP, label, message=message)
 
 
 # -- the API host -----------------------------------------------------------------------------------------------------
 
-REMOTE_REQUEST = Message(
+REMOTE_REQUEST = MessageTable(
     "Request",
     (
         _string(2, "service_name", REQUIRED),
@@ -67,9 +67,9 @@ REMOTE_REQUEST = Message(
         _bytes(6, "trace_context"),
     ),
 )
-APPLICATION_ERROR = Message("ApplicationError", (_int32(1, "code", REQUIRED), _string(2, "detail", REQUIRED)))
-RPC_ERROR = Message("RpcError", (_int32(1, "code", REQUIRED), _string(2, "detail")))
-REMOTE_RESPONSE = Message(
+APPLICATION_ERROR = MessageTable("ApplicationError", (_int32(1, "code", REQUIRED), _string(2, "detail", REQUIRED)))
+RPC_ERROR = MessageTable("RpcError", (_int32(1, "code", REQUIRED), _string(2, "detail")))
+REMOTE_RESPONSE = MessageTable(
     "Response",
     (
         _bytes(1, "response"),
@@ -82,7 +82,7 @@ REMOTE_RESPONSE = Message(
 
 # -- tasks ------------------------------------------------------------------------------------------------------------
 
-RETRY_PARAMETERS = Message(
+RETRY_PARAMETERS = MessageTable(
     "TaskQueueRetryParameters",
     (
         _int32(1, "retry_limit"),
@@ -92,7 +92,7 @@ RETRY_PARAMETERS = Message(
         _int32(5, "max_doublings"),
     ),
 )
-ADD_REQUEST = Message(
+ADD_REQUEST = MessageTable(
     "TaskQueueAddRequest",
     (
         _bytes(1, "queue_name", REQUIRED),
@@ -100,13 +100,13 @@ ADD_REQUEST = Message(
         _int64(3, "eta_usec", REQUIRED),
         _bytes(4, "url"),
         _enum(5, "method", _METHODS),
-        _group(6, Message("Header", (_bytes(7, "key", REQUIRED), _bytes(8, "value", REQUIRED))), "header"),
+        _group(6, MessageTable("Header", (_bytes(7, "key", REQUIRED), _bytes(8, "value", REQUIRED))), "header"),
         _bytes(9, "body"),
         _bytes(10, "transaction"),  # a datastore's message: that it is there is all that matters
         _bytes(11, "app_id"),
         _group(
             12,
-            Message("CronTimetable", (_bytes(13, "schedule", REQUIRED), _bytes(14, "timezone", REQUIRED))),
+            MessageTable("CronTimetable", (_bytes(13, "schedule", REQUIRED), _bytes(14, "timezone", REQUIRED))),
             "crontimetable",
             Label.OPTIONAL,
         ),
@@ -120,20 +120,20 @@ ADD_REQUEST = Message(
         _int64(22, "dispatch_deadline_usec"),
     ),
 )
-ADD_RESPONSE = Message("TaskQueueAddResponse", (_bytes(1, "chosen_task_name"),))
-BULK_ADD_REQUEST = Message("TaskQueueBulkAddRequest", (_bytes(1, "add_request", REPEATED),))
+ADD_RESPONSE = MessageTable("TaskQueueAddResponse", (_bytes(1, "chosen_task_name"),))
+BULK_ADD_REQUEST = MessageTable("TaskQueueBulkAddRequest", (_bytes(1, "add_request", REPEATED),))
 """Its messages are left as bytes: their size is a limit."""
-BULK_ADD_RESPONSE = Message(
+BULK_ADD_RESPONSE = MessageTable(
     "TaskQueueBulkAddResponse",
     (
         _group(
             1,
-            Message("TaskResult", (_enum(2, "result", _CODES, REQUIRED), _bytes(3, "chosen_task_name"))),
+            MessageTable("TaskResult", (_enum(2, "result", _CODES, REQUIRED), _bytes(3, "chosen_task_name"))),
             "taskresult",
         ),
     ),
 )
-LEASE_REQUEST = Message(
+LEASE_REQUEST = MessageTable(
     "TaskQueueQueryAndOwnTasksRequest",
     (
         _bytes(1, "queue_name", REQUIRED),
@@ -143,12 +143,12 @@ LEASE_REQUEST = Message(
         _bytes(5, "tag"),
     ),
 )
-LEASE_RESPONSE = Message(
+LEASE_RESPONSE = MessageTable(
     "TaskQueueQueryAndOwnTasksResponse",
     (
         _group(
             1,
-            Message(
+            MessageTable(
                 "Task",
                 (
                     _bytes(2, "task_name", REQUIRED),
@@ -162,7 +162,7 @@ LEASE_RESPONSE = Message(
         ),
     ),
 )
-MODIFY_REQUEST = Message(
+MODIFY_REQUEST = MessageTable(
     "TaskQueueModifyTaskLeaseRequest",
     (
         _bytes(1, "queue_name", REQUIRED),
@@ -171,26 +171,26 @@ MODIFY_REQUEST = Message(
         _double(4, "lease_seconds", REQUIRED),
     ),
 )
-MODIFY_RESPONSE = Message("TaskQueueModifyTaskLeaseResponse", (_int64(1, "updated_eta_usec", REQUIRED),))
-DELETE_REQUEST = Message(
+MODIFY_RESPONSE = MessageTable("TaskQueueModifyTaskLeaseResponse", (_int64(1, "updated_eta_usec", REQUIRED),))
+DELETE_REQUEST = MessageTable(
     "TaskQueueDeleteRequest", (_bytes(1, "queue_name", REQUIRED), _bytes(2, "task_name", REPEATED), _bytes(3, "app_id"))
 )
-DELETE_RESPONSE = Message("TaskQueueDeleteResponse", (_enum(3, "result", _CODES, REPEATED),))
+DELETE_RESPONSE = MessageTable("TaskQueueDeleteResponse", (_enum(3, "result", _CODES, REPEATED),))
 
 # -- queues -----------------------------------------------------------------------------------------------------------
 
-NOTHING = Message("an empty response", ())
-QUEUE_REQUEST = Message("a request for a queue", (_bytes(1, "app_id"), _bytes(2, "queue_name", REQUIRED)))
+NOTHING = MessageTable("an empty response", ())
+QUEUE_REQUEST = MessageTable("a request for a queue", (_bytes(1, "app_id"), _bytes(2, "queue_name", REQUIRED)))
 """PurgeQueue and DeleteQueue."""
-PAUSE_REQUEST = Message(
+PAUSE_REQUEST = MessageTable(
     "TaskQueuePauseQueueRequest",
     (_bytes(1, "app_id"), _bytes(2, "queue_name", REQUIRED), _bool(3, "pause", REQUIRED)),
 )
-STATS_REQUEST = Message(
+STATS_REQUEST = MessageTable(
     "TaskQueueFetchQueueStatsRequest",
     (_bytes(1, "app_id"), _bytes(2, "queue_name", REPEATED), _int32(3, "max_num_tasks")),
 )
-SCANNER_INFO = Message(
+SCANNER_INFO = MessageTable(
     "TaskQueueScannerQueueInfo",
     (
         _int64(1, "executed_last_minute", REQUIRED),
@@ -200,12 +200,12 @@ SCANNER_INFO = Message(
         _double(5, "enforced_rate"),
     ),
 )
-STATS_RESPONSE = Message(
+STATS_RESPONSE = MessageTable(
     "TaskQueueFetchQueueStatsResponse",
     (
         _group(
             1,
-            Message(
+            MessageTable(
                 "QueueStats",
                 (
                     _int32(2, "num_tasks", REQUIRED),
@@ -217,8 +217,8 @@ STATS_RESPONSE = Message(
         ),
     ),
 )
-ACL = Message("TaskQueueAcl", (_bytes(1, "user_email", REPEATED), _bytes(2, "writer_email", REPEATED)))
-UPDATE_QUEUE_REQUEST = Message(
+ACL = MessageTable("TaskQueueAcl", (_bytes(1, "user_email", REPEATED), _bytes(2, "writer_email", REPEATED)))
+UPDATE_QUEUE_REQUEST = MessageTable(
     "TaskQueueUpdateQueueRequest",
     (
         _bytes(1, "app_id"),
@@ -232,13 +232,13 @@ UPDATE_QUEUE_REQUEST = Message(
         _message(9, ACL, "acl"),
     ),
 )
-QUEUES_REQUEST = Message("TaskQueueFetchQueuesRequest", (_bytes(1, "app_id"), _int32(2, "max_rows", REQUIRED)))
-QUEUES_RESPONSE = Message(
+QUEUES_REQUEST = MessageTable("TaskQueueFetchQueuesRequest", (_bytes(1, "app_id"), _int32(2, "max_rows", REQUIRED)))
+QUEUES_RESPONSE = MessageTable(
     "TaskQueueFetchQueuesResponse",
     (
         _group(
             1,
-            Message(
+            MessageTable(
                 "Queue",
                 (
                     _bytes(2, "queue_name", REQUIRED),
@@ -256,7 +256,7 @@ QUEUES_RESPONSE = Message(
         ),
     ),
 )
-TASKS_REQUEST = Message(
+TASKS_REQUEST = MessageTable(
     "TaskQueueQueryTasksRequest",
     (
         _bytes(1, "app_id"),
@@ -267,12 +267,12 @@ TASKS_REQUEST = Message(
         _bytes(6, "start_tag"),
     ),
 )
-TASKS_RESPONSE = Message(
+TASKS_RESPONSE = MessageTable(
     "TaskQueueQueryTasksResponse",
     (
         _group(
             1,
-            Message(
+            MessageTable(
                 "Task",
                 (
                     _bytes(2, "task_name", REQUIRED),
@@ -289,8 +289,8 @@ TASKS_RESPONSE = Message(
         ),
     ),
 )
-TASK_REQUEST = Message(
+TASK_REQUEST = MessageTable(
     "TaskQueueFetchTaskRequest",
     (_bytes(1, "app_id"), _bytes(2, "queue_name", REQUIRED), _bytes(3, "task_name", REQUIRED)),
 )
-TASK_RESPONSE = Message("TaskQueueFetchTaskResponse", (_message(1, TASKS_RESPONSE, "task", REQUIRED),))
+TASK_RESPONSE = MessageTable("TaskQueueFetchTaskResponse", (_message(1, TASKS_RESPONSE, "task", REQUIRED),))

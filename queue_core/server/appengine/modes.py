@@ -6,7 +6,7 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import QueueModeError, UnknownQueueError
 from queue_core.queue_file_plan import ALWAYS_THERE
 from queue_core.task import QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 KNOWN_SECONDS = 1.0
 """How long a queue's settings are taken for granted by calls that are made often."""
@@ -14,12 +14,12 @@ UNCONFIGURED: Final = QueueSpec(ALWAYS_THERE, mode="push")
 """`default` where nobody made it. Source: App Engine, where it is always there, and a push queue unless configured."""
 
 
-def pull_queue(turn: Turn, queue: str) -> QueueSpec:
+def pull_queue(turn: UnitOfWork, queue: str) -> QueueSpec:
     """The settings of a pull queue. Raises `UnknownQueueError`, `QueueModeError`."""
     return _checked(_spec(turn, queue))
 
 
-def _spec(turn: Turn, queue: str) -> QueueSpec:
+def _spec(turn: UnitOfWork, queue: str) -> QueueSpec:
     try:
         return turn.transaction.queue(queue)
     except UnknownQueueError:
@@ -43,7 +43,7 @@ class KnownQueues:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Instant, QueueSpec]] = {}
 
-    def pull_queue(self, turn: Turn, queue: str) -> QueueSpec:
+    def pull_queue(self, turn: UnitOfWork, queue: str) -> QueueSpec:
         """The settings of a pull queue as they were within a second. Raises `UnknownQueueError`, `QueueModeError`."""
         known = self._known.get(queue)
         if known is None or not 0 <= turn.now - known[0] < KNOWN_SECONDS * MICROSECONDS:

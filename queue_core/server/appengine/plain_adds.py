@@ -11,22 +11,29 @@ from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import EIGHT_BYTES, LAST_BITS, CodecError, decode, encode, seven_bits_each
-from queue_core.server.appengine.codes import ApplicationError, Code
+from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
-from queue_core.server.appengine.schema import Label, Message, Record
+from queue_core.server.appengine.schema import Label, MessageTable, ProtoRecord
 from queue_core.store import Added
 from queue_core.task import NewTask
 
 MAX_TASKS_PER_ADD = 100
-STATUS = {"added": Code.OK, "exists": Code.TASK_ALREADY_EXISTS, "tombstoned": Code.TOMBSTONED_TASK}
+STATUS = {
+    "added": TaskQueueErrorCode.OK,
+    "exists": TaskQueueErrorCode.TASK_ALREADY_EXISTS,
+    "tombstoned": TaskQueueErrorCode.TOMBSTONED_TASK,
+}
 
 _ADD, _QUEUE, _NAME, _ETA, _BODY = 0x0A, 0x0A, 0x12, 0x18, 0x4A
 _HEADER, _KEY, _VALUE, _HEADER_END = 0x33, 0x3A, 0x42, 0x34
 """What a batch's request, and in it the first fields, begin with on the wire."""
-_REST = Message(
+_REST = MessageTable(
     "TaskQueueAddRequest", tuple(replace(field, label=Label.OPTIONAL) for field in messages.ADD_REQUEST.fields)
 )
-_RESULTS = {code: encode(messages.BULK_ADD_RESPONSE, {"taskresult": [Record(result=int(code))]}) for code in Code}
+_RESULTS = {
+    code: encode(messages.BULK_ADD_RESPONSE, {"taskresult": [ProtoRecord(result=int(code))]})
+    for code in TaskQueueErrorCode
+}
 _CHOSEN = b"\x0b\x10\x00\x1a%c%b\x0c"
 """The result of a task whose name the queue chose: that is shorter than 128 bytes."""
 
@@ -150,12 +157,12 @@ def answer(tasks: Sequence[NewTask], added: Sequence[Added]) -> bytes:
     """The `TaskQueueBulkAddResponse` of tasks that were added, or whose names were taken."""
     return b"".join(
         [
-            result(Code.OK, one.name) if task.name is None else _RESULTS[STATUS[one.status]]
+            result(TaskQueueErrorCode.OK, one.name) if task.name is None else _RESULTS[STATUS[one.status]]
             for task, one in zip(tasks, added, strict=True)
         ]
     )
 
 
-def result(code: Code, chosen_name: str) -> bytes:
+def result(code: TaskQueueErrorCode, chosen_name: str) -> bytes:
     """One task's part of such a response, with its name when the queue chose it ("": it did not)."""
     return _CHOSEN % (len(chosen_name), chosen_name.encode()) if chosen_name else _RESULTS[code]

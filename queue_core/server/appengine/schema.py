@@ -8,7 +8,7 @@ from typing import TypeAlias
 VARINT, FIXED64, LENGTH, GROUP, END, FIXED32 = range(6)
 """Wire types."""
 
-Value: TypeAlias = "int | float | bool | bytes | str | Record"
+Value: TypeAlias = "int | float | bool | bytes | str | ProtoRecord"
 
 
 class Kind(Enum):
@@ -47,7 +47,7 @@ class Label(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ProtoField:
     """A row of a message's table.
 
     Args:
@@ -61,7 +61,7 @@ class Field:
     kind: Kind
     label: Label = Label.OPTIONAL
     values: frozenset[int] = frozenset()
-    message: "Message | None" = None
+    message: "MessageTable | None" = None
     wire: int = field(init=False, repr=False, compare=False)
     is_bytes: bool = field(init=False, repr=False, compare=False)
     is_repeated: bool = field(init=False, repr=False, compare=False)
@@ -85,15 +85,15 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageTable:
     """A message's table, by wire tag and in the order of the numbers."""
 
     name: str
-    fields: tuple[Field, ...]
-    by_tag: Mapping[int, Field] = field(init=False, repr=False, compare=False)
+    fields: tuple[ProtoField, ...]
+    by_tag: Mapping[int, ProtoField] = field(init=False, repr=False, compare=False)
     required: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    nested: "tuple[tuple[str, Message], ...]" = field(init=False, repr=False, compare=False)
-    heads: tuple[tuple[Field, bytes], ...] = field(init=False, repr=False, compare=False)
+    nested: "tuple[tuple[str, MessageTable], ...]" = field(init=False, repr=False, compare=False)
+    heads: tuple[tuple[ProtoField, bytes], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_tag = {one.tag: one for one in self.fields}
@@ -106,7 +106,7 @@ class Message:
         object.__setattr__(self, "heads", tuple((one, varint(one.tag)) for one in in_order))
 
 
-class Record(dict[str, "Value | list[Value]"]):
+class ProtoRecord(dict[str, "Value | list[Value]"]):
     """A message's fields by name; those that are not there are not in it."""
 
     __slots__ = ()
@@ -135,10 +135,10 @@ class Record(dict[str, "Value | list[Value]"]):
         assert isinstance(value, str)
         return value
 
-    def record(self, name: str) -> "Record | None":
+    def record(self, name: str) -> "ProtoRecord | None":
         """A message or group, or None."""
         value = self.get(name)
-        assert value is None or isinstance(value, Record)
+        assert value is None or isinstance(value, ProtoRecord)
         return value
 
     def all_octets(self, name: str) -> list[bytes]:
@@ -147,11 +147,11 @@ class Record(dict[str, "Value | list[Value]"]):
         assert isinstance(values, list)
         return [value for value in values if isinstance(value, bytes)]
 
-    def all_records(self, name: str) -> "list[Record]":
+    def all_records(self, name: str) -> "list[ProtoRecord]":
         """Every message of a repeated field."""
         values = self.get(name, [])
         assert isinstance(values, list)
-        return [value for value in values if isinstance(value, Record)]
+        return [value for value in values if isinstance(value, ProtoRecord)]
 
 
 _SMALL = tuple(bytes((number,)) for number in range(0x80))

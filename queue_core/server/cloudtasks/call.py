@@ -4,17 +4,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from queue_core.errors import PermissionDeniedError
-from queue_core.server.auth import Access, Caller, check_access, check_role
-from queue_core.server.cloudtasks.fields import Fields
+from queue_core.server.auth import Access, Principal, check_access, check_role
+from queue_core.server.cloudtasks.fields import MessageReader
 from queue_core.server.leases.rates import LeaseRate
 from queue_core.task import QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 IsGone = Callable[[], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CloudTasksCall:
     """What a method is given.
 
     Args:
@@ -22,12 +22,12 @@ class Call:
         is_gone: whether the caller has hung up, or does not wait any longer.
     """
 
-    fields: Fields
-    caller: Caller
+    fields: MessageReader
+    caller: Principal
     rate: LeaseRate
     is_gone: IsGone
 
-    def enter(self, turn: Turn, queue: str, access: Access) -> QueueSpec:
+    def enter(self, turn: UnitOfWork, queue: str, access: Access) -> QueueSpec:
         """The queue's settings, for a caller whom its acl lets in.
 
         Raises `UnknownQueueError`, `PermissionDeniedError`.

@@ -17,7 +17,7 @@ MAX_MESSAGE_CHARACTERS = 1500
 log = structlog.get_logger()
 
 
-class Code(Enum):
+class RpcStatus(Enum):
     """google.rpc.Code: its name on the wire, and the HTTP status of REST."""
 
     INVALID_ARGUMENT = 400
@@ -37,59 +37,64 @@ class Code(Enum):
         return self.value % 9000
 
 
-class ApiError(QueueError):
+class CloudTasksError(QueueError):
     """What a call is refused with. One of the queue's errors, so that a step of a turn may raise it."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: RpcStatus, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
 
 
-CODES: Mapping[type[QueueError], Code] = MappingProxyType(
+CODES: Mapping[type[QueueError], RpcStatus] = MappingProxyType(
     {
-        errors.InvalidRequestError: Code.INVALID_ARGUMENT,
-        errors.UnknownQueueError: Code.NOT_FOUND,
-        errors.QueueMovedError: Code.FAILED_PRECONDITION,
-        errors.LeaseLostError: Code.FAILED_PRECONDITION,
-        errors.WorkerRetiredError: Code.FAILED_PRECONDITION,
-        errors.StorageLimitError: Code.RESOURCE_EXHAUSTED,
-        errors.PermissionDeniedError: Code.PERMISSION_DENIED,
-        errors.UnauthenticatedError: Code.UNAUTHENTICATED,
-        errors.StoreUnavailableError: Code.UNAVAILABLE,
-        errors.QueueError: Code.INTERNAL,
+        errors.InvalidRequestError: RpcStatus.INVALID_ARGUMENT,
+        errors.UnknownQueueError: RpcStatus.NOT_FOUND,
+        errors.QueueMovedError: RpcStatus.FAILED_PRECONDITION,
+        errors.LeaseLostError: RpcStatus.FAILED_PRECONDITION,
+        errors.WorkerRetiredError: RpcStatus.FAILED_PRECONDITION,
+        errors.StorageLimitError: RpcStatus.RESOURCE_EXHAUSTED,
+        errors.PermissionDeniedError: RpcStatus.PERMISSION_DENIED,
+        errors.UnauthenticatedError: RpcStatus.UNAUTHENTICATED,
+        errors.StoreUnavailableError: RpcStatus.UNAVAILABLE,
+        errors.QueueError: RpcStatus.INTERNAL,
     }
 )
 """Code of an error: its own, else that of the nearest class above it."""
 
-_OF_STATUS: Mapping[int, Code] = MappingProxyType(
-    {401: Code.UNAUTHENTICATED, 403: Code.PERMISSION_DENIED, 421: Code.PERMISSION_DENIED, 503: Code.UNAVAILABLE}
+_OF_STATUS: Mapping[int, RpcStatus] = MappingProxyType(
+    {
+        401: RpcStatus.UNAUTHENTICATED,
+        403: RpcStatus.PERMISSION_DENIED,
+        421: RpcStatus.PERMISSION_DENIED,
+        503: RpcStatus.UNAVAILABLE,
+    }
 )
 
 
-def invalid(message: str) -> ApiError:
+def invalid(message: str) -> CloudTasksError:
     """The call can't be right."""
-    return ApiError(Code.INVALID_ARGUMENT, message)
+    return CloudTasksError(RpcStatus.INVALID_ARGUMENT, message)
 
 
-def refused(message: str) -> ApiError:
+def refused(message: str) -> CloudTasksError:
     """The call is right, and the queue or task not in the state for it."""
-    return ApiError(Code.FAILED_PRECONDITION, message)
+    return CloudTasksError(RpcStatus.FAILED_PRECONDITION, message)
 
 
-def failure_of(error: Exception) -> ApiError:
+def failure_of(error: Exception) -> CloudTasksError:
     """What an error is answered with. One that is not the queue's is our mistake: logged, and told without detail."""
-    if isinstance(error, ApiError):
+    if isinstance(error, CloudTasksError):
         told = error
     elif isinstance(error, QueueError):
         # An acl may hide the other queues from who asks.
         text = error.discreet if isinstance(error, errors.UnknownQueueError) else str(error)
-        told = ApiError(next(CODES[above] for above in type(error).__mro__ if above in CODES), text)
+        told = CloudTasksError(next(CODES[above] for above in type(error).__mro__ if above in CODES), text)
     elif isinstance(error, Problem):
-        told = ApiError(_OF_STATUS.get(error.status, Code.INVALID_ARGUMENT), error.detail)
+        told = CloudTasksError(_OF_STATUS.get(error.status, RpcStatus.INVALID_ARGUMENT), error.detail)
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
-        told = ApiError(Code.INTERNAL, "the server made a mistake; its log has the details")
+        told = CloudTasksError(RpcStatus.INTERNAL, "the server made a mistake; its log has the details")
     if len(told.message) <= MAX_MESSAGE_CHARACTERS:
         return told
-    return ApiError(told.code, told.message[: MAX_MESSAGE_CHARACTERS - 3] + "...")
+    return CloudTasksError(told.code, told.message[: MAX_MESSAGE_CHARACTERS - 3] + "...")

@@ -9,7 +9,7 @@ Values = dict[str, object]
 """A message: fields by their JSON name; timestamps and durations in microseconds, enums as numbers, masks as paths."""
 
 
-class Fields:
+class MessageReader:
     """Reads of one message. `place` is what leads to it, for messages."""
 
     def __init__(self, values: Mapping[str, object], place: str = "") -> None:
@@ -64,8 +64,8 @@ class Fields:
         assert isinstance(value, int)
         return value // MICROSECONDS  # downwards, so that what is below zero stays there
 
-    def fields(self, name: str) -> "Fields":
+    def fields(self, name: str) -> "MessageReader":
         """A message within, empty when unset."""
         value = self._values.get(name, {})
         assert isinstance(value, dict)
-        return Fields(value, f"{self.named(name)}.")
+        return MessageReader(value, f"{self.named(name)}.")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from queue_core import limits
-from queue_core.server.cloudtasks.failures import ApiError, invalid
+from queue_core.server.cloudtasks.failures import CloudTasksError, invalid
 from queue_core.server.cloudtasks.messages import ENUMS, STATE
 from queue_core.task import ANY, TagFilter
 
@@ -21,7 +21,7 @@ _FIELDS = ("name", "state", "pull_target", "retry_config.max_attempts", *_TARGET
 
 
 def lease_filter(text: str) -> TagFilter:
-    """`tag=x`, `tag="x"` or `tag_function=oldest_tag()`; empty: any task. Raises `ApiError`."""
+    """`tag=x`, `tag="x"` or `tag_function=oldest_tag()`; empty: any task. Raises `CloudTasksError`."""
     if not text.strip():
         return ANY
     match = _LEASE.fullmatch(text)
@@ -51,7 +51,7 @@ class QueueFilter:
     """The terms of a ListQueues filter; all must hold."""
 
     def __init__(self, text: str) -> None:
-        """Raises `ApiError` for what is not `FIELD OPERATOR VALUE [AND ...]`."""
+        """Raises `CloudTasksError` for what is not `FIELD OPERATOR VALUE [AND ...]`."""
         self._terms: list[tuple[str, str, str, bool]] = []
         at = 0
         while text[at:].strip():
@@ -68,7 +68,7 @@ class QueueFilter:
                 raise _bad_filter(match["and"])
 
     def accepts(self, queue: Mapping[str, object]) -> bool:
-        """Whether a queue, as a message's values, is among those asked for. Raises `ApiError`."""
+        """Whether a queue, as a message's values, is among those asked for. Raises `CloudTasksError`."""
         return all(_holds(queue, field, operator, value) != negated for field, operator, value, negated in self._terms)
 
 
@@ -108,7 +108,7 @@ def _compares(left: int | str, operator: str, right: int | str) -> bool:
     return {"<": below, "<=": below or left == right, ">": not below and left != right, ">=": not below}[operator]
 
 
-def _bad_filter(text: str) -> ApiError:
+def _bad_filter(text: str) -> CloudTasksError:
     return invalid(
         f"filter must be terms FIELD OPERATOR VALUE, joined by AND, with a field of {', '.join(_FIELDS)}: "
         f"{text[:100]!r}"

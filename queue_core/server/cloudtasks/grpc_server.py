@@ -17,12 +17,12 @@ from google.protobuf.message import Message
 
 from queue_core.clock import MICROSECONDS
 from queue_core.errors import ListenError
-from queue_core.server.auth import Gate, Headers, check_role
-from queue_core.server.cloudtasks.failures import ApiError, Code, failure_of
+from queue_core.server.auth import Authorizer, Headers, check_role
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
 from queue_core.server.cloudtasks.fields import Values
-from queue_core.server.cloudtasks.messages import MESSAGES, Field
-from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, Method
-from queue_core.server.core import ServerCore
+from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
+from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
+from queue_core.server.core import ServerState
 from queue_core.server.options import GrpcOptions
 
 NANOSECONDS = 1000
@@ -47,13 +47,13 @@ def fill(message: Message, name: str, values: Mapping[str, object]) -> None:
             _set(message, known[json_name], fields[json_name], value)
 
 
-def _value(field: Field, value: object) -> object:
+def _value(field: MessageField, value: object) -> object:
     if not field.is_repeated:
         return _one(field, value)
     return tuple(_one(field, one) for one in value)  # type: ignore[attr-defined]
 
 
-def _one(field: Field, value: object) -> object:
+def _one(field: MessageField, value: object) -> object:
     match field.kind:
         case "message":
             return values_of(field.of, value)
@@ -67,7 +67,7 @@ def _one(field: Field, value: object) -> object:
     return value
 
 
-def _set(message: Message, descriptor: FieldDescriptor, field: Field, value: object) -> None:
+def _set(message: Message, descriptor: FieldDescriptor, field: MessageField, value: object) -> None:
     target = getattr(message, descriptor.name)
     if field.is_repeated:
         assert isinstance(value, list | tuple)
@@ -104,7 +104,7 @@ _OF_LOCATIONS = frozenset({"GetLocation", "ListLocations"})
 class GrpcListener:
     """A gRPC server over a door that lives in a loop. Binds at once; serves from `start` to `stop`."""
 
-    def __init__(self, core: ServerCore, options: GrpcOptions) -> None:
+    def __init__(self, core: ServerState, options: GrpcOptions) -> None:
         """Raises `ListenError`."""
         self._door = CloudTasks(core)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -155,7 +155,7 @@ class GrpcListener:
         await asyncio.get_running_loop().run_in_executor(None, stopped.wait)
         self._threads.shutdown(wait=False)
 
-    def _handler(self, method: Method) -> object:
+    def _handler(self, method: CloudTasksMethod) -> object:
         takes, gives = _class_of(method.takes), _class_of(method.gives)
 
         def serve(request: Message, context: grpc.ServicerContext) -> Message:
@@ -173,7 +173,7 @@ class GrpcListener:
         )
 
     def _answer(
-        self, method: Method, request: Message, context: grpc.ServicerContext, gives: Callable[[], Message]
+        self, method: CloudTasksMethod, request: Message, context: grpc.ServicerContext, gives: Callable[[], Message]
     ) -> Message:
         caller = self._door.core.gate.caller(headers_of(context.invocation_metadata()))
         check_role(caller, method.verb)
@@ -197,7 +197,9 @@ class GrpcListener:
             return call.result(CALL_SECONDS)
         except TimeoutError:
             call.cancel()
-            raise ApiError(Code.UNAVAILABLE, f"no answer within {CALL_SECONDS:.0f} s; look before repeating") from None
+            raise CloudTasksError(
+                RpcStatus.UNAVAILABLE, f"no answer within {CALL_SECONDS:.0f} s; look before repeating"
+            ) from None
         except CancelledError:
             raise _stopping() from None
 
@@ -208,7 +210,7 @@ class _Admission(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no t
     The handler that refuses is of a kind that gets a stream of messages: such a one is called before the first is here.
     """
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Authorizer) -> None:
         self._gate = gate
 
     def intercept_service(
@@ -236,8 +238,8 @@ def headers_of(metadata: Iterable[tuple[str, str]]) -> Headers:
     return [(b"host", b"localhost"), *((b"authorization", value.encode("latin-1")) for _, value in given)]
 
 
-def _stopping() -> ApiError:
-    return ApiError(Code.UNAVAILABLE, "the server is stopping; look before repeating")
+def _stopping() -> CloudTasksError:
+    return CloudTasksError(RpcStatus.UNAVAILABLE, "the server is stopping; look before repeating")
 
 
 def _class_of(name: str) -> type[Message]:

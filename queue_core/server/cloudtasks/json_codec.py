@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 
 from queue_core.clock import Instant
-from queue_core.server.cloudtasks.failures import ApiError, invalid
+from queue_core.server.cloudtasks.failures import CloudTasksError, invalid
 from queue_core.server.cloudtasks.fields import Values
-from queue_core.server.cloudtasks.messages import ENUMS, MESSAGES, Field, camel, snake
+from queue_core.server.cloudtasks.messages import ENUMS, MESSAGES, MessageField, camel, snake
 from queue_core.server.cloudtasks.times import format_duration, format_timestamp, parse_duration, parse_timestamp
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
@@ -19,7 +19,7 @@ _BITS = {"int32": 31, "int64": 63}
 def values_of(message: str, data: object, *, place: str = "") -> Values:
     """A JSON object as the values of a message; what is null is unset.
 
-    Raises `ApiError` for the first field that is unknown, of another kind or out of range, naming it and what leads
+    Raises `CloudTasksError` for the first field that is unknown, of another kind or out of range, naming it and what leads
     to it (`place`).
     """
     if not isinstance(data, Mapping):
@@ -38,14 +38,14 @@ def values_of(message: str, data: object, *, place: str = "") -> Values:
     return values
 
 
-def unknown_name(name: str, *, place: str = "") -> ApiError:
+def unknown_name(name: str, *, place: str = "") -> CloudTasksError:
     """The refusal of a field nobody knows."""
     at = f" at '{place.rstrip('.')}'" if place else ""
     return invalid(f'Invalid JSON payload received. Unknown name "{name[:100]}"{at}: Cannot find field.')
 
 
-def from_text(field: Field, text: str, *, place: str) -> object:
-    """A value that came in a query string. Raises `ApiError`."""
+def from_text(field: MessageField, text: str, *, place: str) -> object:
+    """A value that came in a query string. Raises `CloudTasksError`."""
     if field.kind == "bool":
         if text not in ("true", "false"):
             raise invalid(f"{place} must be true or false: {_shown(text)}")
@@ -59,7 +59,7 @@ def json_of(message: str, values: Mapping[str, object], *, enums: str) -> dict[s
     return {name: _json(fields[name], value, enums) for name, value in values.items()}
 
 
-def _value(field: Field, value: object, place: str) -> object:
+def _value(field: MessageField, value: object, place: str) -> object:
     if not field.is_repeated:
         return _one(field, value, place)
     if not isinstance(value, list):
@@ -67,7 +67,7 @@ def _value(field: Field, value: object, place: str) -> object:
     return tuple(_one(field, one, f"{place}[{index}]") for index, one in enumerate(value))
 
 
-def _one(field: Field, value: object, place: str) -> object:  # noqa: C901 - a table in code: a kind a line
+def _one(field: MessageField, value: object, place: str) -> object:  # noqa: C901 - a table in code: a kind a line
     match field.kind:
         case "message":
             return values_of(field.of, value, place=f"{place}.")
@@ -151,7 +151,7 @@ def _timed(parse: object, value: str, place: str) -> int:
     return moment
 
 
-def _json(field: Field, value: object, enums: str) -> object:
+def _json(field: MessageField, value: object, enums: str) -> object:
     if field.kind in _AS_IT_IS:
         return list(value) if isinstance(value, tuple) else value
     if field.is_repeated:
@@ -163,7 +163,7 @@ def _json(field: Field, value: object, enums: str) -> object:
 _AS_IT_IS = frozenset({"text", "bool", "int32", "double", "opaque"})
 
 
-def _json_one(field: Field, value: object, enums: str) -> object:
+def _json_one(field: MessageField, value: object, enums: str) -> object:
     kind = field.kind
     if isinstance(value, dict):
         return json_of(field.of, value, enums=enums)

@@ -6,9 +6,9 @@ from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.server.auth import Access
-from queue_core.server.cloudtasks.call import Call
-from queue_core.server.cloudtasks.failures import ApiError, Code, invalid, refused
-from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.call import CloudTasksCall
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
+from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.filters import lease_filter
 from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
 from queue_core.server.cloudtasks.task_values import (
@@ -20,15 +20,15 @@ from queue_core.server.cloudtasks.task_values import (
     tasks_values,
     view_of,
 )
-from queue_core.server.core import ServerCore
-from queue_core.store import Deletion, Release, Room
+from queue_core.server.core import ServerState
+from queue_core.store import Deletion, PayloadAllowance, Release
 from queue_core.task import Lease, StoredTask, TaskState
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 MAX_SETTLING_TURNS = 10_000
 """Each settles hundreds of tasks; no queue has more that are due at once."""
 MAX_LATE_LEASES = 3
-ROOM = Room(MAX_RESPONSE_BYTES, TASK_OVERHEAD_BYTES)
+ROOM = PayloadAllowance(MAX_RESPONSE_BYTES, TASK_OVERHEAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Leased:
 class _LeaseStep:
     """Leases up to a number of tasks and of bytes. Bears to be run again: the call counts once against the rate."""
 
-    def __init__(self, call: Call, parent: QueueName) -> None:
+    def __init__(self, call: CloudTasksCall, parent: QueueName) -> None:
         fields = call.fields
         self._call = call
         self._queue = parent.queue
@@ -53,7 +53,7 @@ class _LeaseStep:
         self._tags = lease_filter(fields.text("filter"))
         self._may = False
 
-    def __call__(self, turn: Turn) -> _Leased:
+    def __call__(self, turn: UnitOfWork) -> _Leased:
         spec = self._call.enter(turn, self._queue, "lease")
         if spec.mode == "push":
             raise refused(f"queue {self._queue} is a push queue: nothing is leased from it")
@@ -61,8 +61,8 @@ class _LeaseStep:
             raise refused(f"queue {self._queue} is paused: resume it to lease its tasks")
         per_second = spec.lease_calls_per_second
         if not self._may and not self._call.rate.allows(self._queue, per_second, turn.now):
-            raise ApiError(
-                Code.RESOURCE_EXHAUSTED,
+            raise CloudTasksError(
+                RpcStatus.RESOURCE_EXHAUSTED,
                 f"queue {self._queue} grants {per_second} lease calls a second (lease_calls_per_second): "
                 "lease more tasks at a time, or wait longer between calls",
             )
@@ -71,7 +71,7 @@ class _LeaseStep:
         return _Leased(tuple(granted.leases), unsettled=granted.unsettled and not granted.leases)
 
 
-async def lease_tasks(core: ServerCore, call: Call) -> Values:
+async def lease_tasks(core: ServerState, call: CloudTasksCall) -> Values:
     parent = parse_queue(call.fields.text("parent"), field="parent")
     view = view_of(call.fields)
     step = _LeaseStep(call, parent)
@@ -104,10 +104,10 @@ def _leased_task(lease: Lease) -> StoredTask:
     )
 
 
-async def acknowledge_task(core: ServerCore, call: Call) -> Values:
+async def acknowledge_task(core: ServerState, call: CloudTasksCall) -> Values:
     name, _ = _lease_named(call)
 
-    def step(turn: Turn) -> None:
+    def step(turn: UnitOfWork) -> None:
         task = _held(turn, call, "delete", payload_bytes=0)
         turn.delete(name.parent.queue, [Deletion(task.token)])
 
@@ -115,11 +115,11 @@ async def acknowledge_task(core: ServerCore, call: Call) -> Values:
     return {}
 
 
-async def renew_lease(core: ServerCore, call: Call) -> Values:
+async def renew_lease(core: ServerState, call: CloudTasksCall) -> Values:
     name, _ = _lease_named(call)
     seconds, view = _lease_seconds(call.fields), view_of(call.fields)
 
-    def step(turn: Turn) -> StoredTask:
+    def step(turn: UnitOfWork) -> StoredTask:
         task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
         renewed = turn.renew(name.parent.queue, [task.token], seconds=seconds)[0]
         if renewed is None:
@@ -129,11 +129,11 @@ async def renew_lease(core: ServerCore, call: Call) -> Values:
     return task_values(await core.turns.run(step), name.parent, view=view)
 
 
-async def cancel_lease(core: ServerCore, call: Call) -> Values:
+async def cancel_lease(core: ServerState, call: CloudTasksCall) -> Values:
     name, _ = _lease_named(call)
     view = view_of(call.fields)
 
-    def step(turn: Turn) -> StoredTask:
+    def step(turn: UnitOfWork) -> StoredTask:
         task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
         turn.release(name.parent.queue, [Release(task.token, delay_seconds=0.0)])
         return replace(task, eta=turn.now)
@@ -141,12 +141,12 @@ async def cancel_lease(core: ServerCore, call: Call) -> Values:
     return task_values(await core.turns.run(step), name.parent, view=view)
 
 
-def _lease_named(call: Call) -> tuple[TaskName, Instant]:
+def _lease_named(call: CloudTasksCall) -> tuple[TaskName, Instant]:
     return parse_task(call.fields.text("name"), field="name"), call.fields.instant("scheduleTime")
 
 
-def _held(turn: Turn, call: Call, access: Access, *, payload_bytes: int) -> StoredTask:
-    """The task, when the lease that the call names is the one it is under. Raises `ApiError`."""
+def _held(turn: UnitOfWork, call: CloudTasksCall, access: Access, *, payload_bytes: int) -> StoredTask:
+    """The task, when the lease that the call names is the one it is under. Raises `CloudTasksError`."""
     name, held_until = _lease_named(call)
     call.enter(turn, name.parent.queue, access)
     task = find_task(turn, name, payload_bytes=payload_bytes)
@@ -155,14 +155,14 @@ def _held(turn: Turn, call: Call, access: Access, *, payload_bytes: int) -> Stor
     return task
 
 
-def _not_held(name: TaskName) -> ApiError:
+def _not_held(name: TaskName) -> CloudTasksError:
     return refused(
         f"the lease of {name} is no longer held: it expired, was renewed or cancelled, or scheduleTime is not the one "
         "that the last LeaseTasks or RenewLease returned"
     )
 
 
-def _lease_seconds(fields: Fields) -> float:
+def _lease_seconds(fields: MessageReader) -> float:
     seconds = fields.duration_seconds("leaseDuration")
     if not 0 <= seconds <= limits.MAX_LEASE_SECONDS:
         raise invalid(f"lease_duration must be in [0, {limits.MAX_LEASE_SECONDS:.0f}] s (1 week): {seconds}")

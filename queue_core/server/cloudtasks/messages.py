@@ -23,7 +23,7 @@ RUNNING, PAUSED = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MessageField:
     """A field: its kind, and of messages and enums which. `opaque` is taken whatever is in it, and not looked at."""
 
     kind: Kind
@@ -31,23 +31,33 @@ class Field:
     is_repeated: bool = False
 
 
-Fields = Mapping[str, Field]
+Fields = Mapping[str, MessageField]
 
-_TEXT, _BYTES, _INT32, _INT64 = Field("text"), Field("bytes"), Field("int32"), Field("int64")
-_DOUBLE, _BOOL, _OPAQUE, _MASK = Field("double"), Field("bool"), Field("opaque"), Field("mask")
-_TIMESTAMP, _DURATION = Field("timestamp"), Field("duration")
-_VIEW = Field("enum", VIEW)
-_TEXTS = Field("text", is_repeated=True)
-_OPAQUES = Field("opaque", is_repeated=True)
+_TEXT, _BYTES, _INT32, _INT64 = (
+    MessageField("text"),
+    MessageField("bytes"),
+    MessageField("int32"),
+    MessageField("int64"),
+)
+_DOUBLE, _BOOL, _OPAQUE, _MASK = (
+    MessageField("double"),
+    MessageField("bool"),
+    MessageField("opaque"),
+    MessageField("mask"),
+)
+_TIMESTAMP, _DURATION = MessageField("timestamp"), MessageField("duration")
+_VIEW = MessageField("enum", VIEW)
+_TEXTS = MessageField("text", is_repeated=True)
+_OPAQUES = MessageField("opaque", is_repeated=True)
 _NAMED: Fields = {"name": _TEXT}
 
 
-def _of(message: str) -> Field:
-    return Field("message", message)
+def _of(message: str) -> MessageField:
+    return MessageField("message", message)
 
 
-def _some(message: str) -> Field:
-    return Field("message", message, is_repeated=True)
+def _some(message: str) -> MessageField:
+    return MessageField("message", message, is_repeated=True)
 
 
 MESSAGES: Mapping[str, Fields] = MappingProxyType(
@@ -101,7 +111,7 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
             "httpTarget": _OPAQUE,
             "rateLimits": _of("RateLimits"),
             "retryConfig": _of("RetryConfig"),
-            "state": Field("enum", STATE),
+            "state": MessageField("enum", STATE),
             "purgeTime": _TIMESTAMP,
             "taskTtl": _DURATION,
             "tombstoneTtl": _DURATION,

@@ -4,12 +4,12 @@ import base64
 import binascii
 
 from queue_core.server.cloudtasks.failures import invalid
-from queue_core.server.cloudtasks.fields import Fields
+from queue_core.server.cloudtasks.fields import MessageReader
 
 _MARK = "after:"
 
 
-def page_size(fields: Fields, *, most: int) -> int:
+def page_size(fields: MessageReader, *, most: int) -> int:
     """Entries of a page: as asked, `most` when not asked or for more. Raises `ApiError` below 0."""
     size = fields.number("pageSize")
     if size < 0:
@@ -22,7 +22,7 @@ def page_token(after: str) -> str:
     return base64.urlsafe_b64encode(f"{_MARK}{after}".encode()).decode().rstrip("=")
 
 
-def parse_page_token(fields: Fields) -> str:
+def parse_page_token(fields: MessageReader) -> str:
     """The entry a page begins after; "" for the first page. Raises `ApiError` for a token of nobody's."""
     token = fields.text("pageToken")
     if not token:

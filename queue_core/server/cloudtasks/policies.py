@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from queue_core.errors import UnknownQueueError
-from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.call import CloudTasksCall
 from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.names import parse_place, parse_project, parse_queue
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.task import QueueSpec
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 LOCATION = "local"
 """The one place told of; every other name is as good."""
@@ -37,7 +37,7 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
 """The verb whose right is what a permission is called here."""
 
 
-async def get_iam_policy(core: ServerCore, call: Call) -> Values:
+async def get_iam_policy(core: ServerState, call: CloudTasksCall) -> Values:
     """The queue's acl as bindings; none when it has no acl."""
     name = parse_queue(call.fields.text("resource"), field="resource")
     spec = await core.look(lambda turn: turn.transaction.queue(name.queue))
@@ -56,11 +56,11 @@ def _bindings(spec: QueueSpec) -> list[Values]:
     ]
 
 
-async def test_iam_permissions(core: ServerCore, call: Call) -> Values:
+async def test_iam_permissions(core: ServerState, call: CloudTasksCall) -> Values:
     """Those of the permissions asked for that the caller's token has; none for a queue that is not there."""
     name = parse_queue(call.fields.text("resource"), field="resource")
 
-    def exists(turn: Turn) -> bool:
+    def exists(turn: UnitOfWork) -> bool:
         try:
             turn.transaction.queue(name.queue)
         except UnknownQueueError:
@@ -74,11 +74,11 @@ async def test_iam_permissions(core: ServerCore, call: Call) -> Values:
     return {"permissions": held} if held else {}
 
 
-async def get_location(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+async def get_location(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     name = parse_place(call.fields.text("name"), field="name")
     return {"name": name, "locationId": name.rpartition("/")[2]}
 
 
-async def list_locations(core: ServerCore, call: Call) -> Values:  # noqa: ARG001 - a method
+async def list_locations(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     name = parse_project(call.fields.text("name"), field="name")
     return {"locations": [{"name": f"{name}/locations/{LOCATION}", "locationId": LOCATION}]}

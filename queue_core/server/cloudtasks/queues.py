@@ -6,18 +6,18 @@ from dataclasses import replace
 from queue_core import limits
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.server.auth import is_listed
-from queue_core.server.cloudtasks.call import Call
-from queue_core.server.cloudtasks.failures import ApiError, Code, invalid
-from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.call import CloudTasksCall
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid
+from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.filters import QueueFilter
 from queue_core.server.cloudtasks.masks import check_mask, covers, masked
 from queue_core.server.cloudtasks.messages import PAUSED, RUNNING
 from queue_core.server.cloudtasks.names import QueueName, parse_place, parse_queue
 from queue_core.server.cloudtasks.paging import page_size, page_token, parse_page_token
 from queue_core.server.cloudtasks.times import MAX_DURATION_MICROSECONDS
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.task import ANY, QueueSpec
-from queue_core.verbs import PURGE_CHUNK, Turn
+from queue_core.verbs import PURGE_CHUNK, UnitOfWork
 
 MAX_PAGE_QUEUES = 9800
 TOMBSTONE_SECONDS = 3600.0
@@ -26,20 +26,20 @@ FOREVER_MICROSECONDS = 10 * 365 * 86_400 * MICROSECONDS
 """A task_ttl from here on means for ever: what a deployed queue.yaml sets."""
 
 
-async def get_queue(core: ServerCore, call: Call) -> Values:
+async def get_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
     mask = _read_mask(call.fields)
     return await core.look(lambda turn: _shown(core, turn, call.enter(turn, name.queue, "look"), name.place, mask))
 
 
-async def list_queues(core: ServerCore, call: Call) -> Values:
+async def list_queues(core: ServerState, call: CloudTasksCall) -> Values:
     place = parse_place(call.fields.text("parent"), field="parent")
     mask = _read_mask(call.fields)
     wanted = QueueFilter(call.fields.text("filter"))
     size = page_size(call.fields, most=MAX_PAGE_QUEUES)
     after = parse_page_token(call.fields)
 
-    def step(turn: Turn) -> tuple[list[Values], str]:
+    def step(turn: UnitOfWork) -> tuple[list[Values], str]:
         specs = [
             spec for spec in turn.transaction.queues() if spec.name > after and is_listed(call.caller, spec, "look")
         ]
@@ -54,7 +54,7 @@ async def list_queues(core: ServerCore, call: Call) -> Values:
     return answer
 
 
-async def create_queue(core: ServerCore, call: Call) -> Values:
+async def create_queue(core: ServerState, call: CloudTasksCall) -> Values:
     place = parse_place(call.fields.text("parent"), field="parent")
     queue = call.fields.fields("queue")
     name = _named(queue)
@@ -62,16 +62,16 @@ async def create_queue(core: ServerCore, call: Call) -> Values:
         raise invalid(f"{queue.named('name')} must be in the parent, {place}: {name}")
     made = _changed(_new_spec(name.queue), queue, ())
 
-    def step(turn: Turn) -> QueueSpec:
+    def step(turn: UnitOfWork) -> QueueSpec:
         if any(spec.name == name.queue for spec in turn.transaction.queues()):
-            raise ApiError(Code.ALREADY_EXISTS, f"queue {name} already exists; change it with UpdateQueue")
+            raise CloudTasksError(RpcStatus.ALREADY_EXISTS, f"queue {name} already exists; change it with UpdateQueue")
         turn.put_queue(made)
         return turn.transaction.queue(name.queue)
 
     return queue_values(await core.turns.run(step), name)
 
 
-async def update_queue(core: ServerCore, call: Call) -> Values:
+async def update_queue(core: ServerState, call: CloudTasksCall) -> Values:
     """Creates the queue when there is none."""
     queue = call.fields.fields("queue")
     name = _update_name(call.fields, queue)
@@ -79,7 +79,7 @@ async def update_queue(core: ServerCore, call: Call) -> Values:
     check_mask("Queue", mask, place="update_mask")
     made = _changed(_new_spec(name.queue), queue, ())
 
-    def step(turn: Turn) -> QueueSpec:
+    def step(turn: UnitOfWork) -> QueueSpec:
         known = next((spec for spec in turn.transaction.queues() if spec.name == name.queue), None)
         turn.put_queue(made if known is None else _changed(known, queue, mask))
         return turn.transaction.queue(name.queue)
@@ -87,7 +87,7 @@ async def update_queue(core: ServerCore, call: Call) -> Values:
     return queue_values(await core.turns.run(step), name)
 
 
-def _update_name(fields: Fields, queue: Fields) -> QueueName:
+def _update_name(fields: MessageReader, queue: MessageReader) -> QueueName:
     """By the path over REST, which need not say it again in the body."""
     if "name" not in fields:
         return _named(queue)
@@ -97,7 +97,7 @@ def _update_name(fields: Fields, queue: Fields) -> QueueName:
     return name
 
 
-def _named(queue: Fields) -> QueueName:
+def _named(queue: MessageReader) -> QueueName:
     return parse_queue(queue.text("name"), field=queue.named("name"))
 
 
@@ -105,10 +105,10 @@ def _new_spec(name: str) -> QueueSpec:
     return QueueSpec(name, on_exhausted="delete", name_retention_seconds=TOMBSTONE_SECONDS)
 
 
-def _changed(spec: QueueSpec, queue: Fields, mask: Sequence[str]) -> QueueSpec:
+def _changed(spec: QueueSpec, queue: MessageReader, mask: Sequence[str]) -> QueueSpec:
     """The settings with the fields of a mask (none: all fields) as the message has them.
 
-    What is output only for pull queues is passed over, as the real service does. Raises `ApiError`.
+    What is output only for pull queues is passed over, as the real service does. Raises `CloudTasksError`.
     """
     for target in ("appEngineHttpTarget", "httpTarget"):
         if target in queue:
@@ -123,7 +123,7 @@ def _changed(spec: QueueSpec, queue: Fields, mask: Sequence[str]) -> QueueSpec:
     return spec
 
 
-def _max_leases(retry: Fields) -> int | None:
+def _max_leases(retry: MessageReader) -> int | None:
     if "maxAttempts" not in retry:
         return None
     attempts = retry.number("maxAttempts")
@@ -136,7 +136,7 @@ def _max_leases(retry: Fields) -> int | None:
     return attempts
 
 
-def _tombstone_seconds(queue: Fields) -> float:
+def _tombstone_seconds(queue: MessageReader) -> float:
     if "tombstoneTtl" not in queue:
         return TOMBSTONE_SECONDS
     seconds = queue.number("tombstoneTtl") / MICROSECONDS
@@ -145,36 +145,36 @@ def _tombstone_seconds(queue: Fields) -> float:
     return seconds
 
 
-async def delete_queue(core: ServerCore, call: Call) -> Values:
+async def delete_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
     await core.turns.run(lambda turn: turn.transaction.delete_queue(name.queue))
     core.waiting.retry_queue(name.queue)
     return {}
 
 
-async def pause_queue(core: ServerCore, call: Call) -> Values:
+async def pause_queue(core: ServerState, call: CloudTasksCall) -> Values:
     return await _set_paused(core, call, "paused")
 
 
-async def resume_queue(core: ServerCore, call: Call) -> Values:
+async def resume_queue(core: ServerState, call: CloudTasksCall) -> Values:
     return await _set_paused(core, call, "running")
 
 
-async def _set_paused(core: ServerCore, call: Call, paused: str) -> Values:
+async def _set_paused(core: ServerState, call: CloudTasksCall, paused: str) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
 
-    def step(turn: Turn) -> QueueSpec:
+    def step(turn: UnitOfWork) -> QueueSpec:
         turn.set_paused(name.queue, "paused" if paused == "paused" else "running")
         return turn.transaction.queue(name.queue)
 
     return queue_values(await core.turns.run(step), name)
 
 
-async def purge_queue(core: ServerCore, call: Call) -> Values:
+async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
     """In chunks; of the tasks that come meanwhile no more go than there were at the start."""
     name = parse_queue(call.fields.text("name"), field="name")
 
-    def begin(turn: Turn) -> tuple[int, Instant]:
+    def begin(turn: UnitOfWork) -> tuple[int, Instant]:
         stats = turn.stats(name.queue, ANY)
         return stats.ready + stats.delayed + stats.in_flight, turn.now
 
@@ -200,7 +200,7 @@ def queue_values(spec: QueueSpec, name: QueueName) -> Values:
     }
 
 
-def _shown(core: ServerCore, turn: Turn, spec: QueueSpec, place: str, mask: Sequence[str]) -> Values:
+def _shown(core: ServerState, turn: UnitOfWork, spec: QueueSpec, place: str, mask: Sequence[str]) -> Values:
     """A queue with what a read mask names; its statistics only when it names them."""
     values = queue_values(spec, QueueName(place, spec.name))
     if mask and covers(mask, "stats"):
@@ -208,7 +208,7 @@ def _shown(core: ServerCore, turn: Turn, spec: QueueSpec, place: str, mask: Sequ
     return masked(values, mask) if mask else values
 
 
-def _stats(core: ServerCore, turn: Turn, queue: str) -> Values:
+def _stats(core: ServerState, turn: UnitOfWork, queue: str) -> Values:
     stats = turn.stats(queue, ANY)
     values: Values = {
         "tasksCount": stats.ready + stats.delayed + stats.in_flight,
@@ -222,7 +222,7 @@ def _stats(core: ServerCore, turn: Turn, queue: str) -> Values:
     return values
 
 
-def _read_mask(fields: Fields) -> tuple[str, ...]:
+def _read_mask(fields: MessageReader) -> tuple[str, ...]:
     mask = fields.texts("readMask")
     check_mask("Queue", mask, place="read_mask")
     return mask

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from pydantic_core import from_json
 
-from queue_core.server.cloudtasks.failures import ApiError, Code, invalid
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid
 from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import from_text, unknown_name, values_of
 from queue_core.server.cloudtasks.masks import Wanted, parse_fields
 from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake
-from queue_core.server.cloudtasks.methods import METHODS, Method
+from queue_core.server.cloudtasks.methods import METHODS, CloudTasksMethod
 
 PREFIX = "/v2beta2/"
 UPLOAD = "/api/queue/update"
@@ -23,7 +23,7 @@ _TASK = rf"{_QUEUE}/tasks/[^/:]+"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RestRoute:
     """How a method is reached: the group of `path` is bound to `field`, and the body to `body` ("": there is none)."""
 
     verb: str
@@ -33,8 +33,8 @@ class Rule:
     body: str = ""
 
 
-def _rule(verb: str, path: str, method: str, field: str, body: str = "") -> Rule:
-    return Rule(verb, re.compile(path), method, field, body)
+def _rule(verb: str, path: str, method: str, field: str, body: str = "") -> RestRoute:
+    return RestRoute(verb, re.compile(path), method, field, body)
 
 
 RULES = (
@@ -75,7 +75,7 @@ _SYSTEM = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ReplyShape:
     """How the answer is wanted. `fields`: the parts of it, {} for all."""
 
     enums: str
@@ -84,27 +84,27 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundRoute:
     """A method and what its path bound; the rest of the request is read after its caller was let in."""
 
-    rule: Rule
-    method: Method
+    rule: RestRoute
+    method: CloudTasksMethod
     resource: str
 
 
-def bind(verb: str, path: str) -> Bound:
-    """The method that a request is for. Raises `ApiError` when there is none."""
+def bind(verb: str, path: str) -> BoundRoute:
+    """The method that a request is for. Raises `CloudTasksError` when there is none."""
     for rule in RULES:
         match = rule.path.fullmatch(path) if rule.verb == verb else None
         if match is not None:
-            return Bound(rule, METHODS[rule.method], match[1])
+            return BoundRoute(rule, METHODS[rule.method], match[1])
     fitting = [rule.verb for rule in RULES if rule.path.fullmatch(path)]
     told = f"use {' or '.join(fitting)}" if fitting else "see the API's reference for the paths there are"
-    raise ApiError(Code.NOT_FOUND, f"no method is at {verb} {PREFIX}{path[:300]}: {told}")
+    raise CloudTasksError(RpcStatus.NOT_FOUND, f"no method is at {verb} {PREFIX}{path[:300]}: {told}")
 
 
-def request_of(bound: Bound, query: Sequence[tuple[str, str]], body: bytes) -> Values:
-    """The fields of a request. Raises `ApiError`."""
+def request_of(bound: BoundRoute, query: Sequence[tuple[str, str]], body: bytes) -> Values:
+    """The fields of a request. Raises `CloudTasksError`."""
     rule, takes = bound.rule, bound.method.takes
     values: Values = {}
     if rule.body == "*":
@@ -121,7 +121,7 @@ def request_of(bound: Bound, query: Sequence[tuple[str, str]], body: bytes) -> V
 
 
 def json_of_body(body: bytes) -> object:
-    """Any JSON; an empty body is an empty object. Raises `ApiError`."""
+    """Any JSON; an empty body is an empty object. Raises `CloudTasksError`."""
     if not body.strip():
         return {}
     try:
@@ -160,8 +160,8 @@ def is_system(name: str) -> bool:
     return name.startswith("$") or name in _SYSTEM or name in ("alt", "fields", "prettyPrint")
 
 
-def shape_of(query: Sequence[tuple[str, str]]) -> Shape:
-    """`alt`, `fields` and `prettyPrint`, each with `$` or without. Raises `ApiError`."""
+def shape_of(query: Sequence[tuple[str, str]]) -> ReplyShape:
+    """`alt`, `fields` and `prettyPrint`, each with `$` or without. Raises `CloudTasksError`."""
     system = {name.removeprefix("$"): text for name, text in query if is_system(name)}
     media, *options = (part.strip() for part in system.get("alt", "json").split(";"))
     if media != "json" or any(option not in ("enum-encoding=int", "enum-encoding=string") for option in options):
@@ -170,4 +170,4 @@ def shape_of(query: Sequence[tuple[str, str]]) -> Shape:
     if pretty not in ("true", "false", ""):
         raise invalid(f"prettyPrint must be true or false: {pretty[:60]!r}")
     fields = parse_fields(system["fields"]) if system.get("fields") else {}
-    return Shape("numbers" if "enum-encoding=int" in options else "names", fields, pretty != "false")
+    return ReplyShape("numbers" if "enum-encoding=int" in options else "names", fields, pretty != "false")

@@ -10,13 +10,13 @@ from starlette.routing import BaseRoute, Route
 
 from queue_core.server.auth import check_role
 from queue_core.server.cloudtasks import rest
-from queue_core.server.cloudtasks.failures import ApiError, Code, failure_of, invalid
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of, invalid
 from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import json_of
 from queue_core.server.cloudtasks.masks import partial
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.uploads import http_body
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.request_body import read_body
 
 Answer = Callable[[CloudTasks, Request], Awaitable[Response]]
@@ -24,7 +24,7 @@ Answer = Callable[[CloudTasks, Request], Awaitable[Response]]
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def routes(core: ServerCore) -> Sequence[BaseRoute]:
+def routes(core: ServerState) -> Sequence[BaseRoute]:
     """The paths of the API."""
     door = CloudTasks(core)
 
@@ -77,13 +77,13 @@ async def _upload(door: CloudTasks, request: Request) -> Response:
 async def _other_version(door: CloudTasks, request: Request) -> Response:
     door.core.gate.caller(request.headers.raw)
     version = request.url.path.split("/")[1]
-    raise ApiError(
-        Code.UNIMPLEMENTED,
+    raise CloudTasksError(
+        RpcStatus.UNIMPLEMENTED,
         f"Cloud Tasks {version} has no pull queues; use v2beta2: in Python, from google.cloud import tasks_v2beta2",
     )
 
 
-def _shaped(answer: dict[str, object], shape: rest.Shape) -> Response:
+def _shaped(answer: dict[str, object], shape: rest.ReplyShape) -> Response:
     return json_response(partial(answer, shape.fields) if shape.fields else answer, is_pretty=shape.is_pretty)
 
 
@@ -98,7 +98,7 @@ async def _body(request: Request, *, limit: int) -> bytes:
     return await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
 
 
-def _too_large(limit: int) -> ApiError:
+def _too_large(limit: int) -> CloudTasksError:
     return invalid(f"Request payload size exceeds the limit: {limit} bytes.")
 
 
@@ -108,7 +108,7 @@ def json_response(answer: dict[str, object], *, status: int = 200, is_pretty: bo
     return Response(body, status, media_type="application/json; charset=UTF-8")
 
 
-def error_response(failure: ApiError) -> Response:
+def error_response(failure: CloudTasksError) -> Response:
     """An error as the service tells it."""
     status = failure.code.http_status
     error = {"code": status, "message": failure.message, "status": failure.code.name}

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from queue_core import limits
 from queue_core.api import ALL_STATES
 from queue_core.clock import MICROSECONDS
-from queue_core.server.cloudtasks.failures import ApiError, Code
-from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus
+from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.messages import BASIC, FULL
 from queue_core.server.cloudtasks.names import QueueName, TaskName
 from queue_core.task import ANY, StoredTask, TaskState
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 MAX_RESPONSE_BYTES = 32 << 20
 """Of all tasks of one answer together. Source: the API's own documentation."""
@@ -41,7 +41,7 @@ def tasks_values(tasks: Sequence[Values]) -> Values:
     return {"tasks": list(tasks)} if tasks else {}
 
 
-def view_of(fields: Fields) -> int:
+def view_of(fields: MessageReader) -> int:
     return fields.number("responseView") or BASIC
 
 
@@ -49,7 +49,7 @@ def payload_bytes_of(view: int) -> int:
     return limits.MAX_PAYLOAD_BYTES if view == FULL else 0
 
 
-def find_task(turn: Turn, name: TaskName, *, payload_bytes: int) -> StoredTask:
+def find_task(turn: UnitOfWork, name: TaskName, *, payload_bytes: int) -> StoredTask:
     found = turn.peek(
         name.parent.queue,
         tags=ANY,
@@ -64,5 +64,7 @@ def find_task(turn: Turn, name: TaskName, *, payload_bytes: int) -> StoredTask:
     return found[0]
 
 
-def not_found(name: TaskName) -> ApiError:
-    return ApiError(Code.NOT_FOUND, f"there is no task {name}: it was deleted or acknowledged, or never was")
+def not_found(name: TaskName) -> CloudTasksError:
+    return CloudTasksError(
+        RpcStatus.NOT_FOUND, f"there is no task {name}: it was deleted or acknowledged, or never was"
+    )

@@ -1,9 +1,9 @@
 """The methods of tasks: what a request means in verbs, and the answer as values."""
 
 from queue_core import limits
-from queue_core.server.cloudtasks.call import Call
-from queue_core.server.cloudtasks.failures import ApiError, Code, invalid, refused
-from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.call import CloudTasksCall
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
+from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.names import QueueName, parse_queue, parse_task
 from queue_core.server.cloudtasks.paging import page_size, page_token, parse_page_token
 from queue_core.server.cloudtasks.task_values import (
@@ -17,24 +17,25 @@ from queue_core.server.cloudtasks.task_values import (
     tasks_values,
     view_of,
 )
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.task import ANY, NewTask, StoredTask
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 MAX_PAGE_TASKS = 1000
 
 
-async def create_task(core: ServerCore, call: Call) -> Values:
+async def create_task(core: ServerState, call: CloudTasksCall) -> Values:
     parent = parse_queue(call.fields.text("parent"), field="parent")
     new = _new_task(call.fields.fields("task"), parent)
 
-    def step(turn: Turn) -> StoredTask:
+    def step(turn: UnitOfWork) -> StoredTask:
         call.enter(turn, parent.queue, "insert")
         added = turn.add(parent.queue, [new])[0]
         if added.status != "added":
             why = "exists" if added.status == "exists" else "existed too recently: its name is still kept"
-            raise ApiError(
-                Code.ALREADY_EXISTS, f"the task cannot be created: {parent.task(added.name)} {why}; use another name"
+            raise CloudTasksError(
+                RpcStatus.ALREADY_EXISTS,
+                f"the task cannot be created: {parent.task(added.name)} {why}; use another name",
             )
         eta = max(new.eta or turn.now, turn.now)
         return StoredTask(0, parent.queue, new.payload, eta, turn.now, added.name, new.tag)
@@ -42,7 +43,7 @@ async def create_task(core: ServerCore, call: Call) -> Values:
     return task_values(await core.turns.run(step), parent, view=view_of(call.fields))
 
 
-def _new_task(task: Fields, parent: QueueName) -> NewTask:
+def _new_task(task: MessageReader, parent: QueueName) -> NewTask:
     for kind in ("appEngineHttpRequest", "httpRequest"):
         if kind in task:
             raise refused(f"{task.named(kind)} needs a push queue, and {parent} is a pull queue: give a pullMessage")
@@ -67,18 +68,18 @@ def _new_task(task: Fields, parent: QueueName) -> NewTask:
     )
 
 
-async def get_task(core: ServerCore, call: Call) -> Values:
+async def get_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
     view = view_of(call.fields)
 
-    def step(turn: Turn) -> StoredTask:
+    def step(turn: UnitOfWork) -> StoredTask:
         call.enter(turn, name.parent.queue, "get")
         return find_task(turn, name, payload_bytes=payload_bytes_of(view))
 
     return task_values(await core.look(step), name.parent, view=view)
 
 
-async def list_tasks(core: ServerCore, call: Call) -> Values:
+async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
     parent = parse_queue(call.fields.text("parent"), field="parent")
     view = view_of(call.fields)
     size = page_size(call.fields, most=MAX_PAGE_TASKS)
@@ -87,7 +88,7 @@ async def list_tasks(core: ServerCore, call: Call) -> Values:
         raise invalid("page_token is not one of this method's")
     after = int(token or 0)
 
-    def step(turn: Turn) -> tuple[list[StoredTask], int | None]:
+    def step(turn: UnitOfWork) -> tuple[list[StoredTask], int | None]:
         call.enter(turn, parent.queue, "list")
         return _page(turn, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
 
@@ -98,7 +99,9 @@ async def list_tasks(core: ServerCore, call: Call) -> Values:
     return answer
 
 
-def _page(turn: Turn, queue: str, *, after: int, size: int, payload_bytes: int) -> tuple[list[StoredTask], int | None]:
+def _page(
+    turn: UnitOfWork, queue: str, *, after: int, size: int, payload_bytes: int
+) -> tuple[list[StoredTask], int | None]:
     """Tasks up to a number and to the bytes of an answer, and after which the next page begins."""
     tasks: list[StoredTask] = []
     room = MAX_RESPONSE_BYTES
@@ -114,10 +117,10 @@ def _page(turn: Turn, queue: str, *, after: int, size: int, payload_bytes: int) 
     return tasks, next_after
 
 
-async def delete_task(core: ServerCore, call: Call) -> Values:
+async def delete_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
 
-    def step(turn: Turn) -> None:
+    def step(turn: UnitOfWork) -> None:
         call.enter(turn, name.parent.queue, "delete")
         if turn.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
             raise not_found(name)

@@ -2,18 +2,18 @@
 
 from queue_core.queue_file_plan import plan_of
 from queue_core.queue_yaml import read_queue_yaml
-from queue_core.server.cloudtasks.call import Call
+from queue_core.server.cloudtasks.call import CloudTasksCall
 from queue_core.server.cloudtasks.failures import invalid
-from queue_core.server.cloudtasks.fields import Fields, Values
+from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.json_codec import values_of
-from queue_core.server.core import ServerCore
-from queue_core.verbs import Turn
+from queue_core.server.core import ServerState
+from queue_core.verbs import UnitOfWork
 from queue_core.yaml_text import DocumentError
 
 NAME = "queue.yaml"
 
 
-async def upload_queue_yaml(core: ServerCore, call: Call) -> Values:
+async def upload_queue_yaml(core: ServerState, call: CloudTasksCall) -> Values:
     """The file is definitive: queues it does not list are paused. Of push queues the names are kept."""
     try:
         text = _text(call.fields.fields("httpBody"))
@@ -21,7 +21,7 @@ async def upload_queue_yaml(core: ServerCore, call: Call) -> Values:
     except DocumentError as error:
         raise invalid("\n".join(error.lines)) from error
 
-    def step(turn: Turn) -> None:
+    def step(turn: UnitOfWork) -> None:
         before = turn.transaction.storage().limit_bytes
         plan = plan_of(entries, turn.transaction.queues(), storage_limit_bytes=before)
         if plan.storage is not None:
@@ -36,7 +36,7 @@ async def upload_queue_yaml(core: ServerCore, call: Call) -> Values:
     return {}
 
 
-def _text(body: Fields) -> str:
+def _text(body: MessageReader) -> str:
     data = body.data("data")
     if not data.strip():
         raise invalid(f"the body must be a {NAME}; `queue:` with nothing under it means no queues, and pauses all")

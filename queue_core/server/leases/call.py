@@ -18,11 +18,11 @@ from queue_core.building import builder
 from queue_core.errors import QueueError, StoreError
 from queue_core.server.leases.presence import Presence
 from queue_core.server.leases.waiters import Activity
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Committer
 from queue_core.service import QueueService, Step
-from queue_core.store import ClientCall, Deletion, Granted, Release, Room, Unit, handed_over, unit_of_lease
+from queue_core.store import ClientCall, Deletion, Granted, PayloadAllowance, Release, Unit, handed_over, unit_of_lease
 from queue_core.task import Lease, TagFilter
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 OVERTIME_SECONDS = 1.0
 """How long an answer of the store is awaited when the time is up meanwhile."""
@@ -95,7 +95,7 @@ class CallContext:
     """What all lease calls of a server share."""
 
     service: QueueService
-    turns: Turns
+    turns: Committer
     waiting: WaitingRoom
     presence: Presence = field(default_factory=Presence)
     activity: Activity = field(default_factory=Activity)
@@ -118,7 +118,7 @@ class LeaseCall:
         is_gone: returns whether the caller has hung up; called right before a lease is granted to one that waited.
         client_call: the client's call that this is, if it may be sent again.
         room: room for the leased tasks in the answer.
-        grant: grants leases, where that is more than one `Turn.lease`.
+        grant: grants leases, where that is more than one `UnitOfWork.lease`.
     """
 
     queue: str
@@ -133,8 +133,8 @@ class LeaseCall:
     is_gone: Callable[[], bool]
     size_bytes: int = 0
     client_call: ClientCall | None = None
-    room: Room | None = None
-    grant: Callable[[Turn], Granted] | None = None
+    room: PayloadAllowance | None = None
+    grant: Callable[[UnitOfWork], Granted] | None = None
     lost: tuple[str, ...] = field(default=(), init=False)
     """Tokens that it would have deleted, and that were not current."""
     active_at: float = field(default=0.0, init=False)
@@ -185,7 +185,7 @@ class LeaseCall:
 
     # -- in a turn ------------------------------------------------------------------------------------------------
 
-    def _exchange(self, turn: Turn) -> LeaseAnswer:
+    def _exchange(self, turn: UnitOfWork) -> LeaseAnswer:
         """Delete what is done, and lease."""
         if self._is_over and not self.deletions:
             return LeaseAnswer(NOTHING)  # its caller hung up before its turn
@@ -210,14 +210,14 @@ class LeaseCall:
             granted = self._lease(turn)  # it may have been granted something after it had waited
         return new_answer(granted, self.lost)
 
-    def lease(self, turn: Turn) -> LeaseAnswer:
+    def lease(self, turn: UnitOfWork) -> LeaseAnswer:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
         if self._is_over or self.is_gone():
             return LeaseAnswer(NOTHING)
         self.changes_seen = self._context.waiting.changes(self.queue)
         return LeaseAnswer(self._lease(turn), self.lost)
 
-    def _lease(self, turn: Turn) -> Granted:
+    def _lease(self, turn: UnitOfWork) -> Granted:
         if self.grant is not None:
             return self.grant(turn)
         call = self.client_call

@@ -10,7 +10,7 @@ import structlog
 
 from queue_core.errors import QueueError
 from queue_core.server import events
-from queue_core.server.hands import Hands
+from queue_core.server.hands import ThreadPool
 from queue_core.store import Store, Subscription
 from queue_core.task import ANY
 
@@ -153,7 +153,7 @@ class NotificationSender:
 
     def __init__(self, store: Store) -> None:
         self._signals = store.signals
-        self._hands = Hands(1, name="towline-signals") if store.is_remote else None
+        self._hands = ThreadPool(1, name="towline-signals") if store.is_remote else None
         self._unsent: dict[tuple[str, str | None], int] = {}
         self._is_failing = False
 
@@ -172,7 +172,7 @@ class NotificationSender:
         if self._hands is not None:
             self._hands.close()
 
-    def _send(self, hands: Hands) -> None:
+    def _send(self, hands: ThreadPool) -> None:
         if not self._unsent or not hands.idle:
             return
         unsent, self._unsent = self._unsent, {}

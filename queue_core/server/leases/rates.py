@@ -14,11 +14,11 @@ from threading import Lock
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreError
-from queue_core.server.hands import Hands
+from queue_core.server.hands import ThreadPool
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 MINUTE = 60 * MICROSECONDS
 HOUR = 60 * MINUTE
@@ -110,7 +110,7 @@ class LeaseTotals:
     totals: Mapping[str, int]
 
 
-def lease_totals(turn: Turn) -> LeaseTotals:
+def lease_totals(turn: UnitOfWork) -> LeaseTotals:
     """Read the totals of all queues; a step that changes nothing."""
     queues = [spec.name for spec in turn.transaction.queues()[:MAX_QUEUES]]
     return LeaseTotals(turn.now, {queue: turn.stats(queue, ANY).leased_total for queue in queues})
@@ -119,7 +119,7 @@ def lease_totals(turn: Turn) -> LeaseTotals:
 class LeaseCountRecorder:
     """Records the totals at the start, and then a few seconds after any change; an idle server does nothing."""
 
-    def __init__(self, counts: LeaseCounts, service: QueueService, hands: Hands) -> None:
+    def __init__(self, counts: LeaseCounts, service: QueueService, hands: ThreadPool) -> None:
         self._counts = counts
         self._service = service
         self._hands = hands

@@ -13,9 +13,9 @@ from queue_core.errors import UnknownQueueError
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.leases.timers import RECHECK_SECONDS
 from queue_core.server.leases.waiters import Waiters, Watchers
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Committer
 from queue_core.task import TagFilter
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 PAUSE_SECONDS = 0.002
 """How soon a queue is checked again after a check: many notifications lead to one."""
@@ -29,7 +29,7 @@ class ReadyChecks:
     """At most one check of a queue is under way; what is heard of it meanwhile leads to one more."""
 
     def __init__(
-        self, turns: Turns, waiters: Waiters[LeaseCall], watchers: Watchers, *, failed: Callable[[str], None]
+        self, turns: Committer, waiters: Waiters[LeaseCall], watchers: Watchers, *, failed: Callable[[str], None]
     ) -> None:
         """Args:
         failed: called with a queue that can't be checked, as it is gone or as the store in this process failed.
@@ -77,7 +77,7 @@ class ReadyChecks:
             self._check_some(queue, filters[begin : begin + MAX_FILTERS_PER_STEP])
 
     def _check_some(self, queue: str, filters: Sequence[TagFilter]) -> None:
-        def check(turn: Turn) -> list[Ready]:
+        def check(turn: UnitOfWork) -> list[Ready]:
             turn.settle(queue)
             return [(tags, turn.stats(queue, tags).ready) for tags in filters]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Committer
 from queue_core.task import ANY
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 PAUSE_SECONDS = 0.002
 """After a turn, how soon the next eta is read again: bounds what a busy server spends on one idle waiter."""
@@ -46,7 +46,7 @@ class DueTimer:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: Committer,
         clock: Clock,
         *,
         queues: Callable[[], set[str]],
@@ -171,7 +171,7 @@ class DueTimer:
         self._due(queue)
 
 
-def _state(turn: Turn, queue: str, *, wants_ready: bool = False) -> _QueueState:
+def _state(turn: UnitOfWork, queue: str, *, wants_ready: bool = False) -> _QueueState:
     try:
         eta = turn.transaction.next_eta(queue, now=turn.now)
         has_ready = wants_ready and turn.stats(queue, ANY).ready > 0

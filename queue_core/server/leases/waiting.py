@@ -6,16 +6,16 @@ They cost nothing while they wait, and the most recently active worker is served
 from collections.abc import Iterable, Iterator, Sequence
 
 from queue_core.errors import QueueError
-from queue_core.notes import Wake
+from queue_core.notes import WakeUp
 from queue_core.server.leases.call import CallContext, LeaseAnswer, LeaseCall
 from queue_core.server.leases.notifications import NotificationListener, NotificationSender
 from queue_core.server.leases.ready_checks import ReadyChecks
 from queue_core.server.leases.timers import DueTimer
 from queue_core.server.leases.waiters import Waiters, Watcher, Watchers, taking
-from queue_core.server.turns import Turns
+from queue_core.server.turns import Committer
 from queue_core.service import QueueService
 from queue_core.task import Lease
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 MAX_FOLLOWERS = 8
 """Calls that lease in the turn that made something leasable; that turn is to be answered soon, and more of them are
@@ -25,7 +25,7 @@ woken after it."""
 class WaitingLeases:
     """The watch over all queues of a server, and the `WaitingRoom` of its lease calls. Lives in its loop."""
 
-    def __init__(self, service: QueueService, turns: Turns, *, max_waiting: int) -> None:
+    def __init__(self, service: QueueService, turns: Committer, *, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._is_stopping = False
         self._waiters: Waiters[LeaseCall] = Waiters()
@@ -114,7 +114,7 @@ class WaitingLeases:
 
     # -- who is woken ---------------------------------------------------------------------------------------------
 
-    def wake(self, wakes: Iterable[Wake]) -> None:
+    def wake(self, wakes: Iterable[WakeUp]) -> None:
         """Let as many fitting callers as there are new tasks retry; other processes are notified of the rest."""
         for wake in wakes:
             self._checks.count_change(wake.queue)
@@ -155,10 +155,10 @@ class WaitingLeases:
         for queue in self.watchers.queues():
             self.watchers.notify(queue)
 
-    def _take(self, wake: Wake, count: int) -> list[LeaseCall]:
+    def _take(self, wake: WakeUp, count: int) -> list[LeaseCall]:
         return self._waiters.take(wake.queue, count, fits=taking(wake.tag))
 
-    def _followers(self, turn: Turn) -> "Iterator[LeaseFollower]":
+    def _followers(self, turn: UnitOfWork) -> "Iterator[LeaseFollower]":
         """Yield a few calls that wait for what the turn has made leasable: they lease in its transaction, see ADR 20.
 
         Each has leased before the next is chosen; no more are once all tasks are gone, or one call has found nothing.
@@ -185,7 +185,7 @@ class LeaseFollower:
         self.found = 0
         self._call = call
 
-    def step(self, turn: Turn) -> LeaseAnswer:
+    def step(self, turn: UnitOfWork) -> LeaseAnswer:
         """See `Follower`."""
         answer = self._call.lease(turn)
         self.found = len(answer.granted.leases)

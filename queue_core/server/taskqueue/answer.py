@@ -14,7 +14,7 @@ MEDIA_TYPE = "application/json; charset=UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TaskqueueResponse:
     """An answer before it is bytes on a connection; an empty body has no media type."""
 
     status: int
@@ -23,7 +23,7 @@ class Answer:
     media_type: str = MEDIA_TYPE
 
 
-class ApiError(QueueError):
+class TaskqueueError(QueueError):
     """An answer that tells what went wrong: `reason` is Google's word for it, `location` the parameter at fault.
 
     A `QueueError`, so that a step may raise it and leave the other steps of its turn alone.
@@ -58,29 +58,29 @@ _HEADERS: Mapping[int, tuple[tuple[str, str], ...]] = MappingProxyType(
 )
 
 
-def json_answer(value: object) -> Answer:
+def json_answer(value: object) -> TaskqueueResponse:
     """A value as JSON."""
-    return Answer(200, to_json(value))
+    return TaskqueueResponse(200, to_json(value))
 
 
-def invalid(message: str, *, location: str = "") -> ApiError:
+def invalid(message: str, *, location: str = "") -> TaskqueueError:
     """What most requests that can't be right are answered with."""
-    return ApiError(400, "invalidParameter" if location else "invalid", message, location)
+    return TaskqueueError(400, "invalidParameter" if location else "invalid", message, location)
 
 
-def not_found(message: str) -> ApiError:
+def not_found(message: str) -> TaskqueueError:
     """For a path, a queue or a task that is not there."""
-    return ApiError(404, "notFound", message)
+    return TaskqueueError(404, "notFound", message)
 
 
-def error_answer(error: Exception) -> Answer:
+def error_answer(error: Exception) -> TaskqueueResponse:
     """What an error is answered with; one that is not the queue's tells no detail, and is the caller's to log."""
     told = _told(error)
     item: dict[str, object] = {"domain": "global", "reason": told.reason, "message": told.message}
     if told.location:
         item |= {"locationType": "parameter", "location": told.location}
     body = {"error": {"errors": [item], "code": told.status, "message": told.message}}
-    return Answer(told.status, to_json(body), _HEADERS.get(told.status, ()))
+    return TaskqueueResponse(told.status, to_json(body), _HEADERS.get(told.status, ()))
 
 
 def is_ours(error: Exception) -> bool:
@@ -88,13 +88,15 @@ def is_ours(error: Exception) -> bool:
     return isinstance(error, QueueError | Problem)
 
 
-def _told(error: Exception) -> ApiError:
-    if isinstance(error, ApiError):
+def _told(error: Exception) -> TaskqueueError:
+    if isinstance(error, TaskqueueError):
         return error
     if isinstance(error, Problem):
-        return ApiError(error.status, _OF_STATUS.get(error.status, "invalid"), error.detail)
+        return TaskqueueError(error.status, _OF_STATUS.get(error.status, "invalid"), error.detail)
     if isinstance(error, QueueError):
         status, reason = next(REASONS[above] for above in type(error).__mro__ if above in REASONS)
         # An acl may hide the other queues from who asks.
-        return ApiError(status, reason, error.discreet if isinstance(error, errors.UnknownQueueError) else str(error))
-    return ApiError(500, "internalError", "the server made a mistake; its log has the details")
+        return TaskqueueError(
+            status, reason, error.discreet if isinstance(error, errors.UnknownQueueError) else str(error)
+        )
+    return TaskqueueError(500, "internalError", "the server made a mistake; its log has the details")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from queue_core.server.auth import Caller, Headers
+from queue_core.server.auth import Headers, Principal
 from queue_core.server.taskqueue.parameters import Parameters
 
 PREFIX = "/taskqueue/v1beta2/"
@@ -17,7 +17,7 @@ _OVERRIDES = ("GET", "PATCH", "DELETE")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TaskqueueRequest:
     """What arrived. `path` is decoded, `query` is not."""
 
     method: str
@@ -32,7 +32,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ResourcePath:
     """What a path leads to. `project` is without the partition that App Engine puts before it (`s~app` is `app`)."""
 
     project: str
@@ -43,11 +43,11 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TaskqueueCall:
     """A request that was let in."""
 
-    caller: Caller
-    address: Address
+    caller: Principal
+    address: ResourcePath
     parameters: Parameters
     body: bytes
 
@@ -57,7 +57,7 @@ class Call:
         return self.address.queue
 
 
-def address_of(path: str) -> Address | None:
+def address_of(path: str) -> ResourcePath | None:
     """Where a path leads; None when there is nothing."""
     match = _PATH.fullmatch(path)
     if match is None:
@@ -70,10 +70,10 @@ def address_of(path: str) -> Address | None:
         places = ("tasks",)
     else:
         places = ("lease", "task") if task == "lease" else ("task",)
-    return Address(_PARTITION.sub("", project, count=1) if "~" in project else project, queue, task or "", places)
+    return ResourcePath(_PARTITION.sub("", project, count=1) if "~" in project else project, queue, task or "", places)
 
 
-def method_of(request: Request) -> str:
+def method_of(request: TaskqueueRequest) -> str:
     """The method that is meant: clients whose library knows no PATCH send POST and say so in a header."""
     said = request.header(b"x-http-method-override").upper()
     if request.method == "POST" and said in _OVERRIDES:

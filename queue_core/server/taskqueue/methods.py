@@ -10,11 +10,11 @@ from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
 from queue_core.server.auth import Access, check_access
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import Role
-from queue_core.server.taskqueue.answer import ApiError, invalid, not_found
-from queue_core.server.taskqueue.call import Call, Place
+from queue_core.server.taskqueue.answer import TaskqueueError, invalid, not_found
+from queue_core.server.taskqueue.call import Place, TaskqueueCall
 from queue_core.server.taskqueue.selection import Shape
 from queue_core.server.taskqueue.task_json import (
     QUEUE_SHAPE,
@@ -30,9 +30,9 @@ from queue_core.server.taskqueue.task_json import (
     stats_json,
     task_json,
 )
-from queue_core.store import Room
+from queue_core.store import PayloadAllowance
 from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Turn
+from queue_core.verbs import UnitOfWork
 
 MAX_ANSWER_BYTES = 1 << 20
 """Of a lease's tasks as JSON. The first task is in the answer whatever its size."""
@@ -42,7 +42,7 @@ _DOOR = "taskqueue-v1beta2"
 
 
 async def lease_items(
-    core: ServerCore, queue: str, *, count: int, seconds: int, tags: TagFilter, worker: str, project: str
+    core: ServerState, queue: str, *, count: int, seconds: int, tags: TagFilter, worker: str, project: str
 ) -> list[Json]:
     """Lease up to `count` tasks that fit into one answer: by one call of the store, as the tasks of a lease of no time
     are ready again at once, and a second call would lease them a second time."""
@@ -52,14 +52,14 @@ async def lease_items(
     return [lease_json(lease, project=project) for lease in leases]
 
 
-def _room(queue: str, project: str) -> Room:
+def _room(queue: str, project: str) -> PayloadAllowance:
     """Three bytes of a payload are four characters of an answer: so there is room for three quarters of its bytes."""
     frame = FRAME_BYTES + len(project.encode()) + len(queue)
-    return Room(MAX_ANSWER_BYTES * 3 // 4, each_bytes=frame * 3 // 4)
+    return PayloadAllowance(MAX_ANSWER_BYTES * 3 // 4, each_bytes=frame * 3 // 4)
 
 
 async def _lease(
-    core: ServerCore, queue: str, *, count: int, seconds: int, tags: TagFilter, worker: str, room: Room
+    core: ServerState, queue: str, *, count: int, seconds: int, tags: TagFilter, worker: str, room: PayloadAllowance
 ) -> Sequence[Lease]:
     answered: asyncio.Future[LeaseAnswer | Exception] = asyncio.get_running_loop().create_future()
 
@@ -84,19 +84,19 @@ _EXPIRED = "The task lease has expired"
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class TaskqueueMethod:
     """One method: what it needs, what its answer may be cut down to, and what it does (None: an empty answer)."""
 
     access: Access
     shape: Shape
-    run: Callable[[ServerCore, Call], Awaitable[Json | None]]
+    run: Callable[[ServerState, TaskqueueCall], Awaitable[Json | None]]
 
 
-async def get_queue(core: ServerCore, call: Call) -> Json:
+async def get_queue(core: ServerState, call: TaskqueueCall) -> Json:
     """The queue's settings, with `getStats` its counts as well."""
     with_stats = call.parameters.flag("getStats")
 
-    def step(turn: Turn) -> Json:
+    def step(turn: UnitOfWork) -> Json:
         shown = queue_json(_entered(turn, call, "look"))
         if with_stats:
             shown["stats"] = _stats(core, turn, call.queue)
@@ -105,10 +105,10 @@ async def get_queue(core: ServerCore, call: Call) -> Json:
     return await core.look(step)
 
 
-async def list_tasks(core: ServerCore, call: Call) -> Json:
+async def list_tasks(core: ServerState, call: TaskqueueCall) -> Json:
     """The first hundred tasks, leased ones too, without payloads."""
 
-    def step(turn: Turn) -> Json:
+    def step(turn: UnitOfWork) -> Json:
         _entered(turn, call, "list")
         page = turn.peek(
             call.queue, tags=ANY, states=ALL_STATES, names=None, after=0, limit=MAX_LISTED, payload_bytes=0
@@ -118,29 +118,29 @@ async def list_tasks(core: ServerCore, call: Call) -> Json:
     return await core.look(step)
 
 
-async def get_task(core: ServerCore, call: Call) -> Json:
+async def get_task(core: ServerState, call: TaskqueueCall) -> Json:
     """One task with its payload; nothing is leased."""
 
-    def step(turn: Turn) -> Json:
+    def step(turn: UnitOfWork) -> Json:
         _entered(turn, call, "get")
         return task_json(_found(turn, call.queue, call.address.task), now=turn.now)
 
     return await core.look(step)
 
 
-async def insert(core: ServerCore, call: Call) -> Json:
+async def insert(core: ServerState, call: TaskqueueCall) -> Json:
     """Add a task. A name that is taken, or was not long ago, is an error here."""
     body = parse_task(call.body)
     new = new_task(body)
     _check_same_queue(body, call.queue)
 
-    def step(turn: Turn) -> Json:
+    def step(turn: UnitOfWork) -> Json:
         _entered(turn, call, "insert")
         (added,) = turn.add(call.queue, [new])
         if added.status == "exists":
-            raise ApiError(400, "duplicate", f"Task name already taken: {added.name}")
+            raise TaskqueueError(400, "duplicate", f"Task name already taken: {added.name}")
         if added.status == "tombstoned":
-            raise ApiError(400, "duplicate", f"Task name was taken by a task that is deleted: {added.name}")
+            raise TaskqueueError(400, "duplicate", f"Task name was taken by a task that is deleted: {added.name}")
         eta = Instant(max(new.eta or turn.now, turn.now))
         return task_json(
             StoredTask(0, call.queue, new.payload, eta, added_at=turn.now, name=added.name, tag=new.tag), now=turn.now
@@ -149,7 +149,7 @@ async def insert(core: ServerCore, call: Call) -> Json:
     return await core.turns.run(step)
 
 
-async def lease(core: ServerCore, call: Call) -> Json:
+async def lease(core: ServerState, call: TaskqueueCall) -> Json:
     """Lease tasks that are ready, oldest first, as many as fit into an answer."""
     seconds = call.parameters.integer("leaseSecs", least=0, most=int(limits.MAX_LEASE_SECONDS))
     count = call.parameters.integer("numTasks", least=1, most=limits.MAX_TASKS_PER_LEASE)
@@ -168,32 +168,32 @@ async def lease(core: ServerCore, call: Call) -> Json:
     return _tasks("taskqueue#tasks", items)
 
 
-async def update(core: ServerCore, call: Call) -> Json:
+async def update(core: ServerState, call: TaskqueueCall) -> Json:
     """Move a lease's end; the task is the one in the body, whatever the URL says."""
     body = parse_task(call.body)
     if body.leased_until is None:
-        raise ApiError(400, "required", "leaseTimestamp is required.", "leaseTimestamp")
+        raise TaskqueueError(400, "required", "leaseTimestamp is required.", "leaseTimestamp")
     if body.name is None:
-        raise ApiError(400, "required", "id is required.", "id")
+        raise TaskqueueError(400, "required", "id is required.", "id")
     _check_same_queue(body, call.queue)
     return await _move_end(core, call, body.name, expected=body.leased_until)
 
 
-async def patch(core: ServerCore, call: Call) -> Json:
+async def patch(core: ServerState, call: TaskqueueCall) -> Json:
     """The same for the task in the URL; without a `leaseTimestamp` whoever holds the lease may be another."""
     body = parse_task(call.body)
     if body.queue is None:
-        raise ApiError(400, "required", "queueName is required.", "queueName")
+        raise TaskqueueError(400, "required", "queueName is required.", "queueName")
     _check_same_queue(body, call.queue)
     if body.name not in (None, call.address.task):
         raise invalid("Task ID cannot be updated.")
     return await _move_end(core, call, call.address.task, expected=body.leased_until)
 
 
-async def delete(core: ServerCore, call: Call) -> None:
+async def delete(core: ServerState, call: TaskqueueCall) -> None:
     """Delete a task by its name, whoever holds its lease. That it is gone already is no error."""
 
-    def step(turn: Turn) -> None:
+    def step(turn: UnitOfWork) -> None:
         _entered(turn, call, "delete")
         if is_task_name(call.address.task):
             turn.delete_by_name(call.queue, [call.address.task])
@@ -201,24 +201,24 @@ async def delete(core: ServerCore, call: Call) -> None:
     await core.turns.run(step)
 
 
-METHODS: Mapping[tuple[str, Place], Method] = MappingProxyType(
+METHODS: Mapping[tuple[str, Place], TaskqueueMethod] = MappingProxyType(
     {
-        ("GET", "queue"): Method("look", QUEUE_SHAPE, get_queue),
-        ("GET", "tasks"): Method("list", TASKS_SHAPE, list_tasks),
-        ("POST", "tasks"): Method("insert", TASK_SHAPE, insert),
-        ("POST", "lease"): Method("lease", TASKS_SHAPE, lease),
-        ("GET", "task"): Method("get", TASK_SHAPE, get_task),
-        ("POST", "task"): Method("update", TASK_SHAPE, update),
-        ("PATCH", "task"): Method("update", TASK_SHAPE, patch),
-        ("DELETE", "task"): Method("delete", TASK_SHAPE, delete),
+        ("GET", "queue"): TaskqueueMethod("look", QUEUE_SHAPE, get_queue),
+        ("GET", "tasks"): TaskqueueMethod("list", TASKS_SHAPE, list_tasks),
+        ("POST", "tasks"): TaskqueueMethod("insert", TASK_SHAPE, insert),
+        ("POST", "lease"): TaskqueueMethod("lease", TASKS_SHAPE, lease),
+        ("GET", "task"): TaskqueueMethod("get", TASK_SHAPE, get_task),
+        ("POST", "task"): TaskqueueMethod("update", TASK_SHAPE, update),
+        ("PATCH", "task"): TaskqueueMethod("update", TASK_SHAPE, patch),
+        ("DELETE", "task"): TaskqueueMethod("delete", TASK_SHAPE, delete),
     }
 )
 
 
-async def _move_end(core: ServerCore, call: Call, name: str, *, expected: Instant | None) -> Json:
+async def _move_end(core: ServerState, call: TaskqueueCall, name: str, *, expected: Instant | None) -> Json:
     seconds = call.parameters.integer("newLeaseSeconds", least=0, most=int(limits.MAX_LEASE_SECONDS))
 
-    def step(turn: Turn) -> Json:
+    def step(turn: UnitOfWork) -> Json:
         spec = _entered(turn, call, "update")
         if spec.paused:
             raise invalid(f"queue {spec.name} is paused: its leases can't be changed")
@@ -231,7 +231,7 @@ async def _move_end(core: ServerCore, call: Call, name: str, *, expected: Instan
     return await core.turns.run(step)
 
 
-def _moved(turn: Turn, task: StoredTask, *, seconds: int, is_fenced: bool) -> Instant:
+def _moved(turn: UnitOfWork, task: StoredTask, *, seconds: int, is_fenced: bool) -> Instant:
     """Renew a lease; or move the eta of a delayed task, where the client said which eta it has."""
     if task.state is TaskState.LEASED:
         (renewed,) = turn.renew(task.queue, [task.token], seconds=float(seconds))
@@ -244,14 +244,14 @@ def _moved(turn: Turn, task: StoredTask, *, seconds: int, is_fenced: bool) -> In
     raise invalid(_EXPIRED)
 
 
-def _entered(turn: Turn, call: Call, access: Access) -> QueueSpec:
+def _entered(turn: UnitOfWork, call: TaskqueueCall, access: Access) -> QueueSpec:
     """The queue, when it exists and the caller may."""
     spec = turn.transaction.queue(call.queue)
     check_access(call.caller, spec, access)
     return spec
 
 
-def _found(turn: Turn, queue: str, name: str) -> StoredTask:
+def _found(turn: UnitOfWork, queue: str, name: str) -> StoredTask:
     if is_task_name(name):
         page = turn.peek(
             queue,
@@ -267,7 +267,7 @@ def _found(turn: Turn, queue: str, name: str) -> StoredTask:
     raise not_found(f"Task not found: {name[:100]} in queue {queue}")
 
 
-def _stats(core: ServerCore, turn: Turn, queue: str) -> Json:
+def _stats(core: ServerState, turn: UnitOfWork, queue: str) -> Json:
     stats = turn.stats(queue, ANY)
     etas = (stats.oldest_ready_at, turn.transaction.next_eta(queue, now=turn.now))
     granted = core.lease_counts.counts(stats, now=turn.now)
@@ -279,7 +279,7 @@ def _stats(core: ServerCore, turn: Turn, queue: str) -> Json:
     )
 
 
-def _tags(call: Call) -> TagFilter:
+def _tags(call: TaskqueueCall) -> TagFilter:
     tag = call.parameters.text("tag")
     if not call.parameters.flag("groupByTag"):
         if tag is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from queue_core.server.taskqueue.answer import ApiError, invalid
+from queue_core.server.taskqueue.answer import TaskqueueError, invalid
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FORM_BYTES = 8192
@@ -24,10 +24,10 @@ class Parameters:
         return next((value for key, value in self.pairs if key == name), None)
 
     def integer(self, name: str, *, least: int, most: int) -> int:
-        """A whole number that must be given, in [least, most]. Raises `ApiError`."""
+        """A whole number that must be given, in [least, most]. Raises `TaskqueueError`."""
         text = self.text(name)
         if text is None:
-            raise ApiError(400, "required", f"Required parameter {name} not specified.", name)
+            raise TaskqueueError(400, "required", f"Required parameter {name} not specified.", name)
         if not _INTEGER.fullmatch(text):
             raise invalid(f"{name} must be an integer: {text[:40]!r}", location=name)
         if not least <= int(text) <= most:
@@ -35,7 +35,7 @@ class Parameters:
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """A truth value; False when it was not given. Raises `ApiError`."""
+        """A truth value; False when it was not given. Raises `TaskqueueError`."""
         text = self.text(name)
         if text is None:
             return False
@@ -47,7 +47,7 @@ class Parameters:
 def parameters_of(query: bytes, body: bytes, media_type: str) -> Parameters:
     """The query's parameters before those of a form, which a body is that says so, or says nothing of itself.
 
-    Raises `ApiError` for what can't be read.
+    Raises `TaskqueueError` for what can't be read.
     """
     pairs = _pairs(query, "query")
     if media_type.partition(";")[0].strip().lower() in (FORM, "") and len(body) <= MAX_FORM_BYTES:

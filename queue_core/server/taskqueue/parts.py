@@ -26,14 +26,14 @@ class PartsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MimePart:
     """One part: its own head, and its content without a transfer encoding."""
 
     head: Message
     content: bytes
 
 
-def parts_of(content_type: str, body: bytes, *, most: int) -> list[Part]:
+def parts_of(content_type: str, body: bytes, *, most: int) -> list[MimePart]:
     """The parts of a `multipart/mixed` body. Raises `PartsError`, of more than `most` too."""
     kind = BytesHeaderParser().parsebytes(b"Content-Type: " + content_type.encode("latin-1") + b"\r\n\r\n")
     boundary = kind.get_boundary()
@@ -74,12 +74,12 @@ def _split(body: bytes, line: bytes, *, most: int) -> list[bytes]:
     return found
 
 
-def _part(raw: bytes, number: int) -> Part:
+def _part(raw: bytes, number: int) -> MimePart:
     cut = head_and_rest(raw)
     if cut is None:
         raise PartsError(f"the head of part {number} must be at most {MAX_HEAD_BYTES} bytes in {MAX_HEAD_LINES} lines")
     head = BytesHeaderParser().parsebytes(cut[0])
-    return Part(head, _decoded(cut[1], str(head.get("Content-Transfer-Encoding", "")).strip().lower(), number))
+    return MimePart(head, _decoded(cut[1], str(head.get("Content-Transfer-Encoding", "")).strip().lower(), number))
 
 
 def head_and_rest(raw: bytes) -> tuple[bytes, bytes] | None:

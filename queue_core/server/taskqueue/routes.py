@@ -18,14 +18,22 @@ from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
 from queue_core.server import events
 from queue_core.server.auth import VERBS, check_role
-from queue_core.server.core import ServerCore
+from queue_core.server.core import ServerState
 from queue_core.server.request_body import read_body
 from queue_core.server.taskqueue import discovery
-from queue_core.server.taskqueue.answer import Answer, ApiError, error_answer, invalid, is_ours, json_answer, not_found
-from queue_core.server.taskqueue.call import PREFIX, Call, Request, address_of, method_of
+from queue_core.server.taskqueue.answer import (
+    TaskqueueError,
+    TaskqueueResponse,
+    error_answer,
+    invalid,
+    is_ours,
+    json_answer,
+    not_found,
+)
+from queue_core.server.taskqueue.call import PREFIX, TaskqueueCall, TaskqueueRequest, address_of, method_of
 from queue_core.server.taskqueue.methods import METHODS
 from queue_core.server.taskqueue.parameters import parameters_of
-from queue_core.server.taskqueue.parts import MAX_HEAD_BYTES, Part, PartsError, head_and_rest, parts_of
+from queue_core.server.taskqueue.parts import MAX_HEAD_BYTES, MimePart, PartsError, head_and_rest, parts_of
 from queue_core.server.taskqueue.selection import parse_selection, select
 
 MAX_CALLS = 1000
@@ -35,8 +43,8 @@ _OUTER = (b"host", b"origin")
 _AUTHORIZATION = b"authorization"
 
 
-def split(batch: Request) -> list[tuple[str, Request]]:
-    """The calls of a batch with their `Content-ID`s, in order. Raises `ApiError`.
+def split(batch: TaskqueueRequest) -> list[tuple[str, TaskqueueRequest]]:
+    """The calls of a batch with their `Content-ID`s, in order. Raises `TaskqueueError`.
 
     A call's own `Authorization` counts before that of the batch; where it came from is always that of the batch.
     """
@@ -49,15 +57,15 @@ def split(batch: Request) -> list[tuple[str, Request]]:
     return [(_id_of(part.head), _request_of(part, batch, number)) for number, part in enumerate(parts, start=1)]
 
 
-def join(answers: Iterable[tuple[str, Answer]], *, boundary: str) -> Answer:
+def join(answers: Iterable[tuple[str, TaskqueueResponse]], *, boundary: str) -> TaskqueueResponse:
     """The answers of a batch, each under the `Content-ID` of its call. No body may have the boundary in it."""
     line = f"--{boundary}".encode()
     parts = [b"\r\n".join([line, _part(content_id, answer)]) for content_id, answer in answers]
     body = b"\r\n".join([*parts, line + b"--", b""])
-    return Answer(200, body, media_type=f"multipart/mixed; boundary={boundary}")
+    return TaskqueueResponse(200, body, media_type=f"multipart/mixed; boundary={boundary}")
 
 
-def _request_of(part: Part, batch: Request, number: int) -> Request:
+def _request_of(part: MimePart, batch: TaskqueueRequest, number: int) -> TaskqueueRequest:
     kind = part.head.get_content_type()
     if kind != "application/http":
         raise invalid(f"call {number} of the batch must be application/http: {kind[:60]}")
@@ -78,7 +86,7 @@ def _request_of(part: Part, batch: Request, number: int) -> Request:
     inherited = _OUTER if any(name == _AUTHORIZATION for name, _ in own) else (*_OUTER, _AUTHORIZATION)
     own += [(name, value) for name, value in batch.headers if name in inherited]
     path, _, query = match[2].partition("?")
-    return Request(match[1], unquote(path), query.encode("latin-1"), own, body.rstrip(b"\r\n"))
+    return TaskqueueRequest(match[1], unquote(path), query.encode("latin-1"), own, body.rstrip(b"\r\n"))
 
 
 def _id_of(part: Message) -> str:
@@ -87,7 +95,7 @@ def _id_of(part: Message) -> str:
     return f"<response-{name}>" if name.isprintable() and name.isascii() else ""
 
 
-def _part(content_id: str, answer: Answer) -> bytes:
+def _part(content_id: str, answer: TaskqueueResponse) -> bytes:
     head = ["Content-Type: application/http"]
     head += [f"Content-ID: {content_id}"] if content_id else []
     head += ["", f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
@@ -97,9 +105,9 @@ def _part(content_id: str, answer: Answer) -> bytes:
     return "\r\n".join(head).encode("latin-1") + answer.body
 
 
-def too_much(limit: int) -> ApiError:
+def too_much(limit: int) -> TaskqueueError:
     """For a call that was not made, as the answers before it are large enough."""
-    return ApiError(
+    return TaskqueueError(
         413,
         "responseTooLarge",
         f"not run: the answers before it in this batch have {limit} bytes or more; send it again in another",
@@ -116,13 +124,13 @@ _ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 log = structlog.get_logger()
 
 
-def routes(core: ServerCore) -> Sequence[BaseRoute]:
+def routes(core: ServerState) -> Sequence[BaseRoute]:
     """What this door answers; everything below its paths, mistakes included."""
 
-    async def one(request: Request) -> Answer:
+    async def one(request: TaskqueueRequest) -> TaskqueueResponse:
         return await answer(core, request)
 
-    async def many(request: Request) -> Answer:
+    async def many(request: TaskqueueRequest) -> TaskqueueResponse:
         return await answer_batch(core, request)
 
     return [
@@ -133,7 +141,7 @@ def routes(core: ServerCore) -> Sequence[BaseRoute]:
     ]
 
 
-async def answer(core: ServerCore, request: Request) -> Answer:
+async def answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
     """Answer one call, come what may."""
     try:
         return await _answer(core, request)
@@ -141,7 +149,7 @@ async def answer(core: ServerCore, request: Request) -> Answer:
         return _failed(error)
 
 
-async def answer_batch(core: ServerCore, request: Request) -> Answer:
+async def answer_batch(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
     """Answer every call of a batch, some of them at a time; the order in which they take effect is not promised."""
     if request.method != "POST":
         raise _wrong_method(request.method, ["POST"])
@@ -149,7 +157,7 @@ async def answer_batch(core: ServerCore, request: Request) -> Answer:
         calls = split(request)
     else:
         calls = await core.beside(lambda: split(request))
-    answers: list[tuple[str, Answer]] = []
+    answers: list[tuple[str, TaskqueueResponse]] = []
     size = 0
     for begin in range(0, len(calls), CALLS_AT_ONCE):
         some = calls[begin : begin + CALLS_AT_ONCE]
@@ -162,7 +170,7 @@ async def answer_batch(core: ServerCore, request: Request) -> Answer:
     return join(answers, boundary=f"batch_{secrets.token_hex(16)}")
 
 
-async def _answer(core: ServerCore, request: Request) -> Answer:
+async def _answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
     caller = core.gate.caller(request.headers)
     address = address_of(request.path)
     if address is None:
@@ -177,22 +185,22 @@ async def _answer(core: ServerCore, request: Request) -> Answer:
     takes_form = place == "lease" or asked == "GET"
     parameters = parameters_of(request.query, request.body if takes_form else b"", request.header(b"content-type"))
     selection = parse_selection(parameters.text("fields"), method.shape)
-    shown = await method.run(core, Call(caller, address, parameters, request.body))
-    return Answer(200) if shown is None else json_answer(select(shown, selection))
+    shown = await method.run(core, TaskqueueCall(caller, address, parameters, request.body))
+    return TaskqueueResponse(200) if shown is None else json_answer(select(shown, selection))
 
 
-def _wrong_method(asked: str, allowed: Sequence[str]) -> ApiError:
-    return ApiError(405, "httpMethodNotAllowed", f"{asked} does not fit this path: use {', '.join(allowed)}")
+def _wrong_method(asked: str, allowed: Sequence[str]) -> TaskqueueError:
+    return TaskqueueError(405, "httpMethodNotAllowed", f"{asked} does not fit this path: use {', '.join(allowed)}")
 
 
-def _failed(error: Exception) -> Answer:
+def _failed(error: Exception) -> TaskqueueResponse:
     if not is_ours(error):
         log.error(events.REQUEST_FAILED, exc_info=error)
     return error_answer(error)
 
 
 def _view(
-    core: ServerCore, run: Callable[[Request], Awaitable[Answer]]
+    core: ServerState, run: Callable[[TaskqueueRequest], Awaitable[TaskqueueResponse]]
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def view(request: HttpRequest) -> Response:
         try:
@@ -200,7 +208,7 @@ def _view(
             limit = core.options.max_body_bytes
             body = await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
             query: bytes = request.scope["query_string"]
-            told = await run(Request(request.method, request.scope["path"], query, request.headers.raw, body))
+            told = await run(TaskqueueRequest(request.method, request.scope["path"], query, request.headers.raw, body))
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 - the top of a request
@@ -210,11 +218,11 @@ def _view(
     return view
 
 
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, "uploadTooLarge", f"a request must be at most {limit} bytes")
+def _too_large(limit: int) -> TaskqueueError:
+    return TaskqueueError(413, "uploadTooLarge", f"a request must be at most {limit} bytes")
 
 
-def _page(core: ServerCore, made: Callable[[str], Json]) -> Callable[[HttpRequest], Awaitable[Response]]:
+def _page(core: ServerState, made: Callable[[str], Json]) -> Callable[[HttpRequest], Awaitable[Response]]:
     """A document that needs no token, as clients fetch it before they have one; it is told where it was found."""
 
     async def view(request: HttpRequest) -> Response:
@@ -231,6 +239,6 @@ def _page(core: ServerCore, made: Callable[[str], Json]) -> Callable[[HttpReques
     return view
 
 
-def _response(told: Answer) -> Response:
+def _response(told: TaskqueueResponse) -> Response:
     headers = {"cache-control": "no-store", **dict(told.headers)}
     return Response(told.body, told.status, headers, media_type=told.media_type if told.body else None)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from queue_core.server.taskqueue.answer import ApiError, invalid
+from queue_core.server.taskqueue.answer import TaskqueueError, invalid
 
 Selection: TypeAlias = Mapping[str, "Selection"]
 """What is wanted at a place, by name. An empty one wants all of it."""
@@ -20,7 +20,7 @@ _WORDS = re.compile(r"[A-Za-z0-9_]+|[*,/()]|.", re.DOTALL)
 
 
 def parse_selection(text: str | None, shape: Shape) -> Selection:
-    """The selection that a `fields` parameter means; without one, everything. Raises `ApiError`."""
+    """The selection that a `fields` parameter means; without one, everything. Raises `TaskqueueError`."""
     if not text:
         return EVERYTHING
     if len(text) > MAX_CHARACTERS:
@@ -58,7 +58,7 @@ class _Reader:
             found = _both(found, self._path(shape))
         return found
 
-    def error(self) -> ApiError:
+    def error(self) -> TaskqueueError:
         """The word that is at hand can't stand there."""
         return invalid(f"Invalid field selection {self.word[:60]}".rstrip(), location="fields")
 

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from queue_core.clock import NEVER, Instant
 from queue_core.http_api.values import Json
-from queue_core.server.taskqueue.answer import ApiError, invalid
+from queue_core.server.taskqueue.answer import TaskqueueError, invalid
 from queue_core.server.taskqueue.selection import Shape
 from queue_core.stats import QueueStats
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TaskState
@@ -60,14 +60,14 @@ class TaskBody:
 def parse_task(body: bytes) -> TaskBody:
     """A task from a request's body; what servers alone write (`kind`, `retry_count`, ...) is passed over.
 
-    Raises `ApiError`.
+    Raises `TaskqueueError`.
     """
     try:
         value = from_json(body)
     except ValueError as error:
-        raise ApiError(400, "parseError", f"The request body must contain a task: {error}") from None
+        raise TaskqueueError(400, "parseError", f"The request body must contain a task: {error}") from None
     if not isinstance(value, dict):
-        raise ApiError(400, "parseError", "The request body must contain a task.")
+        raise TaskqueueError(400, "parseError", "The request body must contain a task.")
     payload = _text(value, "payloadBase64")
     queue = _text(value, "queueName")
     return TaskBody(
@@ -80,14 +80,14 @@ def parse_task(body: bytes) -> TaskBody:
 
 
 def new_task(body: TaskBody) -> NewTask:
-    """The task that an insert adds: `leaseTimestamp` is its eta, where 0 means now. Raises `ApiError`."""
+    """The task that an insert adds: `leaseTimestamp` is its eta, where 0 means now. Raises `TaskqueueError`."""
     if body.payload is None:
-        raise ApiError(400, "required", "payloadBase64 must be specified.", "payloadBase64")
+        raise TaskqueueError(400, "required", "payloadBase64 must be specified.", "payloadBase64")
     return NewTask(body.payload, body.name, body.tag or None, body.leased_until or None)
 
 
 def decode_payload(text: str) -> bytes:
-    """The bytes of a URL-safe base64 text. Missing padding is no mistake, another alphabet is: raises `ApiError`."""
+    """The bytes of a URL-safe base64 text. Missing padding is no mistake, another alphabet is: raises `TaskqueueError`."""
     bare = text.rstrip("=")
     if not _BASE64.fullmatch(bare):
         raise invalid("Invalid payloadBase64 value: it must be URL-safe base64, with - and _ for + and /.")

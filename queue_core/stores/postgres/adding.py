@@ -8,8 +8,8 @@ from queue_core.clock import Instant
 from queue_core.store import Added
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
-from queue_core.stores.postgres.marking import MARK, AnswerLostError
-from queue_core.stores.postgres.step import Step, refuse
+from queue_core.stores.postgres.marking import MARK, VerbAnswerLostError
+from queue_core.stores.postgres.step import PostgresSession, refuse
 from queue_core.task import NewTask
 
 _ADD_ONE = Statement(
@@ -48,7 +48,7 @@ def outcome_of(new: NewTask, task_id: int | None, refusal: int, eta: Instant | N
     return new_added(f"_{task_id}" if new.name is None else new.name, "added", eta is None or eta <= now)
 
 
-def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+def add(step: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """See `Transaction.add`."""
     etas = etas_of(tasks, now=now)
     if len(tasks) == 1:
@@ -70,7 +70,7 @@ def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> li
             given([new.name for new in tasks]),
             *([bounds] if bounds else []),
         )
-    except AnswerLostError as lost:
+    except VerbAnswerLostError as lost:
         refusal, note, xid = 0, "", None if lost.is_repeat else lost.xid
         ids, refusals = lost.ids, [max(0, -task_id) for task_id in lost.ids]
     if refusal:
@@ -89,13 +89,13 @@ def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> li
     ]
 
 
-def _add_one(step: Step, queue: str, new: NewTask, eta: Instant | None, *, now: Instant) -> Added | None:
+def _add_one(step: PostgresSession, queue: str, new: NewTask, eta: Instant | None, *, now: Instant) -> Added | None:
     """The short way for one task alone; None: nothing is done, and `add` of the schema is to do it."""
     if new.name is not None or new.max_leases is not None:
         return None
     try:
         ((xid, task_id),) = step.verb(_ADD_ONE, queue, now, new.payload, new.tag, eta)
-    except AnswerLostError as lost:
+    except VerbAnswerLostError as lost:
         xid, (task_id,) = None if lost.is_repeat else lost.xid, lost.ids
     if task_id is None:
         return None

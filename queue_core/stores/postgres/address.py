@@ -30,7 +30,7 @@ _UNKNOWN_OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PostgresAddress:
     """Where a store is.
 
     Args:
@@ -46,7 +46,7 @@ class Address:
     schema: str
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> PostgresAddress:
     """Split a `postgresql://` URL into libpq's part and ours: `schema`, and `listen`, the URL of a direct way.
 
     Several hosts mean the one that takes writes, unless the URL has `target_session_attrs`. What it does not say comes
@@ -62,7 +62,7 @@ def parse_address(url: str) -> Address:
     rest = "&".join(part for part in query.split("&") if unquote(part.partition("=")[0]) not in _OWN_OPTIONS)
     settings = _settings(f"{base}?{rest}" if rest else base)
     listen = own.get("listen", "")
-    return Address(
+    return PostgresAddress(
         _shown(settings, schema), _conninfo(settings), _conninfo(_settings(listen)) if listen else "", schema
     )
 

@@ -13,7 +13,7 @@ from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.looking import asked
 from queue_core.stores.postgres.queues import hold_open
-from queue_core.stores.postgres.step import Step, refuse
+from queue_core.stores.postgres.step import PostgresSession, refuse
 from queue_core.stores.postgres.told import TASK_COLUMNS, task_of
 from queue_core.task import StoredTask, TagFilter
 
@@ -65,7 +65,7 @@ _KEEP_ANSWER = Statement(
 )
 
 
-def delete_by_name(step: Step, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+def delete_by_name(step: PostgresSession, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
     ((refusal, note, xid, outcomes),) = step.rows(_DELETE_NAMED, queue, now, names)
     if refusal:
@@ -74,7 +74,7 @@ def delete_by_name(step: Step, queue: str, names: Sequence[str], *, now: Instant
     return [_NAME_OUTCOMES[outcome] for outcome in outcomes or ()]
 
 
-def postpone(step: Step, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+def postpone(step: PostgresSession, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
     """See `Transaction.postpone`."""
     check_eta(eta, now=now)
     ((refusal, note, xid, moved),) = step.rows(_POSTPONE, queue, now, name, expected, eta)
@@ -84,7 +84,9 @@ def postpone(step: Step, queue: str, name: str, *, expected: Instant, eta: Insta
     return bool(moved)
 
 
-def purge(step: Step, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant) -> int:
+def purge(
+    step: PostgresSession, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant
+) -> int:
     """See `Transaction.purge` and `purge_dead`."""
     ((refusal, note, xid, total),) = step.rows(_PURGE, queue, now, states, asked(tags), limit)
     if refusal:
@@ -94,20 +96,20 @@ def purge(step: Step, queue: str, tags: TagFilter, states: Sequence[int], *, lim
 
 
 def redrive(
-    step: Step, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    step: PostgresSession, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
 ) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     hold_open(step, queue)
     return [task_of(queue, row) for row in step.write(_REDRIVE, queue, now, names, asked(tags), limit)]
 
 
-def workers_seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:
+def workers_seen(step: PostgresSession, workers: Sequence[str]) -> dict[str, Instant]:
     """See `Transaction.workers_seen`."""
     found = {row[0]: row[1] for row in step.rows(_SEEN, workers)}
     return {worker: found[worker] for worker in workers if worker in found}
 
 
-def retire_worker(step: Step, worker: str, *, busy: Busy, now: Instant) -> bool:
+def retire_worker(step: PostgresSession, worker: str, *, busy: Busy, now: Instant) -> bool:
     """See `Transaction.retire_worker`."""
     is_free = bool(step.write(_RETIRE, worker, now)[0][0])
     if not is_free and busy == "finish":
@@ -115,24 +117,24 @@ def retire_worker(step: Step, worker: str, *, busy: Busy, now: Instant) -> bool:
     return is_free
 
 
-def release_worker(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:
+def release_worker(step: PostgresSession, worker: str, *, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
     _, rows = told.ask(step, _RELEASE_WORKER, worker, now)
     return [told.finished_from(row[told.PAYLOAD].decode(), row, "released", now) for row in rows]
 
 
-def lead(step: Step, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+def lead(step: PostgresSession, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
     """See `Transaction.lead`."""
     return bool(step.write(_LEAD, name, holder, after(now, seconds), now)[0][0])
 
 
-def last_answer(step: Step, session: str) -> tuple[int, bytes] | None:
+def last_answer(step: PostgresSession, session: str) -> tuple[int, bytes] | None:
     """See `Transaction.last_answer`."""
     rows = step.rows(_LAST_ANSWER, session)
     return (rows[0][0], bytes(rows[0][1])) if rows else None
 
 
-def keep_answer(step: Step, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+def keep_answer(step: PostgresSession, session: str, number: int, answer: bytes, *, now: Instant) -> None:
     """See `Transaction.keep_answer`."""
     if not step.write(_KEEP_ANSWER, session, number, answer, now)[0][0]:
         raise StoreUnavailableError(f"call {number} of session {session!r} came late: a later one was answered")

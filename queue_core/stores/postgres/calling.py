@@ -70,7 +70,7 @@ class _Reader:
         return self._transformer.load_rows(0, number, tuple)
 
 
-class Caller:
+class StatementRunner:
     """Runs statements on one connection; for one thread at a time. Raises the driver's errors."""
 
     def __init__(self, pgconn: pq.abc.PGconn, schema: str, *, keeps_statements: bool) -> None:

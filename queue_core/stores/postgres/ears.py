@@ -14,23 +14,23 @@ from queue_core.task import TagFilter
 MAX_IDLE = 1000
 
 
-class Telling(Protocol):
+class WaiterNotice(Protocol):
     """What a waiter has told to others; each returns at once, and is done in this order."""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Tasks of a tag became leasable: wake as many."""
 
-    def ready(self, ear: "Ear") -> None:
+    def ready(self, ear: "PostgresSubscription") -> None:
         """A waiter that was woken waits again."""
 
     def unhear(self, number: int) -> None:
         """A waiter is gone."""
 
 
-class Ear:
+class PostgresSubscription:
     """A `Subscription`."""
 
-    def __init__(self, ears: "Ears", number: int, queue: str, tags: TagFilter, active_at: Instant) -> None:
+    def __init__(self, ears: "PostgresWaiters", number: int, queue: str, tags: TagFilter, active_at: Instant) -> None:
         self.number = number
         self.queue = queue
         self.tags = tags
@@ -85,27 +85,27 @@ class Ear:
         return {"number": self.number, "active_at": self.active_at, "queue": self.queue, "tags": tags}
 
 
-class Ears:
+class PostgresWaiters:
     """All waiters of this process."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: WaiterNotice) -> None:
         self.telling = telling
         self.look_seconds = inf
         """How often a waiter is to look for itself; infinite where it can be woken."""
         self._lock = Lock()
         self._numbers = count(1)
-        self._open: dict[int, Ear] = {}
+        self._open: dict[int, PostgresSubscription] = {}
         self._idle: dict[str, list[Instant]] = {}
 
-    def add(self, queue: str, tags: TagFilter, *, now: Instant) -> Ear:
+    def add(self, queue: str, tags: TagFilter, *, now: Instant) -> PostgresSubscription:
         """One more. A waiter whose last wait ended in vain counts as active since that wait began."""
         with self._lock:
             idle = self._idle.get(queue)
-            ear = Ear(self, next(self._numbers), queue, tags, idle.pop() if idle else now)
+            ear = PostgresSubscription(self, next(self._numbers), queue, tags, idle.pop() if idle else now)
             self._open[ear.number] = ear
             return ear
 
-    def remove(self, ear: Ear) -> None:
+    def remove(self, ear: PostgresSubscription) -> None:
         """One less; again is nothing."""
         with self._lock:
             if self._open.pop(ear.number, None) is None:
@@ -134,7 +134,7 @@ class Ears:
         for ear in self.all():
             ear.hear(None)
 
-    def all(self) -> list[Ear]:
+    def all(self) -> list[PostgresSubscription]:
         """Those that are open."""
         with self._lock:
             return list(self._open.values())
@@ -143,6 +143,6 @@ class Ears:
         return len(self._open)
 
 
-def rows(ears: Iterable[Ear]) -> str:
+def rows(ears: Iterable[PostgresSubscription]) -> str:
     """Return the rows that the store's function `register_waiters` takes, as JSON."""
     return json.dumps([ear.row() for ear in ears])

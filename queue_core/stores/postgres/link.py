@@ -16,10 +16,10 @@ from psycopg import pq
 
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from queue_core.stores.postgres import failures
-from queue_core.stores.postgres.address import Address
+from queue_core.stores.postgres.address import PostgresAddress
 from queue_core.stores.postgres.outcome import Outcome, ask_outcome, end_backend
-from queue_core.stores.postgres.watching import Watch
-from queue_core.stores.postgres.wire import SETTINGS, Wire, open_wire
+from queue_core.stores.postgres.watching import CallTimeouts
+from queue_core.stores.postgres.wire import SETTINGS, PostgresConnection, open_wire
 from queue_core.stores.remote_clock import RemoteClock
 
 MAX_CONNECTIONS = 20
@@ -37,17 +37,17 @@ CALL_SECONDS = 10.0
 T = TypeVar("T")
 
 
-class Lending:
+class BorrowedConnection:
     """A connection as a context; a class, as entering a generator costs more. The driver's errors leave translated."""
 
     __slots__ = ("_link", "_seconds", "_wire")
 
-    def __init__(self, link: "Link", seconds: float) -> None:
+    def __init__(self, link: "ConnectionPool", seconds: float) -> None:
         self._link = link
         self._seconds = seconds
-        self._wire: Wire | None = None
+        self._wire: PostgresConnection | None = None
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> PostgresConnection:
         self._wire = wire = self._link.take(seconds=self._seconds)
         return wire
 
@@ -61,12 +61,12 @@ class Lending:
             raise self._link.translate(error) from error
 
 
-class Link:
+class ConnectionPool:
     """All connections of one store, opened as they are needed."""
 
     def __init__(
         self,
-        address: Address,
+        address: PostgresAddress,
         *,
         clock: RemoteClock | None = None,
         settings: Mapping[str, str] | None = None,
@@ -81,14 +81,14 @@ class Link:
         self.clock = clock or RemoteClock()
         self._settings = {**SETTINGS, **(settings or {})}
         self._max_connections = max_connections
-        self.watch = Watch(self.clock.monotonic)
+        self.watch = CallTimeouts(self.clock.monotonic)
         self._changed = Condition(Lock())
-        self._idle: list[Wire] = []
+        self._idle: list[PostgresConnection] = []
         self._open = 0
         self._opened = 0
         self._dropped = 0
-        self._made: WeakSet[Wire] = WeakSet()
-        self._left: list[Wire] = []
+        self._made: WeakSet[PostgresConnection] = WeakSet()
+        self._left: list[PostgresConnection] = []
         self._is_closed = False
 
     @property
@@ -107,11 +107,11 @@ class Link:
 
     # -- lending --------------------------------------------------------------------------------------------------
 
-    def lend(self, *, seconds: float = CALL_SECONDS) -> Lending:
+    def lend(self, *, seconds: float = CALL_SECONDS) -> BorrowedConnection:
         """A connection for the length of a block; a transaction that the block leaves open is rolled back."""
-        return Lending(self, seconds)
+        return BorrowedConnection(self, seconds)
 
-    def take(self, *, seconds: float = CALL_SECONDS) -> Wire:
+    def take(self, *, seconds: float = CALL_SECONDS) -> PostgresConnection:
         """A connection that was alive a moment ago; to be given back whatever happens.
 
         Args:
@@ -138,7 +138,7 @@ class Link:
         wire.is_lent = True
         return wire
 
-    def give_back(self, wire: Wire) -> None:
+    def give_back(self, wire: PostgresConnection) -> None:
         """Keep the connection for the next, without its transaction. One that is lost takes the idle ones with it.
 
         One that was given back already is left alone.
@@ -156,7 +156,7 @@ class Link:
         self.watch.discard(pgconn)
         now = self.clock.monotonic()
         wire.idle_since = now
-        oldest: Wire | None = wire
+        oldest: PostgresConnection | None = wire
         with self._changed:
             if not self._is_closed and wire.number > self._dropped:
                 self._idle.append(wire)
@@ -165,7 +165,7 @@ class Link:
         if oldest is not None:
             self._discard(oldest)
 
-    def connect(self, conninfo: str = "") -> Wire:
+    def connect(self, conninfo: str = "") -> PostgresConnection:
         """A connection that is the caller's to close: for listening, or to prepare the schema.
 
         Args:
@@ -207,7 +207,7 @@ class Link:
         if self._is_closed:
             raise StoreUnavailableError(f"the store {self.url} was closed: open it again")
 
-    def _take_idle(self) -> Wire | None:
+    def _take_idle(self) -> PostgresConnection | None:
         """One that is idle, or None for the right to open one more."""
         with self._changed:
             if not self._may_take() and not self._changed.wait_for(self._may_take, WAIT_SECONDS):
@@ -222,7 +222,7 @@ class Link:
     def _may_take(self) -> bool:
         return bool(self._idle) or self._open < self._max_connections
 
-    def _is_answering(self, wire: Wire) -> bool:
+    def _is_answering(self, wire: PostgresConnection) -> bool:
         try:
             wire.ask_time(self.clock)
         except psycopg.Error:
@@ -230,7 +230,7 @@ class Link:
             return False
         return True
 
-    def _lose(self, wire: Wire) -> None:
+    def _lose(self, wire: PostgresConnection) -> None:
         """The others are likely lost too, and each would cost a call the time to find out."""
         with self._changed:
             self._dropped = self._opened
@@ -238,7 +238,7 @@ class Link:
         for lost in (wire, *idle):
             self._discard(lost)
 
-    def _discard(self, wire: Wire) -> None:
+    def _discard(self, wire: PostgresConnection) -> None:
         self.watch.discard(wire.connection.pgconn)
         with contextlib.suppress(psycopg.Error):
             wire.connection.close()
@@ -256,12 +256,12 @@ class Link:
 
         Args:
             xid: its `pg_current_xact_id()`.
-            life: `Wire.life` of the connection it ran on.
+            life: `PostgresConnection.life` of the connection it ran on.
 
         Raises `OutcomeUnknownError` when the server can't be asked in time, or can't tell.
         """
 
-        def ask(wire: Wire, waited_seconds: float) -> Outcome | None:
+        def ask(wire: PostgresConnection, waited_seconds: float) -> Outcome | None:
             outcome = ask_outcome(wire.connection, self.address.schema, xid, life)
             if outcome == "unknown":
                 raise self._unknown("the server has crashed or was replaced meanwhile")
@@ -273,7 +273,7 @@ class Link:
 
         return self.find_out(ask)
 
-    def find_out(self, ask: Callable[[Wire, float], T | None]) -> T:
+    def find_out(self, ask: Callable[[PostgresConnection, float], T | None]) -> T:
         """Ask for what became of a call, for some seconds.
 
         Args:

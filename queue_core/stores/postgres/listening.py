@@ -23,10 +23,10 @@ from queue_core.errors import StoreError, StoreUnavailableError, StoreUnsafeErro
 from queue_core.stores.postgres import events
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
-from queue_core.stores.postgres.ears import Ear, Ears, rows
-from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.ears import PostgresSubscription, PostgresWaiters, rows
+from queue_core.stores.postgres.link import ConnectionPool
 from queue_core.stores.postgres.sending import Sender
-from queue_core.stores.postgres.wire import Wire
+from queue_core.stores.postgres.wire import PostgresConnection
 
 OPEN_SECONDS = 5.0
 """How long a first waiter waits for the connection."""
@@ -46,10 +46,10 @@ _REGISTER = Statement("towline_register_waiters", "SELECT towline.register_waite
 log = structlog.get_logger()
 
 
-class Listener:
+class NotifyListener:
     """One thread on one connection."""
 
-    def __init__(self, link: Link, ears: Ears, sender: Sender) -> None:
+    def __init__(self, link: ConnectionPool, ears: PostgresWaiters, sender: Sender) -> None:
         self._link = link
         self._ears = ears
         self._sender = sender
@@ -67,7 +67,7 @@ class Listener:
         """Why waiters can't be woken; "" when they can, or nobody tried."""
         return self._trouble
 
-    def register(self, ear: Ear) -> None:
+    def register(self, ear: PostgresSubscription) -> None:
         """From the return of this on the ear is woken; or, while the connection is lost, as soon as it is back."""
         with self._changed:
             if self._is_ending:
@@ -114,7 +114,7 @@ class Listener:
     def _work(self) -> None:
         failures = 0
         while not self._is_ending:
-            line: Line | None = None
+            line: ListenConnection | None = None
             pause_seconds = 0.0
             try:
                 line = open_line(self._link)
@@ -133,7 +133,7 @@ class Listener:
                 return
             self._pause(pause_seconds)
 
-    def _begin(self, line: "Line") -> None:
+    def _begin(self, line: "ListenConnection") -> None:
         """Whoever came before the state changed is registered here; whoever comes after does so itself."""
         self._is_doubtful = False
         self._take_interrupt()
@@ -153,7 +153,7 @@ class Listener:
         if has_missed:
             self._ears.hear_all()
 
-    def _listen(self, line: "Line") -> None:
+    def _listen(self, line: "ListenConnection") -> None:
         monotonic = self._link.clock.monotonic
         poll = select.poll()
         poll.register(line.wire.connection.pgconn.socket, select.POLLIN)
@@ -176,7 +176,7 @@ class Listener:
             if poll.poll(seconds * 1000):
                 self._read(line)
 
-    def _read(self, line: "Line") -> None:
+    def _read(self, line: "ListenConnection") -> None:
         pgconn = line.wire.connection.pgconn
         pgconn.consume_input()
         while (notify := pgconn.notifies()) is not None:
@@ -231,7 +231,7 @@ class Listener:
         poll.register(self._wakeup, select.POLLIN)
         poll.poll(seconds * 1000)
 
-    def _hear(self, number: int, ears: Sequence[Ear]) -> None:
+    def _hear(self, number: int, ears: Sequence[PostgresSubscription]) -> None:
         with self._link.lend() as wire:
             ((is_known,),) = wire.caller.call(_REGISTER, (number, rows(ears)))
         if not is_known:
@@ -241,7 +241,7 @@ class Listener:
 
 
 @dataclass(slots=True)
-class Line:
+class ListenConnection:
     """A connection that listens.
 
     Args:
@@ -249,8 +249,8 @@ class Line:
         is_first: no other process of the store listened.
     """
 
-    link: Link
-    wire: Wire
+    link: ConnectionPool
+    wire: PostgresConnection
     number: int
     is_first: bool
 
@@ -262,7 +262,7 @@ class Line:
             wire.connection.execute(f"SELECT {self.link.address.schema}.forget_listener(%s::int8)", (self.number,))
 
 
-def open_line(link: Link) -> Line:
+def open_line(link: ConnectionPool) -> ListenConnection:
     """Connect and listen. Raises `StoreUnsafeError` where that is of no use: behind a proxy."""
     wire = link.connect(link.address.listen)
     try:
@@ -271,7 +271,7 @@ def open_line(link: Link) -> Line:
         with link.watch.over(wire.connection.pgconn, seconds=OPEN_SECONDS):
             wire.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"towline_{number:x}")))
             row = wire.connection.execute(f"SELECT {link.address.schema}.open_listener(%s::int8)", (number,)).fetchone()
-        return Line(link, wire, number, row == (True,))
+        return ListenConnection(link, wire, number, row == (True,))
     except BaseException as error:
         wire.connection.close()
         if isinstance(error, psycopg.Error):
@@ -279,7 +279,7 @@ def open_line(link: Link) -> Line:
         raise
 
 
-def _check_direct(link: Link, wire: Wire) -> None:
+def _check_direct(link: ConnectionPool, wire: PostgresConnection) -> None:
     if wire.is_pooled and not link.address.listen:
         raise StoreUnsafeError(
             f"{link.url}: a proxy stands between, so nothing can be listened to, and waiters look for tasks every "

@@ -11,14 +11,14 @@ from typing import Any
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.semantics import Ending
+from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
 from queue_core.store import Page
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Row, Statement
 from queue_core.stores.postgres.queues import find
-from queue_core.stores.postgres.step import Step
+from queue_core.stores.postgres.step import PostgresSession
 from queue_core.stores.postgres.told import TASK_COLUMNS, task_of
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
@@ -55,7 +55,7 @@ _NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.t
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PostgresPeek:
     """The request of a peek."""
 
     tags: TagFilter
@@ -74,7 +74,7 @@ def asked(tags: TagFilter) -> tuple[str, ...] | None:
     return tags.tags or None
 
 
-def peek(step: Step, queue: str, look: Look) -> Page:
+def peek(step: PostgresSession, queue: str, look: PostgresPeek) -> Page:
     """See `Transaction.peek`. The function reads along whichever path has the fewest rows."""
     spec = find(step, queue)
     rows = step.rows(
@@ -96,12 +96,12 @@ def peek(step: Step, queue: str, look: Look) -> Page:
 
 def _settled(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
     settled = semantics.settle(task, spec, now=now)
-    shown = settled.task if isinstance(settled, Ending) else settled
+    shown = settled.task if isinstance(settled, LeaseEnd) else settled
     assert shown is not None, "the statement leaves out what time has deleted"
     return shown
 
 
-def stats(step: Step, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+def stats(step: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
     """See `Transaction.stats`."""
     rows = step.rows(_STATS, queue, asked(tags), now)
     if not rows:
@@ -116,7 +116,7 @@ def _stats_of(queue: str, row: Row) -> QueueStats:
     )
 
 
-def tag_stats(step: Step, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+def tag_stats(step: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
     """See `Transaction.tag_stats`."""
     rows = step.rows(_TAG_STATS, queue, after, limit, now)
     if not rows:
@@ -124,7 +124,7 @@ def tag_stats(step: Step, queue: str, *, after: str | None, limit: int, now: Ins
     return [TagStats(tag, _stats_of(queue, tuple(row))) for tag, *row in rows]
 
 
-def waiting(step: Step, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+def waiting(step: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
     """See `Transaction.waiting`."""
     ((ready, stored, due, newest),) = step.rows(_WAITING, queue, asked(tags), tags.kind == "oldest", HEAD, now)
     if not ready:
@@ -135,7 +135,9 @@ def waiting(step: Step, queue: str, tags: TagFilter, *, now: Instant) -> tuple[W
     return spread(etas, ready=ready, newest=Instant(last)) if etas else ()
 
 
-def upcoming(step: Step, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+def upcoming(
+    step: PostgresSession, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant
+) -> list[Instant]:
     """See `Transaction.upcoming`."""
     ((etas,),) = step.rows(_UPCOMING, queue, asked(tags), now, until, limit)
     if etas is None:
@@ -144,7 +146,7 @@ def upcoming(step: Step, queue: str, tags: TagFilter, *, until: Instant, limit: 
     return [Instant(eta) for eta in etas]
 
 
-def samples(step: Step, queue: str, *, after: int, limit: int) -> Samples:
+def samples(step: PostgresSession, queue: str, *, after: int, limit: int) -> Samples:
     """See `Transaction.samples`."""
     rows = step.rows(_SAMPLES, queue, after >> POSITION_BITS, limit)
     if not rows:
@@ -180,7 +182,7 @@ def _unpacked(queue: str, columns: list[Any]) -> list[FinishedLease]:
     ]
 
 
-def live_leases(step: Step, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+def live_leases(step: PostgresSession, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
     """See `Transaction.live_leases`."""
     rows = step.rows(_LIVE, queue, now, limit)
     if not rows:
@@ -188,7 +190,7 @@ def live_leases(step: Step, queue: str, *, limit: int, now: Instant) -> list[Liv
     return [LiveLease(*row) for row in rows]
 
 
-def next_eta(step: Step, queue: str) -> Instant | None:
+def next_eta(step: PostgresSession, queue: str) -> Instant | None:
     """See `Transaction.next_eta`."""
     ((eta,),) = step.rows(_NEXT_ETA, queue)
     if eta is None:

@@ -13,8 +13,8 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import ClientCall
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Row, Statement, spelled
-from queue_core.stores.postgres.link import Link
-from queue_core.stores.postgres.wire import Wire
+from queue_core.stores.postgres.link import ConnectionPool
+from queue_core.stores.postgres.wire import PostgresConnection
 
 _CLOSE = "SELECT xid::text, ids FROM towline.close_commit_marker(%s, %s)"
 
@@ -29,10 +29,10 @@ def mark_of(call: ClientCall) -> tuple[int, int]:
     return int.from_bytes(digest, signed=True), call.number
 
 
-class AnswerLostError(Exception):
+class VerbAnswerLostError(Exception):
     """The call took effect, and its answer was lost."""
 
-    def __init__(self, link: Link, xid: int, ids: list[int] | None, *, is_repeat: bool = False) -> None:
+    def __init__(self, link: ConnectionPool, xid: int, ids: list[int] | None, *, is_repeat: bool = False) -> None:
         """Args:
         xid: the transaction's number.
         ids: of the tasks that an add added; less than 0, a refusal.
@@ -55,19 +55,19 @@ class AnswerLostError(Exception):
         return self._link.find_out(lambda wire, _: wire.connection.execute(text, (*values, str(self.xid))).fetchall())
 
 
-class Marking:
+class CommitMarker:
     """The calls of one step that need no transaction around them, on a connection that is lent."""
 
     __slots__ = ("_link", "_wire")
 
-    def __init__(self, link: Link, wire: Wire) -> None:
+    def __init__(self, link: ConnectionPool, wire: PostgresConnection) -> None:
         self._link = link
         self._wire = wire
 
     def rows(self, statement: Statement, values: tuple[object, ...], mark: tuple[int, int] | None = None) -> list[Row]:
         """Run a statement and commit it; it is given the mark after its values: the connection's, or a client's.
 
-        Raises the driver's errors and `StoreUnavailableError`, when nothing took effect; `AnswerLostError`;
+        Raises the driver's errors and `StoreUnavailableError`, when nothing took effect; `VerbAnswerLostError`;
         `OutcomeUnknownError` when the server can't be asked in time.
         """
         wire = self._wire
@@ -87,10 +87,10 @@ class Marking:
         link.give_back(wire)  # whoever finds out needs another, and there may be no more
         query = spelled(_CLOSE, link.address.schema).encode()
 
-        def ask(other: Wire, _waited_seconds: float) -> Row | None:
+        def ask(other: PostgresConnection, _waited_seconds: float) -> Row | None:
             return other.connection.execute(query, (wire.mark, wire.calls)).fetchone()
 
         xid, ids = link.find_out(ask)
         if xid is None:
             raise StoreUnavailableError(f"{link.url}: the connection was lost; nothing was changed") from error
-        raise AnswerLostError(link, int(xid), ids) from error
+        raise VerbAnswerLostError(link, int(xid), ids) from error

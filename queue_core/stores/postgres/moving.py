@@ -9,7 +9,7 @@ from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.adding import EXISTS, given
 from queue_core.stores.postgres.calling import Statement
 from queue_core.stores.postgres.queues import find
-from queue_core.stores.postgres.step import Step
+from queue_core.stores.postgres.step import PostgresSession
 from queue_core.task import StoredTask, TaskState
 
 _RESTORE = Statement(
@@ -49,7 +49,7 @@ _HOLD = Statement(
 )
 
 
-def restore(step: Step, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+def restore(step: PostgresSession, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
     find(step, queue)
     if not tasks:
@@ -84,13 +84,13 @@ def _outcome(task: StoredTask, task_id: int, refusal: int) -> Added:
     return Added(f"_{task_id}" if task.name is None else task.name, "added", task.state is TaskState.READY)
 
 
-def held_names(step: Step, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+def held_names(step: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
     """See `Transaction.held_names`."""
     find(step, queue)
     return [HeldName(name, until) for name, until in step.rows(_HELD, queue, after or "", limit, now)]
 
 
-def hold_names(step: Step, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+def hold_names(step: PostgresSession, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
     """See `Transaction.hold_names`."""
     find(step, queue)
     step.write(_HOLD, queue, now, [held.name for held in names], [held.until for held in names])

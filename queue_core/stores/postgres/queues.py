@@ -7,7 +7,7 @@ from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import told
 from queue_core.stores.postgres.calling import Row, Statement
-from queue_core.stores.postgres.step import UNKNOWN, Step, refuse
+from queue_core.stores.postgres.step import UNKNOWN, PostgresSession, refuse
 from queue_core.task import QueueSpec
 
 _COLUMNS = (
@@ -51,7 +51,7 @@ _STORAGE = Statement(
 """Triggers count the payloads while there is a limit: see `schema/storage.sql`."""
 
 
-def find(step: Step, name: str) -> QueueSpec:
+def find(step: PostgresSession, name: str) -> QueueSpec:
     """The queue of that name. Raises `UnknownQueueError`."""
     rows = step.rows(_ONE, name)
     if not rows:
@@ -59,12 +59,12 @@ def find(step: Step, name: str) -> QueueSpec:
     return _spec_of(rows[0])
 
 
-def hold_open(step: Step, name: str) -> None:
+def hold_open(step: PostgresSession, name: str) -> None:
     """Hold a queue, to change what is in it. Raises `UnknownQueueError`, `QueueMovedError`."""
     told.ask(step, _OPEN, name)
 
 
-def all_queues(step: Step) -> list[QueueSpec]:
+def all_queues(step: PostgresSession) -> list[QueueSpec]:
     """See `Transaction.queues`."""
     return [_spec_of(row) for row in step.rows(_ALL)]
 
@@ -87,7 +87,7 @@ def _spec_of(row: Row) -> QueueSpec:
     )
 
 
-def put_queue(step: Step, spec: QueueSpec) -> bool:
+def put_queue(step: PostgresSession, spec: QueueSpec) -> bool:
     """See `Transaction.put_queue`. Nothing is written where nothing changes."""
     known = step.rows(_ONE, spec.name)
     if known and _spec_of(known[0]) == spec:
@@ -107,20 +107,20 @@ def put_queue(step: Step, spec: QueueSpec) -> bool:
     return bool(created)
 
 
-def set_paused(step: Step, name: str, paused: Literal["paused", "running"]) -> bool:
+def set_paused(step: PostgresSession, name: str, paused: Literal["paused", "running"]) -> bool:
     """See `Transaction.set_paused`."""
     find(step, name)
     return bool(step.write(_SET_PAUSED, name, paused == "paused"))
 
 
-def set_moved(step: Step, name: str, to: str) -> None:
+def set_moved(step: PostgresSession, name: str, to: str) -> None:
     """See `Transaction.set_moved`. Waits for the transactions that are changing the queue's tasks."""
     find(step, name)
     step.rows(_SEIZE, name)
     step.write(_SET_MOVED, name, to)
 
 
-def delete_queue(step: Step, name: str) -> int:
+def delete_queue(step: PostgresSession, name: str) -> int:
     """See `Transaction.delete_queue`. Waits as `set_moved` does."""
     find(step, name)
     step.rows(_SEIZE, name)
@@ -128,13 +128,13 @@ def delete_queue(step: Step, name: str) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-def set_storage_limit(step: Step, limit_bytes: int | None) -> None:
+def set_storage_limit(step: PostgresSession, limit_bytes: int | None) -> None:
     """See `Transaction.set_storage_limit`."""
     if storage(step).limit_bytes != limit_bytes:
         step.write(_SET_STORAGE_LIMIT, limit_bytes)
 
 
-def storage(step: Step) -> Storage:
+def storage(step: PostgresSession) -> Storage:
     """See `Transaction.storage`. What other transactions under way add is not in it."""
     rows = step.rows(_STORAGE)
     return Storage(*rows[0]) if rows else Storage()

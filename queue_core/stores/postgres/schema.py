@@ -43,7 +43,7 @@ _RECORD = """
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class PostgresMigration:
     """One version of the schema and the SQL that leads to it; never changed once it has been released."""
 
     number: int
@@ -56,15 +56,15 @@ class Migration:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def migrations() -> list[Migration]:
+def migrations() -> list[PostgresMigration]:
     """Return the versions this program knows, in order: the schema as first released, then each step after it."""
     first = "\n".join(schema_text(subject) for subject in SUBJECTS)
     later = [
-        Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
+        PostgresMigration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
         for entry in _FOLDER.joinpath("migrations").iterdir()
         if entry.name.endswith(".sql")
     ]
-    return [Migration(1, "0001_schema", first), *sorted(later, key=lambda migration: migration.number)]
+    return [PostgresMigration(1, "0001_schema", first), *sorted(later, key=lambda migration: migration.number)]
 
 
 def schema_text(subject: str) -> str:
@@ -118,7 +118,7 @@ def _make(connection: Connection, schema: str, where: str) -> None:
         ) from error
 
 
-def _applied(connection: Connection, schema: str, where: str, known: list[Migration]) -> int:
+def _applied(connection: Connection, schema: str, where: str, known: list[PostgresMigration]) -> int:
     """How many of the steps the schema has."""
     row = connection.execute(
         "SELECT to_regclass(%s) IS NOT NULL, EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s))",

@@ -13,8 +13,8 @@ from queue_core.errors import StoreError, StoreUnavailableError
 from queue_core.stores.postgres import events
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
-from queue_core.stores.postgres.ears import Ear, rows
-from queue_core.stores.postgres.link import Link
+from queue_core.stores.postgres.ears import PostgresSubscription, rows
+from queue_core.stores.postgres.link import ConnectionPool
 
 PACE_SECONDS = 0.005
 """After a call that woke nobody: bounds what a busy queue without waiters costs."""
@@ -39,7 +39,7 @@ class _News:
 
     tasks: dict[tuple[str, str | None], int] = field(default_factory=dict)
     closed: list[int] = field(default_factory=list)
-    ready: dict[int, Ear] = field(default_factory=dict)
+    ready: dict[int, PostgresSubscription] = field(default_factory=dict)
     passing: bool = False
 
     def __bool__(self) -> bool:
@@ -49,7 +49,7 @@ class _News:
 class Sender:
     """See `Telling`."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ConnectionPool) -> None:
         self.listening = 0
         """The number of this process's listener; 0 while it has none."""
         self._link = link
@@ -67,7 +67,7 @@ class Sender:
             tasks[key] = tasks.get(key, 0) + count
             self._tell_locked()
 
-    def ready(self, ear: Ear) -> None:
+    def ready(self, ear: PostgresSubscription) -> None:
         """See `Telling`."""
         with self._changed:
             self._news.ready[ear.number] = ear

@@ -3,9 +3,9 @@
 Only a hint: all that can be lost is time.
 """
 
-from queue_core.stores.postgres.ears import Ear, Ears
-from queue_core.stores.postgres.link import Link
-from queue_core.stores.postgres.listening import Listener
+from queue_core.stores.postgres.ears import PostgresSubscription, PostgresWaiters
+from queue_core.stores.postgres.link import ConnectionPool
+from queue_core.stores.postgres.listening import NotifyListener
 from queue_core.stores.postgres.sending import Sender
 from queue_core.task import TagFilter
 
@@ -13,11 +13,11 @@ from queue_core.task import TagFilter
 class NotifySignals:
     """`Signals`. A process that never waits opens no connection for it; publishing is done after it returned."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ConnectionPool) -> None:
         self._link = link
         self._sender = Sender(link)
-        self._ears = Ears(self._sender)
-        self._listener = Listener(link, self._ears, self._sender)
+        self._ears = PostgresWaiters(self._sender)
+        self._listener = NotifyListener(link, self._ears, self._sender)
 
     @property
     def trouble(self) -> str:
@@ -28,7 +28,7 @@ class NotifySignals:
         """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
         self._sender.publish(queue, tag, count)
 
-    def subscribe(self, queue: str, tags: TagFilter) -> Ear:
+    def subscribe(self, queue: str, tags: TagFilter) -> PostgresSubscription:
         """Begin to listen. A waiter whose last wait ended in vain counts as active since that wait began.
 
         Where the store can't be reached, the waiter is woken when it is back.

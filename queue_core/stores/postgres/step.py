@@ -8,9 +8,9 @@ from queue_core.clock import NEVER, Instant
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.store import ClientCall
 from queue_core.stores.postgres import packing as pack
-from queue_core.stores.postgres.calling import Call, Caller, Row, Statement
-from queue_core.stores.postgres.link import Link
-from queue_core.stores.postgres.marking import UNMARKED, AnswerLostError, Marking, mark_of
+from queue_core.stores.postgres.calling import Call, Row, Statement, StatementRunner
+from queue_core.stores.postgres.link import ConnectionPool
+from queue_core.stores.postgres.marking import UNMARKED, CommitMarker, VerbAnswerLostError, mark_of
 from queue_core.task import QueueSpec
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
@@ -26,7 +26,7 @@ _MARK = Statement(
 _NUMBER = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
-class Step:
+class PostgresSession:
     """Calls statements in a transaction that begins with the first of them."""
 
     __slots__ = (
@@ -47,7 +47,11 @@ class Step:
     )
 
     def __init__(
-        self, caller: Caller, begin: Sequence[Call], marking: Marking | None = None, link: Link | None = None
+        self,
+        caller: StatementRunner,
+        begin: Sequence[Call],
+        marking: CommitMarker | None = None,
+        link: ConnectionPool | None = None,
     ) -> None:
         """Args:
         begin: what opens the transaction, in the same round trip as its first statement; none: it is open.
@@ -84,7 +88,7 @@ class Step:
     def verb(self, statement: Statement, *values: object) -> list[Row]:
         """Run a statement that is all of a verb, tells the transaction's number itself, and takes a mark at its end.
 
-        Raises `AnswerLostError` too.
+        Raises `VerbAnswerLostError` too.
         """
         call = self.call
         if call is not None and call.is_repeat:
@@ -100,7 +104,7 @@ class Step:
         self.rows(_MARK, *mark_of(call), task_ids)
 
     def _look_for(self, call: ClientCall) -> None:
-        """Raise `AnswerLostError` if a client's call took effect before, `OutcomeUnknownError` after a later one."""
+        """Raise `VerbAnswerLostError` if a client's call took effect before, `OutcomeUnknownError` after a later one."""
         session, number = mark_of(call)
         found = self.rows(_MARKED, session)
         if not found or found[0][0] < number:
@@ -109,7 +113,7 @@ class Step:
         call.answer_in((last, b""))
         self.is_marked = True
         assert self._link is not None, "a client's calls are made in transactions of ours"
-        raise AnswerLostError(self._link, int(xid), ids, is_repeat=True)
+        raise VerbAnswerLostError(self._link, int(xid), ids, is_repeat=True)
 
     def rows(self, statement: Statement, *values: object) -> list[Row]:
         """Run a statement that only reads, or tells the transaction's number itself (see `note_number`)."""

@@ -18,16 +18,16 @@ from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreU
 from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.postgres import events, schema
 from queue_core.stores.postgres.address import parse_address
-from queue_core.stores.postgres.calling import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, Caller
+from queue_core.stores.postgres.calling import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
 from queue_core.stores.postgres.check import check
-from queue_core.stores.postgres.link import Link
-from queue_core.stores.postgres.marking import Marking
+from queue_core.stores.postgres.link import ConnectionPool
+from queue_core.stores.postgres.marking import CommitMarker
 from queue_core.stores.postgres.signals import NotifySignals
-from queue_core.stores.postgres.step import Step
-from queue_core.stores.postgres.telling import TellingTransaction
+from queue_core.stores.postgres.step import PostgresSession
+from queue_core.stores.postgres.telling import CallerTransaction
 from queue_core.stores.postgres.transaction import PostgresTransaction
-from queue_core.stores.postgres.upkeep import Tidying, Upkeep
-from queue_core.stores.postgres.wire import Wire
+from queue_core.stores.postgres.upkeep import Maintenance, MaintenanceDue
+from queue_core.stores.postgres.wire import PostgresConnection
 from queue_core.stores.remote_clock import RemoteClock
 
 _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
@@ -37,7 +37,7 @@ _ISOLATION = "SELECT current_setting('transaction_isolation')"
 log = structlog.get_logger()
 
 
-class Writing:
+class PostgresWrite:
     """A write transaction as a context; a class, as entering a generator costs more."""
 
     __slots__ = ("_step", "_store", "_unit", "_wire")
@@ -81,11 +81,11 @@ class PostgresStore:
 
     def _begin(self, clock: RemoteClock) -> None:
         """With no connection and no thread."""
-        self._link = Link(self._address, clock=clock, settings=self._settings)
+        self._link = ConnectionPool(self._address, clock=clock, settings=self._settings)
         self._signals = NotifySignals(self._link)
-        self._upkeep = Upkeep(self._link, clock.monotonic)
+        self._upkeep = Maintenance(self._link, clock.monotonic)
         self._lock = Lock()
-        self._tidying = Tidying()
+        self._tidying = MaintenanceDue()
 
     def renew_after_fork(self) -> None:
         """See `forking.Renewable`. Connections and threads are the parent's; a store that was closed stays so."""
@@ -134,19 +134,19 @@ class PostgresStore:
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
-    def begin(self, unit: Unit = "transaction") -> Writing:
+    def begin(self, unit: Unit = "transaction") -> PostgresWrite:
         """See `Store.begin`."""
-        return Writing(self, unit)
+        return PostgresWrite(self, unit)
 
-    def enter(self, unit: Unit) -> tuple[Wire, Step]:
+    def enter(self, unit: Unit) -> tuple[PostgresConnection, PostgresSession]:
         """A connection, and a transaction on it that begins with its first statement."""
         wire = self._link.take()
         if wire.is_pooled and self._durability == "relaxed":
-            return wire, Step(wire.caller, _BEGIN_RELAXED, link=self._link)
-        marking = Marking(self._link, wire) if unit == "verb" else None
-        return wire, Step(wire.caller, _BEGIN, marking, self._link)
+            return wire, PostgresSession(wire.caller, _BEGIN_RELAXED, link=self._link)
+        marking = CommitMarker(self._link, wire) if unit == "verb" else None
+        return wire, PostgresSession(wire.caller, _BEGIN, marking, self._link)
 
-    def commit(self, wire: Wire, step: Step) -> None:
+    def commit(self, wire: PostgresConnection, step: PostgresSession) -> None:
         """Commit, or find out what became of it."""
         if step.is_committed:
             self._tidy_apart(wire, step)
@@ -179,7 +179,7 @@ class PostgresStore:
             self._link.give_back(wire)
         self._tell(step)
 
-    def _tidy_apart(self, wire: Wire, step: Step) -> None:
+    def _tidy_apart(self, wire: PostgresConnection, step: PostgresSession) -> None:
         """After a verb that was committed as it was made: what fails here is done another time, and fails nobody."""
         try:
             self._tidying.tidy(step)
@@ -190,7 +190,7 @@ class PostgresStore:
         finally:
             self._link.give_back(wire)
 
-    def _tell(self, step: Step) -> None:
+    def _tell(self, step: PostgresSession) -> None:
         """Of a commit."""
         with self._lock:
             self._commits += 1
@@ -203,7 +203,7 @@ class PostgresStore:
         if pgconn.transaction_status == pq.TransactionStatus.INERROR:
             raise StoreUnavailableError(f"{self.url}: a statement of the transaction failed; nothing was changed")
 
-    def roll_back(self, wire: Wire, step: Step, error: BaseException) -> None:
+    def roll_back(self, wire: PostgresConnection, step: PostgresSession, error: BaseException) -> None:
         """Undo what was done, and raise what the driver's error means."""
         try:
             if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
@@ -217,9 +217,9 @@ class PostgresStore:
     @contextmanager
     def within(self, connection: object) -> Iterator[PostgresTransaction]:
         """See `Store.within`: a `psycopg.Connection` with an open READ COMMITTED transaction."""
-        caller = Caller(self._check_foreign(connection).pgconn, self._address.schema, keeps_statements=False)
+        caller = StatementRunner(self._check_foreign(connection).pgconn, self._address.schema, keeps_statements=False)
         try:
-            yield TellingTransaction(Step(caller, ()))
+            yield CallerTransaction(PostgresSession(caller, ()))
         except psycopg.Error as error:
             raise self._link.translate(error) from error
 
@@ -244,7 +244,7 @@ class PostgresStore:
     def read(self) -> Iterator[PostgresTransaction]:
         """See `Store.read`."""
         wire = self._link.take()
-        step = Step(wire.caller, [(SNAPSHOT, ())])
+        step = PostgresSession(wire.caller, [(SNAPSHOT, ())])
         try:
             yield PostgresTransaction(step)
         except psycopg.Error as error:
@@ -252,7 +252,7 @@ class PostgresStore:
         finally:
             self._leave(wire, step)
 
-    def _leave(self, wire: Wire, step: Step) -> None:
+    def _leave(self, wire: PostgresConnection, step: PostgresSession) -> None:
         try:
             if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
                 with contextlib.suppress(psycopg.Error):

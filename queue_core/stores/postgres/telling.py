@@ -24,7 +24,7 @@ MAX_TAGS = 1000
 News = tuple[str, str | None]
 
 
-class TellingTransaction(PostgresTransaction):
+class CallerTransaction(PostgresTransaction):
     """Each verb tells at once: who opened the transaction may commit it any time after."""
 
     __slots__ = ()

@@ -6,7 +6,7 @@ from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.calling import Row, Statement
-from queue_core.stores.postgres.step import Step, refuse
+from queue_core.stores.postgres.step import PostgresSession, refuse
 from queue_core.task import StoredTask, TaskState
 
 KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
@@ -21,7 +21,7 @@ TASK_COLUMNS = (
 new_finished_lease = builder(FinishedLease)
 
 
-def ask(step: Step, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
+def ask(step: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
     """Call a function that answers `told` rows: how the call went, and the other rows. Raises what it refused for."""
     rows = step.rows(statement, *values)
     answer = rows.pop()

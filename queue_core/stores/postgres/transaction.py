@@ -23,7 +23,7 @@ from queue_core.store import (
 )
 from queue_core.stores.postgres import adding, administering, looking, moving, queues, working
 from queue_core.stores.postgres.administering import NameOutcome
-from queue_core.stores.postgres.step import Step
+from queue_core.stores.postgres.step import PostgresSession
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class PostgresTransaction:
 
     __slots__ = ("_step",)
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: PostgresSession) -> None:
         self._step = step
 
     # -- queues ---------------------------------------------------------------------------------------------------
@@ -128,7 +128,9 @@ class PostgresTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        return looking.peek(self._step, queue, looking.Look(tags, states, names, after, limit, payload_bytes, now))
+        return looking.peek(
+            self._step, queue, looking.PostgresPeek(tags, states, names, after, limit, payload_bytes, now)
+        )
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return looking.stats(self._step, queue, tags, now=now)
@@ -203,7 +205,7 @@ class CallTransaction(PostgresTransaction):
 
     __slots__ = ("_call",)
 
-    def __init__(self, step: Step, call: ClientCall) -> None:
+    def __init__(self, step: PostgresSession, call: ClientCall) -> None:
         super().__init__(step)
         self._call = call
 

@@ -1,10 +1,10 @@
 """Forgets what is kept for a while only, and clears away what leased and deleted tasks leave in their table.
 
-Forgetting (`Tidying`) is done now and then, a bounded amount at a time, in the transactions of others. Each process
+Forgetting (`MaintenanceDue`) is done now and then, a bounded amount at a time, in the transactions of others. Each process
 counts what it adds to what is kept, and is due once that is enough; the first time comes at random, so that processes
 which live for a few tasks take their part too.
 
-Clearing (`Upkeep`) is done before leases have to step over dead rows. The server's own autovacuum comes by once a
+Clearing (`Maintenance`) is done before leases have to step over dead rows. The server's own autovacuum comes by once a
 minute: at 5,000 tasks a second a lease steps over 1,500 index pages of dead entries by then, which costs it 1 ms. So
 a process that finishes many leases looks now and then whether it is time.
 """
@@ -20,8 +20,8 @@ from queue_core.errors import StoreError
 from queue_core.stores.postgres import events
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres.calling import Statement
-from queue_core.stores.postgres.link import Link
-from queue_core.stores.postgres.step import Step
+from queue_core.stores.postgres.link import ConnectionPool
+from queue_core.stores.postgres.step import PostgresSession
 
 KEPT_SAMPLES = 10_000
 SAMPLES_BETWEEN = 2000
@@ -58,13 +58,13 @@ _LOOK = Statement(
 log = structlog.get_logger()
 
 
-def is_due(step: Step) -> bool:
+def is_due(step: PostgresSession) -> bool:
     """Whether enough is dead, and nobody cleared it a moment ago."""
     ((found,),) = step.rows(_LOOK, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
     return bool(found)
 
 
-class Tidying:
+class MaintenanceDue:
     """Forgets what is due, as one process counts it; for several threads."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Tidying:
         self._tagged: dict[str, int] = {}
         self._examined: dict[str, str] = {}
 
-    def tidy(self, step: Step) -> None:
+    def tidy(self, step: PostgresSession) -> None:
         """Forget what is due, as the last act of a transaction before its commit."""
         finished = self._due(self._finished, step.finished, SAMPLES_BETWEEN)
         for queue in finished:
@@ -99,10 +99,10 @@ class Tidying:
         return due
 
 
-class Upkeep:
+class Maintenance:
     """One thread, while there is something to do."""
 
-    def __init__(self, link: Link, monotonic: Callable[[], float]) -> None:
+    def __init__(self, link: ConnectionPool, monotonic: Callable[[], float]) -> None:
         self._link = link
         self._table = f"{link.address.schema}.tasks"
         self._monotonic = monotonic
@@ -138,7 +138,7 @@ class Upkeep:
     def clear_if_due(self) -> bool:
         """Clear the table if enough is dead; whether it was."""
         with self._link.lend(seconds=inf) as wire:
-            if not is_due(Step(wire.caller, ())):
+            if not is_due(PostgresSession(wire.caller, ())):
                 return False
             # Whoever may not, or comes while another clears, is told so in a notice and does nothing.
             wire.connection.execute(

@@ -18,7 +18,7 @@ LINGER_TICKS = 20
 """After so many with nothing to watch the thread ends, until there is."""
 
 
-class Watch:
+class CallTimeouts:
     """One thread over all connections in use."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

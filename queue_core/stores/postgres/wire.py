@@ -14,8 +14,8 @@ from psycopg import sql
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres import failures
-from queue_core.stores.postgres.calling import Caller
-from queue_core.stores.postgres.watching import Watch
+from queue_core.stores.postgres.calling import StatementRunner
+from queue_core.stores.postgres.watching import CallTimeouts
 from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
 
 OLDEST_VERSION = 14
@@ -48,7 +48,7 @@ Connection: TypeAlias = psycopg.Connection[tuple[object, ...]]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Wire:
+class PostgresConnection:
     """One open connection, in autocommit.
 
     Args:
@@ -65,7 +65,7 @@ class Wire:
     connection: Connection
     life: str
     is_pooled: bool
-    caller: Caller
+    caller: StatementRunner
     number: int = 0
     idle_since: float = 0.0
     is_lent: bool = False
@@ -98,8 +98,8 @@ class Wire:
 
 
 def open_wire(
-    conninfo: str, *, where: str, schema: str, settings: Mapping[str, str], clock: RemoteClock, watch: Watch
-) -> Wire:
+    conninfo: str, *, where: str, schema: str, settings: Mapping[str, str], clock: RemoteClock, watch: CallTimeouts
+) -> PostgresConnection:
     """Connect, check, set, and tell the clock the time.
 
     Args:
@@ -130,7 +130,7 @@ def open_wire(
         raise
 
 
-def _greet(connection: Connection, where: str, schema: str) -> Wire:
+def _greet(connection: Connection, where: str, schema: str) -> PostgresConnection:
     version = connection.pgconn.server_version // 10_000
     if version < OLDEST_VERSION:
         raise StoreUnsafeError(f"{where}: PostgreSQL must be {OLDEST_VERSION} or newer: {version}")
@@ -150,7 +150,9 @@ def _greet(connection: Connection, where: str, schema: str) -> Wire:
         if isolation != ISOLATION:
             _refuse_isolation(where, isolation)
     life = "" if is_pooled or not has_life else read_life(connection, schema)
-    return Wire(connection, life, is_pooled, Caller(connection.pgconn, schema, keeps_statements=not is_pooled))
+    return PostgresConnection(
+        connection, life, is_pooled, StatementRunner(connection.pgconn, schema, keeps_statements=not is_pooled)
+    )
 
 
 def read_life(connection: Connection, schema: str) -> str:

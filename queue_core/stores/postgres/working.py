@@ -10,13 +10,23 @@ from queue_core.building import LazyList, builder, missing
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, Room, handed_over
+from queue_core.store import (
+    Deleted,
+    Deletion,
+    Granted,
+    LeaseRequest,
+    PayloadAllowance,
+    Release,
+    Renewal,
+    Renewed,
+    handed_over,
+)
 from queue_core.stores.postgres import packing as pack
 from queue_core.stores.postgres import queues, told
 from queue_core.stores.postgres.adding import etas_of, given, outcome_of
 from queue_core.stores.postgres.calling import Row, Statement
-from queue_core.stores.postgres.marking import MARK, AnswerLostError
-from queue_core.stores.postgres.step import Step, refuse
+from queue_core.stores.postgres.marking import MARK, VerbAnswerLostError
+from queue_core.stores.postgres.step import PostgresSession, refuse
 from queue_core.task import Lease, TagFilter, parse_token
 
 _EXCHANGE = Statement(
@@ -122,13 +132,13 @@ def fences_of(tokens: Sequence[str]) -> Fences:
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def lease(step: Step, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+def lease(step: PostgresSession, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
     """See `Transaction.lease`."""
     return _exchange(step, queue, None, request, now=now)[1]
 
 
 def exchange(
-    step: Step, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    step: PostgresSession, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     """See `Transaction.exchange`."""
     fences = fences_of([deletion.token for deletion in deletions])
@@ -144,7 +154,14 @@ def exchange(
 
 
 def lease_delayed(
-    step: Step, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    step: PostgresSession,
+    queue: str,
+    task_id: int,
+    *,
+    expected: Instant,
+    worker: str,
+    seconds: float | None,
+    now: Instant,
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
     rows = step.rows(_LEASE_DELAYED, queue, now, task_id, expected, worker, seconds)
@@ -156,7 +173,9 @@ def lease_delayed(
     return leases[0] if leases else None
 
 
-def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
+def delete(
+    step: PostgresSession, queue: str, deletions: Sequence[Deletion], *, now: Instant
+) -> Sequence[Deleted | None]:
     """See `Transaction.delete`."""
     fences = fences_of([deletion.token for deletion in deletions])
     if handed_over(deletions):
@@ -165,7 +184,7 @@ def delete(step: Step, queue: str, deletions: Sequence[Deletion], *, now: Instan
 
 
 def _exchange(
-    step: Step, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
+    step: PostgresSession, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
     wanted = _filter_of(request) if ids is None or len(ids) == 1 else None
@@ -190,7 +209,7 @@ def _exchange(
             request.worker,
             *_bounds(request.room),
         )
-    except AnswerLostError as lost:
+    except VerbAnswerLostError as lost:
         rows = _told_again(step, lost, queue, now=now)
     refusal, note, flags, xid, numbers, texts, settled = rows.pop()[9:]
     step.note_number(xid)
@@ -216,7 +235,7 @@ def _filter_of(request: LeaseRequest) -> int | None:
 
 
 def _exchange_one(
-    step: Step,
+    step: PostgresSession,
     queue: str,
     fence: tuple[int | None, int | None],
     request: LeaseRequest,
@@ -230,7 +249,7 @@ def _exchange_one(
         fence: id and instant of the grant of what is done; Nones: nothing is.
         wanted: of `_filter_of`.
 
-    Raises `AnswerLostError`.
+    Raises `VerbAnswerLostError`.
     """
     done_id, done_grant = fence
     ((xid, task_id, *granted, done_leases, ready_at, name, tag, worker),) = step.verb(
@@ -272,11 +291,11 @@ def _exchange_one(
     return deleted, new_granted((new,))
 
 
-def _bounds(room: Room | None) -> tuple[int | None, int, int]:
+def _bounds(room: PayloadAllowance | None) -> tuple[int | None, int, int]:
     return (None, 0, 1) if room is None else (room.total_bytes, room.each_bytes, room.least)
 
 
-def _told_again(step: Step, lost: AnswerLostError, queue: str, *, now: Instant) -> list[Row]:
+def _told_again(step: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:
     """The rows of a call that took effect; of leases that were granted a while ago, those that are held still."""
     if not lost.is_repeat:
         step.note_number(lost.xid)
@@ -313,7 +332,7 @@ def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
 
 
 def _deleted(
-    step: Step,
+    step: PostgresSession,
     queue: str,
     fences: Fences,
     numbers: Sequence[Sequence[int]] | None,
@@ -347,7 +366,7 @@ def _ended(
     ]
 
 
-def _expired(step: Step, queue: str, settled: str) -> tuple[FinishedLease, ...]:
+def _expired(step: PostgresSession, queue: str, settled: str) -> tuple[FinishedLease, ...]:
     """The leases found expired."""
     expired, ripe = json.loads(settled)
     for tag, number in ripe:
@@ -358,7 +377,7 @@ def _expired(step: Step, queue: str, settled: str) -> tuple[FinishedLease, ...]:
 
 
 def _hand_over(
-    step: Step, queue: str, fences: Fences, deletions: Sequence[Deletion], *, now: Instant
+    step: PostgresSession, queue: str, fences: Fences, deletions: Sequence[Deletion], *, now: Instant
 ) -> list[Deleted | None]:
     tasks = [new for deletion in deletions for new in deletion.then]
     etas = etas_of(tasks, now=now)
@@ -399,7 +418,7 @@ def _hand_over(
     return outcomes
 
 
-def renew(step: Step, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+def renew(step: PostgresSession, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
     fences = fences_of([renewal.token for renewal in renewals])
     _, rows = told.ask(step, _RENEW, queue, now, *fences, [renewal.seconds for renewal in renewals])
@@ -417,7 +436,9 @@ def renew(step: Step, queue: str, renewals: Sequence[Renewal], *, now: Instant) 
     return outcomes
 
 
-def release(step: Step, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+def release(
+    step: PostgresSession, queue: str, releases: Sequence[Release], *, now: Instant
+) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
     fences = fences_of([release.token for release in releases])
     _, rows = told.ask(
@@ -439,7 +460,7 @@ def release(step: Step, queue: str, releases: Sequence[Release], *, now: Instant
     return outcomes
 
 
-def settle(step: Step, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+def settle(step: PostgresSession, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
     """See `Transaction.settle`."""
     ((*_, refusal, note, flags, xid, _numbers, _texts, settled),) = step.rows(_SETTLE, queue, now, limit)
     if refusal:

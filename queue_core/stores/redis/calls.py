@@ -9,7 +9,7 @@ from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQue
 from queue_core.store import ClientCall
 from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.line import Answer, Cell
-from queue_core.stores.redis.link import Link
+from queue_core.stores.redis.link import RedisClient
 from queue_core.stores.redis.packing import parse_settings
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
@@ -25,7 +25,7 @@ _DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
 class Calls:
     """The calls of one opened store; for several threads."""
 
-    def __init__(self, link: Link, signals: RedisSignals, *, in_cluster: bool) -> None:
+    def __init__(self, link: RedisClient, signals: RedisSignals, *, in_cluster: bool) -> None:
         self.link = link
         self.in_cluster = in_cluster
         self.forget: Callable[[str], None] = lambda _: None
@@ -37,7 +37,7 @@ class Calls:
         return CallsOnce(self, call)
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
-        """Call a verb that changes something; see `Link.call`."""
+        """Call a verb that changes something; see `RedisClient.call`."""
         return self.link.call(verb, keys, args)
 
     def change(self, verb: str, queue: str, *args: Cell, worker: str = "") -> bytes:

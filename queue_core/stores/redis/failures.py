@@ -76,7 +76,7 @@ class CallFailedError(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RedisFailure:
     """What a failure means.
 
     Args:
@@ -92,26 +92,30 @@ class Failure:
     to: str = ""
 
 
-def failure_of(error: Exception, place: str) -> Failure:
+def failure_of(error: Exception, place: str) -> RedisFailure:
     """What `error`, raised by redis-py for a call of the server at `place`, means."""
     code, text = _answer(error)
     if not code:
         unreachable = StoreUnavailableError(f"no answer from Redis at {place}: {_first_line(error)}")
-        return Failure("resend", unreachable, is_answered=False)
+        return RedisFailure("resend", unreachable, is_answered=False)
     if code in _WAIT:
-        return Failure("again", StoreUnavailableError(f"Redis at {place} can't answer now: {_WAIT[code]} ({text})"))
+        return RedisFailure(
+            "again", StoreUnavailableError(f"Redis at {place} can't answer now: {_WAIT[code]} ({text})")
+        )
     if code in _ELSEWHERE:
-        return Failure("elsewhere", StoreUnavailableError(f"Redis at {place} can't write: {_ELSEWHERE[code]} ({text})"))
+        return RedisFailure(
+            "elsewhere", StoreUnavailableError(f"Redis at {place} can't write: {_ELSEWHERE[code]} ({text})")
+        )
     if code == "MOVED":
-        return Failure(
+        return RedisFailure(
             "moved", StoreUnavailableError(f"the nodes at {place} go on pointing elsewhere ({text})"), to=text
         )
     return _refusal(code, text, place)
 
 
-def _refusal(code: str, text: str, place: str) -> Failure:
+def _refusal(code: str, text: str, place: str) -> RedisFailure:
     if code == "OOM":
-        return Failure(
+        return RedisFailure(
             "stop",
             StoreFullError(
                 f"Redis at {place} has reached its maxmemory; nothing was changed: "
@@ -120,16 +124,16 @@ def _refusal(code: str, text: str, place: str) -> Failure:
         )
     if code == "MISCONF":
         if "No space left" in text:
-            return Failure(
+            return RedisFailure(
                 "stop",
                 StoreFullError(f"the disk of Redis at {place} is full; nothing was changed: free some ({text})"),
             )
-        return Failure(
+        return RedisFailure(
             "again",
             StoreUnavailableError(f"Redis at {place} can't write its disk: see its log ({text})"),
         )
     if code in ("NOAUTH", "WRONGPASS"):
-        return Failure(
+        return RedisFailure(
             "stop",
             StoreUnsafeError(
                 f"Redis at {place} does not let us in ({text}): give its user and password in the URL, "
@@ -137,16 +141,16 @@ def _refusal(code: str, text: str, place: str) -> Failure:
             ),
         )
     if code == "NOPERM":
-        return Failure(
+        return RedisFailure(
             "stop",
             StoreUnsafeError(
                 f"the user at {place} lacks a right ({text}): ACL SETUSER it the rights listed in doc/redis.md"
             ),
         )
     if code == "ERR" and "Function not found" in text:
-        return Failure("load", StoreUnavailableError(f"Redis at {place} keeps losing our functions ({text})"))
+        return RedisFailure("load", StoreUnavailableError(f"Redis at {place} keeps losing our functions ({text})"))
     if code == "ERR" and "non local key" in text:
-        return Failure(
+        return RedisFailure(
             "stop",
             OutcomeUnknownError(
                 f"the cluster at {place} is moving the queue to another node, and a call was broken off: "
@@ -154,9 +158,11 @@ def _refusal(code: str, text: str, place: str) -> Failure:
             ),
         )
     if code == "ERR" and "max number of clients" in text:
-        return Failure("again", StoreUnavailableError(f"Redis at {place} has no connection left: raise maxclients"))
+        return RedisFailure(
+            "again", StoreUnavailableError(f"Redis at {place} has no connection left: raise maxclients")
+        )
     message = f"Redis at {place} failed a call: {code} {text}"
-    return Failure("stop", CallFailedError(message, code=code, text=text))
+    return RedisFailure("stop", CallFailedError(message, code=code, text=text))
 
 
 def _answer(error: Exception) -> tuple[str, str]:

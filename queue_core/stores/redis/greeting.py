@@ -9,8 +9,8 @@ import structlog
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from queue_core.errors import StoreUnsafeError
-from queue_core.stores.redis.line import Answer, Wire, wire_to
-from queue_core.stores.redis.url import Address, RedisUrl
+from queue_core.stores.redis.line import Answer, RedisProtocol, wire_to
+from queue_core.stores.redis.url import RedisAddress, RedisUrl
 
 LINK_LOST = "link.lost"
 LINK_RESTORED = "link.restored"
@@ -24,7 +24,7 @@ SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy"
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RedisServerInfo:
     """What a server says of itself.
 
     Args:
@@ -41,7 +41,7 @@ class Server:
         return self.info.get("role") == "slave"
 
 
-def check_kind(server: Server, place: str, *, cluster: bool) -> None:
+def check_kind(server: RedisServerInfo, place: str, *, cluster: bool) -> None:
     """Raise `StoreUnsafeError` for a server without functions, or one that the URL's form is not meant for."""
     version = server.info.get("redis_version", "?")
     if _numbers(version) < MIN_VERSION:
@@ -59,7 +59,7 @@ def check_kind(server: Server, place: str, *, cluster: bool) -> None:
 
 
 def check_settings(
-    server: Server, place: str, *, durability: Literal["strict", "relaxed"], assumes_durable: bool
+    server: RedisServerInfo, place: str, *, durability: Literal["strict", "relaxed"], assumes_durable: bool
 ) -> str:
     """Raise `StoreUnsafeError` unless the settings can keep what is asked; else a warning, or "".
 
@@ -76,7 +76,7 @@ def check_settings(
     return f"{loss}; to lose nothing, {mend}" if loss else ""
 
 
-def _check_eviction(server: Server, place: str) -> None:
+def _check_eviction(server: RedisServerInfo, place: str) -> None:
     settings = server.settings or {}
     policy = settings.get("maxmemory-policy") or server.info.get("maxmemory_policy", "noeviction")
     limit = settings.get("maxmemory") or server.info.get("maxmemory", "0")
@@ -87,7 +87,7 @@ def _check_eviction(server: Server, place: str) -> None:
         )
 
 
-def _exposure(server: Server, *, assumes_durable: bool) -> tuple[str, str]:
+def _exposure(server: RedisServerInfo, *, assumes_durable: bool) -> tuple[str, str]:
     """What can be lost, and what mends it; two empty texts: nothing."""
     settings = server.settings
     if settings is None:
@@ -119,7 +119,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 log = structlog.get_logger()
 
 
-class Greeter:
+class Handshake:
     """Makes every connection of a link, so that a server that took over or was set anew is looked at like the first."""
 
     def __init__(self, target: RedisUrl, *, durability: Literal["strict", "relaxed"]) -> None:
@@ -127,14 +127,14 @@ class Greeter:
         self._durability: Literal["strict", "relaxed"] = durability
         self.meetings = 0
         self._is_down = False
-        self._told: set[tuple[Address, str]] = set()
+        self._told: set[tuple[RedisAddress, str]] = set()
         self._lock = Lock()
 
     def renew_after_fork(self) -> None:
         """In the child of a fork."""
         self._lock = Lock()
 
-    def meet(self, address: Address, seconds: float | None) -> Wire:
+    def meet(self, address: RedisAddress, seconds: float | None) -> RedisProtocol:
         """A connection to a server that may be written to.
 
         Raises what redis-py raises (`ReadOnlyError` for a replica), and `StoreUnsafeError`.
@@ -161,13 +161,13 @@ class Greeter:
             self._is_down = True
         log.warning(LINK_LOST, url=self._target.shown, error=reason)
 
-    def _check(self, server: Server, place: str) -> str:
+    def _check(self, server: RedisServerInfo, place: str) -> str:
         check_kind(server, place, cluster=self._target.kind == "cluster")
         if server.is_replica:
             raise ReadOnlyError(f"{place} is a replica of {server.info.get('master_host', 'another')}")
         return check_settings(server, place, durability=self._durability, assumes_durable=self._target.assumes_durable)
 
-    def _note_restored(self, address: Address, warning: str) -> None:
+    def _note_restored(self, address: RedisAddress, warning: str) -> None:
         with self._lock:
             self.meetings += 1
             was_down, self._is_down = self._is_down, False
@@ -179,7 +179,7 @@ class Greeter:
             log.warning(STORE_EXPOSED, url=self._target.shown, server=str(address), loss=warning)
 
 
-def _looked_at(wire: Wire) -> Server:
+def _looked_at(wire: RedisProtocol) -> RedisServerInfo:
     """What the server says; one round trip, and one more where CONFIG is refused."""
     wire.send_packed_command(wire.pack_commands((("INFO",), ("CONFIG", "GET", *SETTINGS))))
     try:
@@ -194,7 +194,7 @@ def _looked_at(wire: Wire) -> Server:
     except ResponseError:
         settings = None  # renamed, or a server that has none
     fields = info.decode(errors="replace").splitlines() if isinstance(info, bytes) else []
-    return Server(dict(line.split(":", 1) for line in fields if ":" in line), settings)
+    return RedisServerInfo(dict(line.split(":", 1) for line in fields if ":" in line), settings)
 
 
 def _pairs(answer: Answer) -> dict[str, str]:

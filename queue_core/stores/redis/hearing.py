@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from redis.exceptions import RedisError, ResponseError
 
 from queue_core.errors import StoreError
-from queue_core.stores.redis.line import Answer, Wire
-from queue_core.stores.redis.link import Link
-from queue_core.stores.redis.url import Address
+from queue_core.stores.redis.line import Answer, RedisProtocol
+from queue_core.stores.redis.link import RedisClient
+from queue_core.stores.redis.url import RedisAddress
 
 SILENCE_SECONDS = 2.0
 """After so long without a word the server is asked whether it is there; after as long again the link counts as cut."""
@@ -31,7 +31,7 @@ class _Channel:
 
     name: str
     key: str
-    address: Address | None = None
+    address: RedisAddress | None = None
     is_late: bool = False
     ready: threading.Event = field(default_factory=threading.Event)
 
@@ -40,17 +40,17 @@ class _Channel:
 class _Ear:
     """One connection: when it last said something, and when it was asked to."""
 
-    wire: Wire
+    wire: RedisProtocol
     heard_at: float
     asked_at: float | None = None
 
 
-class Hearing:
+class PubSub:
     """Opened channels. The callbacks run in its thread and must not raise."""
 
     def __init__(
         self,
-        link: Link,
+        link: RedisClient,
         *,
         heard: Callable[[str, bytes], None],
         opened_late: Callable[[str], None],
@@ -70,8 +70,8 @@ class Hearing:
         self._thread: threading.Thread | None = None
         self._poke: int | None = None
         self._is_closed = False
-        self._ears: dict[Address, _Ear] = {}
-        self._by_descriptor: dict[int, Address] = {}
+        self._ears: dict[RedisAddress, _Ear] = {}
+        self._by_descriptor: dict[int, RedisAddress] = {}
         self._poll = select.poll()
         self._failures = 0
         self._retry_at = 0.0
@@ -197,7 +197,7 @@ class Hearing:
             channel.address = address
             self._send(channel, "SSUBSCRIBE")
 
-    def _connect(self, address: Address) -> None:
+    def _connect(self, address: RedisAddress) -> None:
         ear = self._ears[address] = _Ear(self._link.wire(address), self._link.clock.monotonic())
         descriptor = ear.wire.fileno()
         self._by_descriptor[descriptor] = address
@@ -213,7 +213,7 @@ class Hearing:
             if channel.address is not None:
                 self._lose(channel.address)
 
-    def _read(self, address: Address) -> None:
+    def _read(self, address: RedisAddress) -> None:
         ear = self._ears[address]
         ear.heard_at = self._link.clock.monotonic()
         ear.asked_at = None
@@ -226,7 +226,7 @@ class Hearing:
         except (RedisError, OSError):
             self._lose(address)
 
-    def _take(self, address: Address, answer: Answer) -> None:
+    def _take(self, address: RedisAddress, answer: Answer) -> None:
         if not isinstance(answer, list) or len(answer) < 3:
             return  # a pong
         kind, name, data = answer[0], answer[1], answer[2]
@@ -265,7 +265,7 @@ class Hearing:
                     self._send(channel, "SUNSUBSCRIBE")
                     self._close(channel)
 
-    def _lose(self, address: Address) -> None:
+    def _lose(self, address: RedisAddress) -> None:
         self._drop(address)
         for channel in self._listed():
             if channel.address == address:
@@ -283,7 +283,7 @@ class Hearing:
         self._failures += 1
         self._retry_at = self._link.clock.monotonic() + pause_seconds
 
-    def _drop(self, address: Address) -> None:
+    def _drop(self, address: RedisAddress) -> None:
         ear = self._ears.pop(address, None)
         if ear is None:
             return

@@ -7,7 +7,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-from queue_core.stores.redis.link import Library
+from queue_core.stores.redis.link import FunctionLibrary
 
 VERSION = 3
 """Of the layout: rises when keys or records change so that an older program would misread them.
@@ -39,11 +39,11 @@ _BLOCKS = (
 
 
 @lru_cache(maxsize=1)
-def library() -> Library:
+def library() -> FunctionLibrary:
     """The library of this program."""
     folder = Path(__file__).with_name("lua")
     texts = {name: (folder / f"{name}.lua").read_text(encoding="utf-8") for name in (*_SHARED, *_BLOCKS)}
     blocks = [texts[name] for name in _SHARED] + [f"do\n{texts[name]}end\n" for name in _BLOCKS]
     source = "\n".join(blocks)
     name = f"towline_{VERSION}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
-    return Library(f"{name}_", f"#!lua name={name}\nlocal PREFIX = '{name}_'\n{source}")
+    return FunctionLibrary(f"{name}_", f"#!lua name={name}\nlocal PREFIX = '{name}_'\n{source}")

@@ -16,7 +16,7 @@ from redis.connection import AbstractConnection, Connection, SSLConnection, Unix
 from redis.exceptions import RedisError, ResponseError
 
 from queue_core.clock import SystemClock
-from queue_core.stores.redis.url import Address, RedisUrl
+from queue_core.stores.redis.url import RedisAddress, RedisUrl
 
 Cell: TypeAlias = str | bytes | int | float
 Answer: TypeAlias = "int | bytes | list[Answer] | None"
@@ -38,7 +38,7 @@ _UNNAMED: dict[str, object] = (
 _ABRUPT = struct.pack("ii", 1, 0)
 
 
-class Wire(Protocol):
+class RedisProtocol(Protocol):
     """What is used of redis-py's connection."""
 
     def connect(self) -> None: ...
@@ -81,8 +81,8 @@ class _Local(_Abrupt, UnixDomainSocketConnection): ...
 
 
 def wire_to(
-    address: Address, url: RedisUrl, *, seconds: float | None = None, authenticated: bool = True, database: int = 0
-) -> Wire:
+    address: RedisAddress, url: RedisUrl, *, seconds: float | None = None, authenticated: bool = True, database: int = 0
+) -> RedisProtocol:
     """A connection, not yet made, of which no step takes longer than `seconds`."""
     options: dict[str, object] = {
         "db": database,
@@ -95,7 +95,7 @@ def wire_to(
         options |= {"username": url.username, "password": url.password}
     # Cast: releases of redis-py disagree about the types of what they build.
     if not address.port:
-        return cast("Callable[..., Wire]", _Local)(path=address.host, **options)
+        return cast("Callable[..., RedisProtocol]", _Local)(path=address.host, **options)
     options |= {
         "host": address.host,
         "port": address.port,
@@ -104,13 +104,13 @@ def wire_to(
     }
     if url.is_tls:
         options |= {"ssl_check_hostname": True, **dict(url.tls_files)}
-    return cast("Callable[..., Wire]", _Tls if url.is_tls else _Plain)(**options)
+    return cast("Callable[..., RedisProtocol]", _Tls if url.is_tls else _Plain)(**options)
 
 
-class Line:
+class RedisConnection:
     """Used by one caller at a time. Calls of its session are numbered from 1 in the order they are made."""
 
-    def __init__(self, connect: Callable[[Address, float | None], Wire]) -> None:
+    def __init__(self, connect: Callable[[RedisAddress, float | None], RedisProtocol]) -> None:
         """Args:
         connect: makes a connection whose server was looked at; None seconds: with the usual patience.
         """
@@ -118,12 +118,12 @@ class Line:
         self.number = 0
         self.is_sent = False
         self._connect = connect
-        self._wires: dict[Address, Wire] = {}
+        self._wires: dict[RedisAddress, RedisProtocol] = {}
         self._is_hasty = False
         self._monotonic = SystemClock().monotonic
         self._used_at = 0.0
 
-    def ask(self, address: Address, command: Sequence[Cell], *, seconds: float | None = None) -> Answer:
+    def ask(self, address: RedisAddress, command: Sequence[Cell], *, seconds: float | None = None) -> Answer:
         """Send one command and return its answer.
 
         Args:
@@ -143,7 +143,7 @@ class Line:
             raise
 
     def ask_both(
-        self, address: Address, first: Sequence[Cell], second: Sequence[Cell], *, seconds: float | None = None
+        self, address: RedisAddress, first: Sequence[Cell], second: Sequence[Cell], *, seconds: float | None = None
     ) -> tuple[Answer, Answer]:
         """Send two commands in one write; an error among the answers is raised once both are read."""
         wire = self._wire(address, seconds)
@@ -157,7 +157,7 @@ class Line:
             self.drop(address)
             raise
 
-    def _wire(self, address: Address, seconds: float | None) -> Wire:
+    def _wire(self, address: RedisAddress, seconds: float | None) -> RedisProtocol:
         self.is_sent = False
         wire = self._wires.get(address)
         if wire is not None and self._monotonic() - self._used_at > FRESH_SECONDS and _is_over(wire):
@@ -169,7 +169,7 @@ class Line:
             self._is_hasty = self._is_hasty or seconds is not None
         return wire
 
-    def drop(self, address: Address) -> None:
+    def drop(self, address: RedisAddress) -> None:
         """Close the connection to one server."""
         wire = self._wires.pop(address, None)
         if wire is not None:
@@ -189,14 +189,14 @@ class Line:
             self.drop(address)
 
 
-def _is_over(wire: Wire) -> bool:
+def _is_over(wire: RedisProtocol) -> bool:
     """Whether the server has closed a connection on which nothing is awaited."""
     poll = select.poll()
     poll.register(wire.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-def _both_answers(wire: Wire) -> tuple[Answer, Answer]:
+def _both_answers(wire: RedisProtocol) -> tuple[Answer, Answer]:
     try:
         first = wire.read_response()
     except ResponseError:

@@ -17,11 +17,11 @@ from redis.exceptions import RedisError, ResponseError
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from queue_core.stores.redis.failures import Failure, failure_of
-from queue_core.stores.redis.greeting import Greeter
-from queue_core.stores.redis.line import Answer, Cell, Line, Wire
+from queue_core.stores.redis.failures import RedisFailure, failure_of
+from queue_core.stores.redis.greeting import Handshake
+from queue_core.stores.redis.line import Answer, Cell, RedisConnection, RedisProtocol
 from queue_core.stores.redis.topology import Key, topology_of
-from queue_core.stores.redis.url import Address, parse_url
+from queue_core.stores.redis.url import RedisAddress, parse_url
 from queue_core.stores.remote_clock import OPENING_LOOKS, STALE_SECONDS, RemoteClock
 
 INSIST_SECONDS = 5.0
@@ -38,7 +38,7 @@ _CLOCK_KEY = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class FunctionLibrary:
     """The functions that calls name.
 
     Args:
@@ -51,10 +51,12 @@ class Library:
     source: str
 
 
-class Link:
+class RedisClient:
     """For several threads: a call takes a line of its own, the most recently used first."""
 
-    def __init__(self, url: str, library: Library, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
+    def __init__(
+        self, url: str, library: FunctionLibrary, *, durability: Literal["strict", "relaxed"] = "strict"
+    ) -> None:
         """Connect to every server and look at its settings.
 
         Raises `InvalidSettingError` for the URL, `StoreUnsafeError` for a server that can't keep what `durability`
@@ -65,9 +67,9 @@ class Link:
         self._library = library
         self._names: dict[str, bytes] = {}
         self._topology = topology_of(self.target)
-        self._greeter = Greeter(self.target, durability=durability)
-        self._idle: list[Line] = []
-        self._made: WeakSet[Line] = WeakSet()
+        self._greeter = Handshake(self.target, durability=durability)
+        self._idle: list[RedisConnection] = []
+        self._made: WeakSet[RedisConnection] = WeakSet()
         self._is_closed = False
         self._clock_asked_at = 0.0
         self._open()
@@ -107,7 +109,7 @@ class Link:
         """Any command that changes nothing, or may be done twice, of the server that holds `key`."""
         return self._finish(self._take(), key, command, changes=False)
 
-    def address(self, key: Key) -> Address:
+    def address(self, key: Key) -> RedisAddress:
         """The server that holds `key`. Raises `StoreUnavailableError`."""
         try:
             return self._topology.address(key)
@@ -118,7 +120,7 @@ class Link:
         """What was known of who holds what turned out wrong."""
         self._topology.forget()
 
-    def wire(self, address: Address) -> Wire:
+    def wire(self, address: RedisAddress) -> RedisProtocol:
         """A connection besides the lines, which the caller closes; tried once.
 
         Raises `StoreUnavailableError` or `StoreUnsafeError`.
@@ -153,7 +155,7 @@ class Link:
             name = self._names[function] = (self._library.prefix + function).encode()
         return name
 
-    def _take(self) -> Line:
+    def _take(self) -> RedisConnection:
         try:
             return self._idle.pop()  # a list's pop and append are atomic, and a lock would cost as much as they do
         except IndexError:
@@ -161,12 +163,14 @@ class Link:
                 raise StoreUnavailableError(f"the link to {self.url} is closed") from None
             return self._new_line()
 
-    def _new_line(self) -> Line:
-        line = Line(self._greeter.meet)
+    def _new_line(self) -> RedisConnection:
+        line = RedisConnection(self._greeter.meet)
         self._made.add(line)
         return line
 
-    def _finish(self, line: Line, key: Key, command: Sequence[Cell], *, changes: bool, is_hint: bool = False) -> Answer:
+    def _finish(
+        self, line: RedisConnection, key: Key, command: Sequence[Cell], *, changes: bool, is_hint: bool = False
+    ) -> Answer:
         try:
             try:
                 line.is_sent = False
@@ -186,7 +190,14 @@ class Link:
     # -- seeing it through ----------------------------------------------------------------------------------------
 
     def _insist(
-        self, line: Line, key: Key, command: Sequence[Cell], error: Exception, *, changes: bool, longest_seconds: float
+        self,
+        line: RedisConnection,
+        key: Key,
+        command: Sequence[Cell],
+        error: Exception,
+        *,
+        changes: bool,
+        longest_seconds: float,
     ) -> Answer:
         """Try again while that may help and time is left."""
         began_at = self.clock.monotonic()
@@ -215,7 +226,14 @@ class Link:
                 _give_up(final, final, is_unknown=is_unknown)
 
     def _try_again(
-        self, line: Line, key: Key, command: Sequence[Cell], failure: Failure, *, tries: int, left: float
+        self,
+        line: RedisConnection,
+        key: Key,
+        command: Sequence[Cell],
+        failure: RedisFailure,
+        *,
+        tries: int,
+        left: float,
     ) -> Answer:
         if failure.next == "moved":
             if tries > 1:
@@ -233,7 +251,7 @@ class Link:
     def _pause(self, tries: int, left: float) -> None:
         time.sleep(min(left, PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]))
 
-    def _load(self, line: Line, address: Address, left: float) -> None:
+    def _load(self, line: RedisConnection, address: RedisAddress, left: float) -> None:
         try:
             line.ask(address, (b"FUNCTION", b"LOAD", self._library.source), seconds=left)
         except ResponseError as error:
@@ -265,12 +283,12 @@ class Link:
             raise
         self._idle.append(line)
 
-    def _meet_all(self, line: Line) -> Address:
+    def _meet_all(self, line: RedisConnection) -> RedisAddress:
         """Look at every server; one of a cluster that is away is looked at when it is back. Returns one that is here.
 
         Raises what redis-py raises when none is, or one is unfit.
         """
-        met: list[Address] = []
+        met: list[RedisAddress] = []
         away: Exception | None = None
         for address in self._topology.primaries():
             try:
@@ -286,7 +304,7 @@ class Link:
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def _send_with_time(self, line: Line, address: Address, command: Sequence[Cell]) -> Answer:
+    def _send_with_time(self, line: RedisConnection, address: RedisAddress, command: Sequence[Cell]) -> Answer:
         if self._topology.address(_CLOCK_KEY) == address:
             sent_at = self.clock.since_boot()
             heard, answer = line.ask_both(address, _TIME, command)
@@ -301,7 +319,7 @@ class Link:
                 self._topology.forget()  # the clock runs on; whether its node is gone is found out by who needs it
         return line.ask(address, command)
 
-    def _set_clock(self, line: Line, address: Address) -> None:
+    def _set_clock(self, line: RedisConnection, address: RedisAddress) -> None:
         sent_at = self.clock.since_boot()
         self._note_time(line.ask(address, _TIME), sent_at)
 

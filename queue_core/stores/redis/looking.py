@@ -7,7 +7,7 @@ from struct import Struct, pack, unpack_from
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.semantics import Ending
+from queue_core.semantics import LeaseEnd
 from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
 from queue_core.store import Page
 from queue_core.stores.redis.administering import queue as settings_of
@@ -123,7 +123,7 @@ _SPARSE = b"s"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RedisPeek:
     """What a peek asks for."""
 
     tags: TagFilter
@@ -142,7 +142,7 @@ class Look:
         return [fixed, *tags]
 
 
-def peek(calls: Calls, queue: str, look: Look) -> Page:
+def peek(calls: Calls, queue: str, look: RedisPeek) -> Page:
     """See `Transaction.peek`. Where the ids of very many tasks are sparse it takes many calls, not one instant."""
     spec = settings_of(calls, queue)
     if look.names is not None:
@@ -155,7 +155,7 @@ def peek(calls: Calls, queue: str, look: Look) -> Page:
     return Page(page.tasks, ids[look.limit - 1] if len(ids) > look.limit else None)
 
 
-def _ids(calls: Calls, queue: str, look: Look) -> Iterator[int]:
+def _ids(calls: Calls, queue: str, look: RedisPeek) -> Iterator[int]:
     """The least ids of each piece of the queue; each task is in one piece at least, as long as it is there."""
     cursor = 0
     while True:
@@ -166,13 +166,13 @@ def _ids(calls: Calls, queue: str, look: Look) -> Iterator[int]:
             return
 
 
-def _page(spec: QueueSpec, data: bytes, look: Look) -> Page:
+def _page(spec: QueueSpec, data: bytes, look: RedisPeek) -> Page:
     tasks: list[StoredTask] = []
     at = DATA
     while at < len(data):
         task, at = parse_task(spec.name, data, at)
         settled = semantics.settle(task, spec, now=look.now)
-        shown = settled.task if isinstance(settled, Ending) else settled
+        shown = settled.task if isinstance(settled, LeaseEnd) else settled
         if shown is not None and shown.state in look.states:
             tasks.append(shown)
     return Page(tuple(tasks), tasks[-1].id if data[1] and tasks else None)

@@ -15,8 +15,8 @@ from secrets import token_hex
 from threading import Condition, Lock
 
 from queue_core.errors import StoreError
-from queue_core.stores.redis.hearing import Hearing
-from queue_core.stores.redis.link import Link
+from queue_core.stores.redis.hearing import PubSub
+from queue_core.stores.redis.link import RedisClient
 from queue_core.task import TagFilter
 
 MAX_IDLE = 1000
@@ -31,7 +31,7 @@ _MESSAGE = re.compile(r"([0-9]+)([-+].*)", re.DOTALL)
 class RedisSignals:
     """`Signals` over sharded pub/sub. Publishing costs nothing when nobody waits."""
 
-    def __init__(self, link: Link, key_of: Callable[[str], str]) -> None:
+    def __init__(self, link: RedisClient, key_of: Callable[[str], str]) -> None:
         """Args:
         key_of: the key of a queue, which the keys of its ears begin with.
         """
@@ -49,7 +49,7 @@ class RedisSignals:
         self._stale: dict[int, RedisSubscription] = {}
         self._idle: dict[str, list[int]] = {}
         self._listened_until: dict[str, float] = {}
-        self._hearing = Hearing(
+        self._hearing = PubSub(
             self._link, heard=self._heard, opened_late=self._opened_late, round_made=self._listen_all_again
         )
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ShardedQueue:
     """A queue and the number of its shards."""
 
     queue: str
@@ -68,14 +68,14 @@ class Spread:
         return chosen_name(self.outer_id(int(digits), index)) if digits else name
 
 
-class Spreads:
+class ShardMap:
     """Which queues are spread, as the store has it; and which are to be once they are created."""
 
     def __init__(self, calls: Calls, wanted: Mapping[str, int]) -> None:
         """Raises `InvalidSettingError` where a queue exists that is spread otherwise."""
         self._calls = calls
         self._wanted = wanted
-        self._known: dict[str, Spread | None] = {}
+        self._known: dict[str, ShardedQueue | None] = {}
         self._turns = count()
         calls.forget = self._forget
         for queue, size in wanted.items():
@@ -86,17 +86,17 @@ class Spreads:
             if found is None and self._exists(queue):
                 raise _not_spread(queue)
 
-    def of(self, queue: str) -> Spread | None:
+    def of(self, queue: str) -> ShardedQueue | None:
         """How a queue is spread; None: it is not."""
         try:
             return self._known[queue]
         except KeyError:
             size = self._calls.link.ask(SPREAD, "HGET", SPREAD, queue)
-            found = Spread(queue, int(size)) if isinstance(size, bytes) else None
+            found = ShardedQueue(queue, int(size)) if isinstance(size, bytes) else None
             self._known[queue] = found
             return found
 
-    def create(self, queue: str) -> Spread | None:
+    def create(self, queue: str) -> ShardedQueue | None:
         """The same for a queue that is about to be created: now it is fixed. Raises `InvalidSettingError`."""
         size = self._wanted.get(queue)
         if size is not None and self.of(queue) is None:

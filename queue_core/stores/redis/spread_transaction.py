@@ -35,25 +35,25 @@ from queue_core.store import (
 )
 from queue_core.stores.redis.administering import NameOutcome
 from queue_core.stores.redis.calls import Calls
-from queue_core.stores.redis.spread import Spread, Spreads, by_shard, in_places
+from queue_core.stores.redis.spread import ShardedQueue, ShardMap, by_shard, in_places
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 Add = Callable[[str, Sequence[NewTask]], list[Added]]
-Routed = tuple[Spread | None, int, NewTask]
+Routed = tuple[ShardedQueue | None, int, NewTask]
 
 
-class SpreadTransaction:
+class ShardedTransaction:
     """See `Transaction`. A queue that is not spread is left to `RedisTransaction`."""
 
-    def __init__(self, calls: Calls, wanted: Mapping[str, int], spreads: Spreads | None = None) -> None:
+    def __init__(self, calls: Calls, wanted: Mapping[str, int], spreads: ShardMap | None = None) -> None:
         """Args:
         wanted: the number of shards of queues that are to be spread when they are created.
         spreads: what is known of those that are; None: nothing yet.
         """
         self._calls = calls
         self._plain = RedisTransaction(calls)
-        self._spreads = spreads or Spreads(calls, wanted)
+        self._spreads = spreads or ShardMap(calls, wanted)
         self._cursors: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         self._next_cursor = 1 + randbits(48)
         self._wanted = wanted
@@ -138,7 +138,7 @@ class SpreadTransaction:
         return self._lease_on(spread, self._spreads.turn() % spread.size, request, Granted(()), now=now)
 
     def _lease_on(
-        self, spread: Spread, first: int, request: LeaseRequest, granted: Granted, *, now: Instant
+        self, spread: ShardedQueue, first: int, request: LeaseRequest, granted: Granted, *, now: Instant
     ) -> Granted:
         """Lease from the shards by turns, until all that was asked for is granted besides what is already."""
         leases, expired = list(granted.leases), list(granted.expired)
@@ -268,9 +268,9 @@ class SpreadTransaction:
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return self._plain.lead(name, holder, seconds=seconds, now=now)
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "SpreadTransaction":  # noqa: ARG002 - all of them
+    def of_call(self, call: ClientCall, verb: CallVerb) -> "ShardedTransaction":  # noqa: ARG002 - all of them
         calls = self._calls.of_call(call)
-        return SpreadTransaction(calls, self._wanted, self._spreads)
+        return ShardedTransaction(calls, self._wanted, self._spreads)
 
     def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self._plain.note_answer(call, answer, now=now)
@@ -305,7 +305,7 @@ class SpreadTransaction:
     def _hands_to_spread(self, deletions: Sequence[Deletion]) -> bool:
         return any(new.queue and self._spreads.of(new.queue) for deletion in deletions for new in deletion.then)
 
-    def _inner(self, spread: Spread | None, index: int, deletions: Sequence[Deletion]) -> list[Deletion]:
+    def _inner(self, spread: ShardedQueue | None, index: int, deletions: Sequence[Deletion]) -> list[Deletion]:
         """Deletions as their shard knows them; what follows without a name of its own stays on that shard."""
         return [
             Deletion(
@@ -315,7 +315,7 @@ class SpreadTransaction:
             for deletion in deletions
         ]
 
-    def _followed(self, spread: Spread | None, index: int, deletion: Deletion) -> list[Routed]:
+    def _followed(self, spread: ShardedQueue | None, index: int, deletion: Deletion) -> list[Routed]:
         own = "" if spread is None else spread.queue
         turns = defaultdict(lambda: crc32(deletion.token.encode()), {own: index})
         return [self._routed(new, own, turns) for new in deletion.then]
@@ -323,7 +323,7 @@ class SpreadTransaction:
     def _outer_deleted(
         self,
         found: Sequence[Deleted | None],
-        spread: Spread | None,
+        spread: ShardedQueue | None,
         index: int,
         deletions: Sequence[Deletion],
     ) -> list[Deleted | None]:
@@ -547,14 +547,14 @@ class SpreadTransaction:
 
     # -- inside and outside ---------------------------------------------------------------------------------------
 
-    def _outer_lease(self, lease: Lease, spread: Spread, index: int) -> Lease:
+    def _outer_lease(self, lease: Lease, spread: ShardedQueue, index: int) -> Lease:
         name, token = spread.outer_name(lease.name, index), spread.outer_token(lease.token, index)
         return replace(lease, queue=spread.queue, name=name, token=token)
 
-    def _outer_finished(self, lease: FinishedLease, spread: Spread, index: int) -> FinishedLease:
+    def _outer_finished(self, lease: FinishedLease, spread: ShardedQueue, index: int) -> FinishedLease:
         return replace(lease, queue=spread.queue, name=spread.outer_name(lease.name, index))
 
-    def _outer_task(self, task: StoredTask, spread: Spread, index: int) -> StoredTask:
+    def _outer_task(self, task: StoredTask, spread: ShardedQueue, index: int) -> StoredTask:
         return replace(task, queue=spread.queue, id=spread.outer_id(task.id, index))
 
     def _outer_of_shard(self, lease: FinishedLease) -> FinishedLease:
@@ -564,7 +564,7 @@ class SpreadTransaction:
         return lease if spread is None else self._outer_finished(lease, spread, int(index))
 
 
-def _outer_added(added: Added, spread: Spread | None, index: int) -> Added:
+def _outer_added(added: Added, spread: ShardedQueue | None, index: int) -> Added:
     return added if spread is None else replace(added, name=spread.outer_name(added.name, index))
 
 

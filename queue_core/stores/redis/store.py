@@ -15,9 +15,9 @@ from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.check import check
 from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
 from queue_core.stores.redis.library import VERSION, library
-from queue_core.stores.redis.link import Link
+from queue_core.stores.redis.link import RedisClient
 from queue_core.stores.redis.signals import RedisSignals
-from queue_core.stores.redis.spread_transaction import SpreadTransaction
+from queue_core.stores.redis.spread_transaction import ShardedTransaction
 
 
 class RedisStore:
@@ -26,10 +26,10 @@ class RedisStore:
     def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
         """Connect, and look at what is there; `url` as `url.parse_url` takes it.
 
-        Raises what `Link` raises, and `StoreVersionError` for tasks that a newer version has put there.
+        Raises what `RedisClient` raises, and `StoreVersionError` for tasks that a newer version has put there.
         """
         self._durability = durability
-        self._link = Link(url, library(), durability=durability)
+        self._link = RedisClient(url, library(), durability=durability)
         try:
             self._check_version()
             self._identity = self._named()
@@ -39,7 +39,7 @@ class RedisStore:
             raise
         in_cluster = self._link.target.kind == "cluster"
         self._calls = Calls(self._link, self._signals, in_cluster=in_cluster)
-        self._verbs = SpreadTransaction(self._calls, dict(self._link.target.spread))
+        self._verbs = ShardedTransaction(self._calls, dict(self._link.target.spread))
         self._transaction = nullcontext(self._verbs)
         forking.renew_after_forks(self)
 
@@ -78,15 +78,15 @@ class RedisStore:
         """See `Store.unit`."""
         return "verb"
 
-    def begin(self, unit: Unit = "transaction") -> AbstractContextManager[SpreadTransaction]:  # noqa: ARG002 - the protocol's
+    def begin(self, unit: Unit = "transaction") -> AbstractContextManager[ShardedTransaction]:  # noqa: ARG002 - the protocol's
         """See `Store.begin`. Each verb is a step of its own: what was done before a failure stands."""
         return self._transaction
 
-    def within(self, connection: object) -> AbstractContextManager[SpreadTransaction]:  # noqa: ARG002 - the protocol's
+    def within(self, connection: object) -> AbstractContextManager[ShardedTransaction]:  # noqa: ARG002 - the protocol's
         """See `Store.within`."""
         raise InvalidRequestError("Redis has no transactions of the caller: leave `connection` out, or use postgresql:")
 
-    def read(self) -> AbstractContextManager[SpreadTransaction]:
+    def read(self) -> AbstractContextManager[ShardedTransaction]:
         """See `Store.read`. Each verb is consistent in itself; between two of them others may change the queue."""
         return self._transaction
 

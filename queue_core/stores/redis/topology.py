@@ -9,8 +9,8 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from queue_core.stores.redis.line import Answer, Cell, Wire, wire_to
-from queue_core.stores.redis.url import Address, RedisUrl
+from queue_core.stores.redis.line import Answer, Cell, RedisProtocol, wire_to
+from queue_core.stores.redis.url import RedisAddress, RedisUrl
 
 Key = str | bytes
 
@@ -18,16 +18,16 @@ Key = str | bytes
 class Topology(Protocol):
     """Where to call. What it raises are redis-py's errors: the link decides what they mean."""
 
-    def address(self, key: Key) -> Address:
+    def address(self, key: Key) -> RedisAddress:
         """The server that holds the key; may have to ask."""
 
-    def primaries(self) -> Sequence[Address]:
+    def primaries(self) -> Sequence[RedisAddress]:
         """All servers that hold keys."""
 
     def forget(self) -> None:
         """What was known is not true any more; look again before the next call."""
 
-    def follow(self, moved: str) -> Address:
+    def follow(self, moved: str) -> RedisAddress:
         """Where `slot host:port` of MOVED points, whatever is known here."""
 
     def renew_after_fork(self) -> None:
@@ -44,19 +44,19 @@ def topology_of(url: RedisUrl) -> Topology:
 class _One:
     """A single server."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self._address = address
 
-    def address(self, key: Key) -> Address:  # noqa: ARG002 - it has all keys
+    def address(self, key: Key) -> RedisAddress:  # noqa: ARG002 - it has all keys
         return self._address
 
-    def primaries(self) -> Sequence[Address]:
+    def primaries(self) -> Sequence[RedisAddress]:
         return (self._address,)
 
     def forget(self) -> None:
         return
 
-    def follow(self, moved: str) -> Address:  # noqa: ARG002 - it never points elsewhere
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - it never points elsewhere
         return self._address
 
     def renew_after_fork(self) -> None:
@@ -68,32 +68,32 @@ class _Sentinels:
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
-        self._primary: Address | None = None
+        self._primary: RedisAddress | None = None
         self._lock = Lock()
 
-    def address(self, key: Key) -> Address:  # noqa: ARG002 - the primary has all keys
+    def address(self, key: Key) -> RedisAddress:  # noqa: ARG002 - the primary has all keys
         primary = self._primary
         return primary if primary is not None else self._ask()
 
-    def primaries(self) -> Sequence[Address]:
+    def primaries(self) -> Sequence[RedisAddress]:
         return (self.address(b""),)
 
     def forget(self) -> None:
         self._primary = None
 
-    def follow(self, moved: str) -> Address:  # noqa: ARG002 - only clusters point elsewhere
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - only clusters point elsewhere
         return self.address(b"")
 
     def renew_after_fork(self) -> None:
         self._lock = Lock()
 
-    def _ask(self) -> Address:
+    def _ask(self) -> RedisAddress:
         with self._lock:
             for sentinel in self._url.addresses:
                 with contextlib.suppress(RedisError, OSError):
                     answer = _ask(sentinel, self._url, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service))
                     if isinstance(answer, list) and len(answer) == 2:
-                        self._primary = Address(_text(answer[0]), int(_text(answer[1])))
+                        self._primary = RedisAddress(_text(answer[0]), int(_text(answer[1])))
                         return self._primary
         listed = ", ".join(map(str, self._url.addresses))
         raise RedisConnectionError(f"no sentinel of {listed} knows a primary called {self._url.service!r}")
@@ -104,11 +104,11 @@ class _Cluster:
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
-        self._slots: list[Address | None] = []
-        self._known: tuple[Address, ...] = url.addresses
+        self._slots: list[RedisAddress | None] = []
+        self._known: tuple[RedisAddress, ...] = url.addresses
         self._lock = Lock()
 
-    def address(self, key: Key) -> Address:
+    def address(self, key: Key) -> RedisAddress:
         slots = self._slots or self._ask()
         address = slots[key_slot(key.encode() if isinstance(key, str) else key)]
         if address is None:
@@ -116,23 +116,23 @@ class _Cluster:
             raise RedisConnectionError(f"no node of the cluster holds the slot of {_text(key)}")
         return address
 
-    def primaries(self) -> Sequence[Address]:
+    def primaries(self) -> Sequence[RedisAddress]:
         slots = self._slots or self._ask()
         return tuple(dict.fromkeys(address for address in slots if address is not None))
 
     def forget(self) -> None:
         self._slots = []
 
-    def follow(self, moved: str) -> Address:
+    def follow(self, moved: str) -> RedisAddress:
         host, _, port = moved.partition(" ")[2].rpartition(":")
         if not port.isdigit():
             raise RedisConnectionError(f"a node of the cluster points to no address: {moved!r}")
-        return Address(host or self._known[0].host, int(port))
+        return RedisAddress(host or self._known[0].host, int(port))
 
     def renew_after_fork(self) -> None:
         self._lock = Lock()
 
-    def _ask(self) -> list[Address | None]:
+    def _ask(self) -> list[RedisAddress | None]:
         with self._lock:
             if self._slots:
                 return self._slots
@@ -147,9 +147,9 @@ class _Cluster:
         raise RedisConnectionError(f"no node of the cluster at {listed} tells which holds what")
 
 
-def _ask(address: Address, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
+def _ask(address: RedisAddress, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
     """One question over a connection of its own."""
-    wire: Wire = wire_to(address, url, seconds=1.0, authenticated=login)
+    wire: RedisProtocol = wire_to(address, url, seconds=1.0, authenticated=login)
     try:
         wire.connect()
         wire.send_command(*command)
@@ -158,8 +158,8 @@ def _ask(address: Address, url: RedisUrl, command: Sequence[Cell], *, login: boo
         wire.disconnect()
 
 
-def _slots_of(answer: Answer, node: Address) -> list[Address | None]:
-    slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+def _slots_of(answer: Answer, node: RedisAddress) -> list[RedisAddress | None]:
+    slots: list[RedisAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for row in _rows(answer):
         if len(row) < 3:
             continue
@@ -167,7 +167,7 @@ def _slots_of(answer: Answer, node: Address) -> list[Address | None]:
         if isinstance(first, int) and isinstance(last, int) and isinstance(primary, list):
             host, port = primary[0], primary[1]
             if isinstance(port, int):
-                address = Address(_text(host) if host else node.host, port)
+                address = RedisAddress(_text(host) if host else node.host, port)
                 slots[first : last + 1] = [address] * (last + 1 - first)
     return slots
 

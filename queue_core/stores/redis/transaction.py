@@ -124,7 +124,7 @@ class RedisTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = looking.Look(tags, states, names, after, limit, payload_bytes, now)
+        look = looking.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
         return looking.peek(self._calls, queue, look)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:

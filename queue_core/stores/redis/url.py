@@ -30,7 +30,7 @@ _TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RedisAddress:
     """One server: a host and port, or with port 0 the path of its socket."""
 
     host: str
@@ -56,7 +56,7 @@ class RedisUrl:
     """
 
     kind: Literal["server", "socket", "cluster", "sentinel"]
-    addresses: tuple[Address, ...]
+    addresses: tuple[RedisAddress, ...]
     database: int = 0
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -92,7 +92,7 @@ def parse_url(url: str) -> RedisUrl:
     service, database = _path(kind, parts.path, options, shown)
     return RedisUrl(
         kind,
-        (Address(unquote(parts.path), 0),) if kind == "socket" else _addresses(kind, hosts, shown),
+        (RedisAddress(unquote(parts.path), 0),) if kind == "socket" else _addresses(kind, hosts, shown),
         database,
         unquote(username) or None,
         unquote(password) if colon else None,
@@ -167,7 +167,7 @@ def _database(text: str, shown: str) -> int:
     return int(text or 0)
 
 
-def _addresses(kind: str, hosts: str, shown: str) -> tuple[Address, ...]:
+def _addresses(kind: str, hosts: str, shown: str) -> tuple[RedisAddress, ...]:
     listed = hosts.split(",")
     if kind == "server" and len(listed) > 1:
         _refuse(shown, "several hosts need redis+cluster:// or redis+sentinel://")
@@ -175,7 +175,7 @@ def _addresses(kind: str, hosts: str, shown: str) -> tuple[Address, ...]:
     return tuple(_address(text.strip(), default_port, shown) for text in listed)
 
 
-def _address(text: str, default_port: int, shown: str) -> Address:
+def _address(text: str, default_port: int, shown: str) -> RedisAddress:
     if text.startswith("["):
         host, bracket, port = text[1:].partition("]")
         if not bracket or (port and not port.startswith(":")):
@@ -186,10 +186,10 @@ def _address(text: str, default_port: int, shown: str) -> Address:
     if not host:
         _refuse(shown, "no host")
     if not port:
-        return Address(host, default_port)
+        return RedisAddress(host, default_port)
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         _refuse(shown, f"a port is a number from 1 to 65535: {port!r}")
-    return Address(host, int(port))
+    return RedisAddress(host, int(port))
 
 
 def _refuse(shown: str, why: str) -> NoReturn:

@@ -16,7 +16,7 @@ from queue_core.store import Added
 from queue_core.stores.sqlite.counts import ADDED, DELAYED, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, give_names, refusal_of_name, settle_used_up
-from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.stores.sqlite.step import QueueRow, SqliteSession
 from queue_core.task import NewTask
 
 MAX_ARRIVALS = 48
@@ -42,7 +42,7 @@ _EXISTS: Refusal = "exists"
 _new_added = builder(Added)
 
 
-def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
+def check_adds(step: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
     """Raise for an unknown queue or an eta out of range."""
     step.open_queue(queue)
     for new in tasks:
@@ -52,7 +52,7 @@ def check_adds(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant
             semantics.effective_eta(new, now=now)
 
 
-def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+def add(step: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """Add checked tasks, in order; runs of one queue are written together."""
     step.told = True
     outcomes: list[Added] = []
@@ -61,7 +61,7 @@ def add(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> li
     return outcomes
 
 
-def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Instant) -> list[Added]:
+def _add_run(step: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], *, now: Instant) -> list[Added]:
     outcomes: list[Added] = []
     rows: list[tuple[Cell, ...]] = []
     long: list[tuple[int, bytes]] = []
@@ -102,7 +102,7 @@ def _add_run(step: Step, queue: QueueRow, tasks: Iterable[NewTask], *, now: Inst
     return outcomes
 
 
-def _taken(step: Step, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
+def _taken(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
     """What refuses a name; that of a task which time has ended by now is a deleted one's."""
     refusal = refusal_of_name(step.connection, queue, name, now=now)
     if refusal == _EXISTS and settle_used_up(step, queue, name, now=now):
@@ -110,7 +110,7 @@ def _taken(step: Step, queue: QueueRow, name: str, *, now: Instant) -> Refusal |
     return refusal
 
 
-def arrive(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
+def arrive(step: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
     """Add one checked task that is ready at once, has a short payload, no name, and a tag that is counted already.
 
     None: nothing is done, as it is not so plain; nor is it where payloads are limited, as only tasks are measured.
@@ -131,7 +131,7 @@ def arrive(step: Step, queue: str, tasks: Sequence[NewTask], *, now: Instant) ->
     return [_new_added(f"_{task_id}", "added", True)]  # noqa: FBT003 - that it is ready
 
 
-def let_wait(step: Step) -> None:
+def let_wait(step: SqliteSession) -> None:
     """What a transaction that only added does last: a few tasks wait, more are sorted in."""
     arriving = step.arriving
     if len(arriving) > FEW or step.arrived + len(arriving) > MAX_ARRIVALS:
@@ -143,7 +143,7 @@ def let_wait(step: Step) -> None:
     step.arriving = []
 
 
-def sort_in(step: Step) -> None:
+def sort_in(step: SqliteSession) -> None:
     """Put the tasks that wait, and those that this transaction added, where tasks are, and count them."""
     if step.arrived:
         for whole, tag, number, added_at in step.cursor.execute(_COUNT).fetchall():

@@ -15,7 +15,7 @@ from queue_core.limits import check_eta
 from queue_core.store import Storage
 from queue_core.stores.sqlite.counts import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.counts import DEAD, DELAYED, DELETED, GAUGE_OF_STATE, READY
-from queue_core.stores.sqlite.driver import Connection, Row
+from queue_core.stores.sqlite.driver import Row, SqliteConnection
 from queue_core.stores.sqlite.rows import (
     COLUMNS,
     end,
@@ -30,7 +30,7 @@ from queue_core.stores.sqlite.rows import (
     task_of,
     write,
 )
-from queue_core.stores.sqlite.step import QueueRow, Step, settings_of, spec_of
+from queue_core.stores.sqlite.step import QueueRow, SqliteSession, settings_of, spec_of
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
@@ -61,7 +61,7 @@ RECOUNT = (
 )
 
 
-def put_queue(step: Step, spec: QueueSpec, *, now: Instant) -> bool:
+def put_queue(step: SqliteSession, spec: QueueSpec, *, now: Instant) -> bool:
     """See `Transaction.put_queue`."""
     connection = step.connection
     step.told = True
@@ -80,13 +80,13 @@ def put_queue(step: Step, spec: QueueSpec, *, now: Instant) -> bool:
     return True
 
 
-def all_queues(step: Step) -> list[QueueSpec]:
+def all_queues(step: SqliteSession) -> list[QueueSpec]:
     """See `Transaction.queues`."""
     rows = step.connection.execute("SELECT name, settings, paused, moved_to FROM queues ORDER BY name").fetchall()
     return [spec_of(name, settings, paused=paused, moved_to=moved_to) for name, settings, paused, moved_to in rows]
 
 
-def set_paused(step: Step, name: str, paused: Literal["paused", "running"]) -> bool:
+def set_paused(step: SqliteSession, name: str, paused: Literal["paused", "running"]) -> bool:
     """See `Transaction.set_paused`."""
     queue = step.queue(name)
     step.told = True
@@ -97,7 +97,7 @@ def set_paused(step: Step, name: str, paused: Literal["paused", "running"]) -> b
     return True
 
 
-def delete_queue(step: Step, name: str) -> int:
+def delete_queue(step: SqliteSession, name: str) -> int:
     """See `Transaction.delete_queue`."""
     queue = step.queue(name)
     connection = step.connection
@@ -120,7 +120,7 @@ def delete_queue(step: Step, name: str) -> int:
     return count
 
 
-def delete_by_name(step: Step, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+def delete_by_name(step: SqliteSession, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
     queue = step.open_queue(name)
     settle(step, queue, now=now)
@@ -128,7 +128,7 @@ def delete_by_name(step: Step, name: str, names: Sequence[str], *, now: Instant)
     return [_delete_named(step, queue, given, now=now) for given in names]
 
 
-def _delete_named(step: Step, queue: QueueRow, name: str, *, now: Instant) -> NameOutcome:
+def _delete_named(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> NameOutcome:
     row = _settled_row(step, queue, name, now=now)
     if row is None:
         return "tombstoned" if refusal_of_name(step.connection, queue, name, now=now) else "unknown"
@@ -141,7 +141,7 @@ def _delete_named(step: Step, queue: QueueRow, name: str, *, now: Instant) -> Na
     return "deleted"
 
 
-def _settled_row(step: Step, queue: QueueRow, name: str, *, now: Instant) -> Row | None:
+def _settled_row(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> Row | None:
     """The row of a named task, its own expiry settled even when more tasks were due than one call settles."""
     row = row_of_name(step, queue, name)
     if row is not None and row[2] == TaskState.LEASED and row[3] <= now:
@@ -150,7 +150,7 @@ def _settled_row(step: Step, queue: QueueRow, name: str, *, now: Instant) -> Row
     return row
 
 
-def row_of_name(step: Step, queue: QueueRow, name: str) -> Row | None:
+def row_of_name(step: SqliteSession, queue: QueueRow, name: str) -> Row | None:
     """The row of the task of a given or chosen name."""
     task_id = task_id_of(step.connection, queue, name)
     if task_id is None:
@@ -162,7 +162,9 @@ def row_of_name(step: Step, queue: QueueRow, name: str) -> Row | None:
     )
 
 
-def purge(step: Step, name: str, tags: TagFilter, states: Iterable[TaskState], *, limit: int, now: Instant) -> int:
+def purge(
+    step: SqliteSession, name: str, tags: TagFilter, states: Iterable[TaskState], *, limit: int, now: Instant
+) -> int:
     """See `Transaction.purge` and `purge_dead`."""
     queue = step.open_queue(name)
     settle(step, queue, now=now)
@@ -179,7 +181,7 @@ def purge(step: Step, name: str, tags: TagFilter, states: Iterable[TaskState], *
     return count
 
 
-def postpone(step: Step, name: str, given: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+def postpone(step: SqliteSession, name: str, given: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
     """See `Transaction.postpone`."""
     queue = step.open_queue(name)
     check_eta(eta, now=now)
@@ -195,7 +197,9 @@ def postpone(step: Step, name: str, given: str, *, expected: Instant, eta: Insta
     return True
 
 
-def in_state(step: Step, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int) -> list[Row]:
+def in_state(
+    step: SqliteSession, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int
+) -> list[Row]:
     """Up to `limit` rows of a state (and of these tags) in the order of the state's index."""
     if limit <= 0 or tag_ids == []:
         return []
@@ -222,7 +226,7 @@ def in_state(step: Step, queue: QueueRow, state: TaskState, tag_ids: list[int] |
     ).fetchall()
 
 
-def gauge(step: Step, tag_ids: Sequence[int], state: TaskState) -> int:
+def gauge(step: SqliteSession, tag_ids: Sequence[int], state: TaskState) -> int:
     """How many tasks of these tags are stored in a state; what this transaction changed is written first."""
     step.counts.write(step.cursor, now=step.now)
     row = step.connection.execute(
@@ -233,7 +237,7 @@ def gauge(step: Step, tag_ids: Sequence[int], state: TaskState) -> int:
 
 
 def redrive(
-    step: Step, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    step: SqliteSession, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
 ) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     queue = step.open_queue(name)
@@ -251,18 +255,18 @@ def redrive(
     return [replace(task, payload=_payload(step, task.id)) for task in redriven]
 
 
-def _payload(step: Step, task_id: int) -> bytes:
+def _payload(step: SqliteSession, task_id: int) -> bytes:
     row = step.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchone()
     return b"" if row is None else payload_of(step.connection, task_id, row[0])
 
 
-def storage(connection: Connection) -> Storage:
+def storage(connection: SqliteConnection) -> Storage:
     """See `Transaction.storage`."""
     row = connection.execute("SELECT limit_bytes, used_bytes FROM storage").fetchone()
     return Storage() if row is None else Storage(int(row[0]), int(row[1]))
 
 
-def set_storage_limit(step: Step, limit_bytes: int | None) -> None:
+def set_storage_limit(step: SqliteSession, limit_bytes: int | None) -> None:
     """See `Transaction.set_storage_limit`."""
     connection = step.connection
     step.told = True

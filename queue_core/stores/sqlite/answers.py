@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from queue_core.clock import Instant, after
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import ClientCall
-from queue_core.stores.sqlite.driver import Connection, Cursor
-from queue_core.stores.sqlite.step import Known, Step
+from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
+from queue_core.stores.sqlite.step import CatalogCache, SqliteSession
 
 MAX_SESSIONS = 20_000
 """Whose last call one process remembers."""
@@ -26,7 +26,7 @@ _FIND = "SELECT kept FROM answers WHERE instr(kept, ?) ORDER BY id DESC LIMIT 1"
 _CALL = re.compile(r"\n([^/\n]+)/([0-9]+)/")
 
 
-def answer_of(step: Step, call: ClientCall, *, now: Instant) -> bytes | None:
+def answer_of(step: SqliteSession, call: ClientCall, *, now: Instant) -> bytes | None:
     """See `Transaction.answer_of`."""
     if not call.is_repeat:
         _learn_calls_of_others(step)
@@ -44,7 +44,7 @@ def answer_of(step: Step, call: ClientCall, *, now: Instant) -> bytes | None:
     return None
 
 
-def _learn_calls_of_others(step: Step) -> None:
+def _learn_calls_of_others(step: SqliteSession) -> None:
     """Learn which calls other processes have answered since this one last looked.
 
     A call may arrive here, unread in a socket until now, after its client gave it up and had another server answer the
@@ -59,7 +59,7 @@ def _learn_calls_of_others(step: Step) -> None:
     known.answers_are_read = True
 
 
-def _remember(known: Known, session: str, number: int) -> None:
+def _remember(known: CatalogCache, session: str, number: int) -> None:
     calls = known.calls
     calls.pop(session, None)
     calls[session] = number
@@ -67,7 +67,7 @@ def _remember(known: Known, session: str, number: int) -> None:
         del calls[next(iter(calls))]
 
 
-def note_answer(step: Step, call: ClientCall, answer: bytes) -> None:
+def note_answer(step: SqliteSession, call: ClientCall, answer: bytes) -> None:
     """See `Transaction.note_answer`. Transactions are made one by one, so none can have come in between."""
     step.told = True
     step.answers[call.session] = _line_of(call.session, call.number, answer.decode())
@@ -89,13 +89,13 @@ def _line_of(session: str, number: int, answer: str) -> str:
     return f"{session}/{number}/{answer}"
 
 
-def _is_forgotten(connection: Connection, *, since: Instant) -> bool:
+def _is_forgotten(connection: SqliteConnection, *, since: Instant) -> bool:
     """Whether an answer that was kept at `since` or later may be among those that were forgotten."""
     row = connection.execute(_OLDEST).fetchone()
     return row is not None and row[0] > 1 and row[1] > since
 
 
-def _find_answer(connection: Connection, session: str) -> tuple[int, str] | None:
+def _find_answer(connection: SqliteConnection, session: str) -> tuple[int, str] | None:
     """Return the number of a session's last call that is kept, and its answer; None: there is none."""
     row = connection.execute(_FIND, (f"\n{session}/",)).fetchone()
     return None if row is None else _parse_line(str(row[0]), session)
@@ -112,13 +112,13 @@ KEPT_MICROSECONDS = 2 * 86_400 * 1_000_000
 EXAMINED_PER_NEW_SESSION = 4
 
 
-def last_answer(step: Step, session: str) -> tuple[int, bytes] | None:
+def last_answer(step: SqliteSession, session: str) -> tuple[int, bytes] | None:
     """See `Transaction.last_answer`."""
     row = step.connection.execute("SELECT number, answer FROM sessions WHERE session = ?", (session,)).fetchone()
     return None if row is None else (row[0], bytes(row[1]))
 
 
-def keep_answer(step: Step, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+def keep_answer(step: SqliteSession, session: str, number: int, answer: bytes, *, now: Instant) -> None:
     """See `Transaction.keep_answer`."""
     step.told = True
     row = step.connection.execute("SELECT number FROM sessions WHERE session = ?", (session,)).fetchone()
@@ -129,7 +129,7 @@ def keep_answer(step: Step, session: str, number: int, answer: bytes, *, now: In
         _forget_idle_sessions(step, now=now)
 
 
-def _forget_idle_sessions(step: Step, *, now: Instant) -> None:
+def _forget_idle_sessions(step: SqliteSession, *, now: Instant) -> None:
     """Look at a few sessions, round and round, and drop those of which nothing was heard for days."""
     examined = step.connection.execute(
         "SELECT session, kept_at FROM sessions WHERE session > ? ORDER BY session LIMIT ?",

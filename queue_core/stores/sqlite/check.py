@@ -2,7 +2,7 @@
 
 from queue_core.store import Check
 from queue_core.stores.sqlite.administering import RECOUNT
-from queue_core.stores.sqlite.driver import Connection
+from queue_core.stores.sqlite.driver import SqliteConnection
 
 MAX_PROBLEMS = 50
 
@@ -76,7 +76,7 @@ _PROMISES = (
 )
 
 
-def check(connection: Connection) -> Check:
+def check(connection: SqliteConnection) -> Check:
     """What is wrong with the file; reads all of it."""
     problems = [
         str(row[0])

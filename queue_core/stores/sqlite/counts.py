@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 from queue_core.building import builder
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome, Samples
-from queue_core.stores.sqlite.driver import Connection, Cursor
+from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.task import TaskState
 
 READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED = range(10)
@@ -118,7 +118,9 @@ Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Ins
 new_finished_lease = builder(FinishedLease)
 
 
-def write_samples(connection: Connection, queue_id: int, finished: Sequence[Sample], *, before: int | None) -> int:
+def write_samples(
+    connection: SqliteConnection, queue_id: int, finished: Sequence[Sample], *, before: int | None
+) -> int:
     """Note finished leases of a queue, in order; now and then forget those beyond the number kept.
 
     Args:
@@ -136,7 +138,7 @@ def write_samples(connection: Connection, queue_id: int, finished: Sequence[Samp
     return last
 
 
-def read_samples(connection: Connection, queue: str, queue_id: int, *, after: int, limit: int) -> Samples:
+def read_samples(connection: SqliteConnection, queue: str, queue_id: int, *, after: int, limit: int) -> Samples:
     """Up to `limit` finished leases beyond the cursor, oldest first."""
     base = queue_id << _SHIFT
     finished: list[FinishedLease] = []
@@ -157,7 +159,7 @@ def read_samples(connection: Connection, queue: str, queue_id: int, *, after: in
     return Samples(tuple(finished), cursor, missed)
 
 
-def last_sample(connection: Connection, queue_id: int) -> int:
+def last_sample(connection: SqliteConnection, queue_id: int) -> int:
     """How many finished leases of the queue were ever noted."""
     base = queue_id << _SHIFT
     row = connection.execute(

@@ -48,7 +48,7 @@ class Cursor(Protocol):
     def executemany(self, sql: str, cells: Iterable[Sequence[Cell]]) -> object: ...
 
 
-class Connection(Protocol):
+class SqliteConnection(Protocol):
     """What the store uses of a connection; autocommit, transactions are statements."""
 
     @property
@@ -86,13 +86,13 @@ class Driver:
     """
 
     name: str
-    connect: Callable[[str, str], Connection]
+    connect: Callable[[str, str], SqliteConnection]
     error: type[Exception]
-    watch: Callable[[Connection], LogSize]
-    version: Callable[[Connection], int]
+    watch: Callable[[SqliteConnection], LogSize]
+    version: Callable[[SqliteConnection], int]
     translate: Callable[[Exception, str], StoreError]
-    leave_log: Callable[[Connection], bool]
-    copy: Callable[[Connection, str, Progress], None]
+    leave_log: Callable[[SqliteConnection], bool]
+    copy: Callable[[SqliteConnection, str, Progress], None]
 
 
 def best_driver() -> Driver:
@@ -107,16 +107,16 @@ def apsw_driver() -> Driver:
     """Apsw: brings its own SQLite, without the bug that loses commits when the log is reset. Raises `ImportError`."""
     import apsw
 
-    def connect(path: str, vfs: str) -> Connection:
+    def connect(path: str, vfs: str) -> SqliteConnection:
         connection = apsw.Connection(path, vfs=vfs or None, statementcachesize=STATEMENTS_KEPT)
         connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
         # Without this guarantee every new value of a parameter makes SQLite plan anew what could use a partial index:
         # measured, 5 to 9 us a statement that takes 1.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        opened: Connection = connection
+        opened: SqliteConnection = connection
         return opened
 
-    def watch(connection: Connection) -> LogSize:
+    def watch(connection: SqliteConnection) -> LogSize:
         size = LogSize(is_told=True)
 
         def hook(_connection: object, _schema: str, pages: int) -> int:
@@ -135,7 +135,7 @@ def apsw_driver() -> Driver:
         (apsw.CorruptError, "corrupt"),
     )
 
-    def leave_log(connection: Connection) -> bool:
+    def leave_log(connection: SqliteConnection) -> bool:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # type: ignore[attr-defined]
         return True
 
@@ -143,7 +143,7 @@ def apsw_driver() -> Driver:
         kind = next((kind for cls, kind in kinds if isinstance(error, cls)), "unavailable")
         return store_error(kind, error, path)
 
-    def copy(connection: Connection, path: str, progress: Progress) -> None:
+    def copy(connection: SqliteConnection, path: str, progress: Progress) -> None:
         target = apsw.Connection(path)
         try:
             with target.backup("main", connection, "main") as backup:  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def stdlib_driver() -> Driver:
     version = sqlite3.sqlite_version
     affected = sqlite3.sqlite_version_info < WAL_RESET_FIXED
 
-    def connect(path: str, vfs: str) -> Connection:
+    def connect(path: str, vfs: str) -> SqliteConnection:
         uri = bool(vfs)
         from urllib.parse import quote
 
@@ -184,7 +184,7 @@ def stdlib_driver() -> Driver:
             uri=uri,
         )
 
-    def leave_log(connection: Connection) -> bool:
+    def leave_log(connection: SqliteConnection) -> bool:
         set_config = getattr(connection, "setconfig", None)  # Python 3.12 and later
         if set_config is None:
             return False
@@ -208,7 +208,7 @@ def stdlib_driver() -> Driver:
     asked = count()  # it can't tell without a statement: as if somebody always had committed
     size = LogSize(is_told=False)
 
-    def copy(connection: Connection, path: str, progress: Progress) -> None:
+    def copy(connection: SqliteConnection, path: str, progress: Progress) -> None:
         target = sqlite3.connect(path)
         try:
             connection.backup(  # type: ignore[attr-defined]
@@ -253,7 +253,7 @@ class Inherited:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._kept: dict[str, tuple[Driver, list[Connection]]] = {}
+        self._kept: dict[str, tuple[Driver, list[SqliteConnection]]] = {}
         self._lost: set[str] = set()
         forking.renew_after_forks(self)
 
@@ -263,7 +263,7 @@ class Inherited:
             self._lost.update(self._kept)
         self._lock = Lock()
 
-    def add(self, driver: Driver, connections: Iterable[Connection], *, is_whole: bool) -> None:
+    def add(self, driver: Driver, connections: Iterable[SqliteConnection], *, is_whole: bool) -> None:
         """In the child, before it does anything else.
 
         Args:
@@ -299,7 +299,7 @@ class Inherited:
 INHERITED = Inherited()
 
 
-def _keep_for_ever(connection: Connection) -> None:
+def _keep_for_ever(connection: SqliteConnection) -> None:
     """Raise its count of references by one that is never let go."""
     with contextlib.suppress(ImportError, AttributeError):
         import ctypes

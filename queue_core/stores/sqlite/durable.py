@@ -81,7 +81,7 @@ class NoSyncer:
         pass
 
 
-class LogRoom:
+class WalPreallocator:
     """Keeps room in the log for the commits to come.
 
     A sync after which a file has grown takes twice as long: its size must be written too. So the log grows by as much

@@ -27,7 +27,7 @@ from queue_core.stores.sqlite.rows import (
     task_of,
     write,
 )
-from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.stores.sqlite.step import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TaskState, parse_token
 
 _LEASED = int(TaskState.LEASED)
@@ -55,7 +55,7 @@ def fences_of(tokens: Sequence[str]) -> list[Fence]:
     return [parse_token(token) for token in tokens]
 
 
-def _current(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> dict[Fence, Row]:
+def _current(step: SqliteSession, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> dict[Fence, Row]:
     """The rows of those fences that are current."""
     rows = {row[0]: row for row in load(step.connection, queue, list({fence[0] for fence in fences}))}
     found: dict[Fence, Row] = {}
@@ -66,7 +66,7 @@ def _current(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Insta
     return found
 
 
-def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+def renew(step: SqliteSession, name: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
     queue = step.open_queue(name)
     fences = fences_of([renewal.token for renewal in renewals])
@@ -88,7 +88,7 @@ def renew(step: Step, name: str, renewals: Sequence[Renewal], *, now: Instant) -
     return outcomes
 
 
-def release(step: Step, name: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+def release(step: SqliteSession, name: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
     queue = step.open_queue(name)
     fences = fences_of([release.token for release in releases])
@@ -101,7 +101,7 @@ def release(step: Step, name: str, releases: Sequence[Release], *, now: Instant)
     return outcomes
 
 
-def _release(step: Step, queue: QueueRow, row: Row, asked: Release, *, now: Instant) -> FinishedLease:
+def _release(step: SqliteSession, queue: QueueRow, row: Row, asked: Release, *, now: Instant) -> FinishedLease:
     task = task_of(step, queue, row)
     ending = semantics.release_as_asked(
         task,
@@ -115,7 +115,7 @@ def _release(step: Step, queue: QueueRow, row: Row, asked: Release, *, now: Inst
     return end(step, queue, row, ending)
 
 
-def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
+def delete(step: SqliteSession, name: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
     """See `Transaction.delete`."""
     queue = step.open_queue(name)
     fences = fences_of([deletion.token for deletion in deletions])
@@ -134,7 +134,9 @@ def delete(step: Step, name: str, deletions: Sequence[Deletion], *, now: Instant
     return outcomes
 
 
-def _delete_all(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> Sequence[Deleted | None]:
+def _delete_all(
+    step: SqliteSession, queue: QueueRow, fences: Sequence[Fence], *, now: Instant
+) -> Sequence[Deleted | None]:
     step.told = True
     found = _found(_held(step, queue, fences, now=now), fences)
     rows = [row for row in found if row is not None]
@@ -189,13 +191,13 @@ def _outcomes_of(queue: str, found: Sequence[Row | None], samples: Sequence[Samp
     return [None if row is None else new_deleted(finished_of(queue, next(of_rows))) for row in found]
 
 
-def _held(step: Step, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
+def _held(step: SqliteSession, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
     form, cells = among(list(dict(fences)))
     return step.cursor.execute(_HELD[form], (*cells, queue.id, now)).fetchall()
 
 
 def exchange(
-    step: Step, name: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    step: SqliteSession, name: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     """See `Transaction.exchange`."""
     if (exchanged := exchange_one(step, name, deletions, request, now=now)) is not None:
@@ -210,7 +212,7 @@ def exchange(
 
 
 def exchange_one(
-    step: Step, name: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    step: SqliteSession, name: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted] | None:
     """Delete one task at most and lease one: the short way through `delete` and `lease`, without lists (ADR 18).
 
@@ -238,7 +240,7 @@ def exchange_one(
     return outcomes, _lease_one(step, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
 
 
-def _delete_one(step: Step, queue: QueueRow, fence: Fence, *, now: Instant) -> Sequence[Deleted | None]:
+def _delete_one(step: SqliteSession, queue: QueueRow, fence: Fence, *, now: Instant) -> Sequence[Deleted | None]:
     step.told = True
     rows = step.cursor.execute(_HELD["one"], (fence[0], queue.id, now)).fetchall()
     if not rows or rows[0][4] != fence[1]:
@@ -256,7 +258,7 @@ def _delete_one(step: Step, queue: QueueRow, fence: Fence, *, now: Instant) -> S
 
 
 def _lease_one(
-    step: Step, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant
+    step: SqliteSession, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant
 ) -> Granted:
     sql, of = first_ready(queue, tag_id)
     rows = step.cursor.execute(sql, (of, 1)).fetchall()

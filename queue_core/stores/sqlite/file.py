@@ -20,7 +20,7 @@ from queue_core.errors import (
     StoreUnsafeError,
     StoreVersionError,
 )
-from queue_core.stores.sqlite.driver import Connection, Driver
+from queue_core.stores.sqlite.driver import Driver, SqliteConnection
 from queue_core.stores.sqlite.durable import sync_folder
 
 APPLICATION_ID = 0x546F776C  # "Towl"
@@ -42,7 +42,7 @@ _FileId = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class SqliteMigration:
     """One step of the schema; forward only, and never changed once it has been released."""
 
     number: int
@@ -55,11 +55,11 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
-def migrations() -> list[Migration]:
+def migrations() -> list[SqliteMigration]:
     """The steps this program knows, in order."""
     folder = files("queue_core.stores.sqlite").joinpath("migrations")
     found = [
-        Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
+        SqliteMigration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
         for entry in folder.iterdir()
         if entry.name.endswith(".sql")
     ]
@@ -116,7 +116,7 @@ def create_file(path: Path) -> None:
         raise StoreReadOnlyError(f"can't make {path} ({error.strerror}): make the folder writable") from error
 
 
-def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACHE_KIBIBYTES) -> Connection:
+def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACHE_KIBIBYTES) -> SqliteConnection:
     """A connection set up for this store; its file must have been prepared, or be about to be."""
     try:
         connection = driver.connect(str(path), vfs)
@@ -130,7 +130,7 @@ def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACH
     return connection
 
 
-def prepare(driver: Driver, path: Path, vfs: str) -> Connection:
+def prepare(driver: Driver, path: Path, vfs: str) -> SqliteConnection:
     """Create or bring up to date the file, and return a connection to it. Nobody else may do so meanwhile."""
     connection = connect(driver, path, vfs)
     try:
@@ -147,7 +147,7 @@ def prepare(driver: Driver, path: Path, vfs: str) -> Connection:
     return connection
 
 
-def page_bytes(connection: Connection) -> int:
+def page_bytes(connection: SqliteConnection) -> int:
     """How long a page of this file is: one that was made before keeps its own."""
     return _number(connection, "PRAGMA page_size")
 
@@ -184,7 +184,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def recognise(connection: Connection, path: Path) -> int:
+def recognise(connection: SqliteConnection, path: Path) -> int:
     """The schema's number; 0 for an empty file. Raises for another program's database and for a newer version."""
     owner = _number(connection, "PRAGMA application_id")
     tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
@@ -202,7 +202,7 @@ def recognise(connection: Connection, path: Path) -> int:
     return version
 
 
-def _migrate(connection: Connection, path: Path, version: int) -> None:
+def _migrate(connection: SqliteConnection, path: Path, version: int) -> None:
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -244,7 +244,7 @@ def _statements(sql: str) -> list[str]:
     return [part for part in (piece.strip() for piece in f"{sql}\n".split(";\n")) if part]
 
 
-def _number(connection: Connection, sql: str) -> int:
+def _number(connection: SqliteConnection, sql: str) -> int:
     row = connection.execute(sql).fetchone()
     assert row is not None, "a pragma or count answers one row"
     return int(row[0])

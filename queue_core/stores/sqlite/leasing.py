@@ -10,7 +10,7 @@ from queue_core.admission import check_lease_time
 from queue_core.building import LazyList, builder
 from queue_core.clock import Instant, after
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
-from queue_core.store import Granted, LeaseRequest, Room
+from queue_core.store import Granted, LeaseRequest, PayloadAllowance
 from queue_core.stores.sqlite.counts import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import (
@@ -26,7 +26,7 @@ from queue_core.stores.sqlite.rows import (
     task_of,
     write,
 )
-from queue_core.stores.sqlite.step import QueueRow, Step, untagged_id
+from queue_core.stores.sqlite.step import QueueRow, SqliteSession, untagged_id
 from queue_core.stores.sqlite.supervision import is_known, remember
 from queue_core.task import Lease, TagFilter, lease_of
 
@@ -54,7 +54,7 @@ _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 new_lease = builder(Lease)
 
 
-def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
+def lease(step: SqliteSession, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
     """See `Transaction.lease`."""
     queue = step.open_queue(name)
     known = is_known(step, request.worker)
@@ -78,7 +78,7 @@ def lease(step: Step, name: str, request: LeaseRequest, *, now: Instant) -> Gran
 
 
 def lease_delayed(
-    step: Step, name: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    step: SqliteSession, name: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
     queue = step.open_queue(name)
@@ -99,7 +99,7 @@ def lease_delayed(
     return lease_of(leased)
 
 
-def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> list[Row]:
+def _candidates(step: SqliteSession, queue: QueueRow, tags: TagFilter, *, count: int) -> list[Row]:
     tag_ids = step.tag_ids(queue, tags)
     if tags.kind == "oldest":
         tag_ids = _oldest_tag(step, queue, tag_ids)
@@ -113,7 +113,7 @@ def _candidates(step: Step, queue: QueueRow, tags: TagFilter, *, count: int) -> 
     return [row for row in rows if row is not None]
 
 
-def _fitting(step: Step, rows: list[Row], room: Room) -> list[Row]:
+def _fitting(step: SqliteSession, rows: list[Row], room: PayloadAllowance) -> list[Row]:
     """The first rows, as many as there is room for. A long payload is measured without being read."""
     long = [row[1] for row in rows if row[8] is None]
     if not long and len(rows) * (_MOST_BYTES_OF_SHORT + room.each_bytes) <= room.total_bytes:
@@ -131,12 +131,12 @@ def first_ready(queue: QueueRow, tag_id: int | None) -> tuple[str, int]:
     return (_FIRST_OF_ALL, queue.id) if queue.has_tags else (_FIRST_OF_TAG, untagged_id(queue.id))
 
 
-def in_order(step: Step, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:
+def in_order(step: SqliteSession, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:
     """(eta, id) of ready tasks of several tags in lease order, read as far as they are asked for."""
     return heapq.merge(*(iter(step.connection.execute(_HEAD, (tag_id, limit))) for tag_id in tag_ids))
 
 
-def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[int]:
+def _oldest_tag(step: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> list[int]:
     """The tag of the first ready task, of these tags or of all."""
     if tag_ids is None:
         row = step.connection.execute(
@@ -148,7 +148,9 @@ def _oldest_tag(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[
     return [tag_id for _head, tag_id in sorted((head, tag_id) for head, tag_id in heads if head is not None)[:1]]
 
 
-def take(step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant) -> Sequence[Lease]:
+def take(
+    step: SqliteSession, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant
+) -> Sequence[Lease]:
     """Lease the ready tasks of rows that were read as `first_ready` has them."""
     end = after(now, seconds)
     ends, payloads = _exceptions(step, rows, end=end, worker=worker, now=now)
@@ -191,7 +193,7 @@ def take(step: Step, queue: QueueRow, rows: list[Row], *, seconds: float, worker
 
 
 def _exceptions(
-    step: Step, rows: list[Row], *, end: Instant, worker: str, now: Instant
+    step: SqliteSession, rows: list[Row], *, end: Instant, worker: str, now: Instant
 ) -> tuple[dict[int, Instant], dict[int, bytes]]:
     """By task id: the ends of leases that end where a spent one would, which are taken here; and long payloads."""
     ends: dict[int, Instant] = {}

@@ -8,7 +8,7 @@ from itertools import islice
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.semantics import Ending
+from queue_core.semantics import LeaseEnd
 from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, spread
 from queue_core.store import Page
 from queue_core.stores.sqlite.administering import gauge, in_state, row_of_name
@@ -16,7 +16,7 @@ from queue_core.stores.sqlite.counts import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leasing import in_order
 from queue_core.stores.sqlite.rows import COLUMNS, ready_rows, task_of
-from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.stores.sqlite.step import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TagFilter, TaskState, chosen_name
 
 HEAD = 1000  # etas of the ready queue that are read for `waiting`
@@ -30,14 +30,14 @@ _READY_LAST = f"{ready_rows('eta')} ORDER BY eta DESC LIMIT 1"
 _TAG_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta DESC LIMIT 1"
 
 
-def stats(step: Step, name: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+def stats(step: SqliteSession, name: str, tags: TagFilter, *, now: Instant) -> QueueStats:
     """See `Transaction.stats`."""
     queue = step.queue(name)
     step.counts.write(step.cursor, now=step.now)
     return _stats(step, queue, step.tag_ids(queue, tags), now=now)
 
 
-def _stats(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> QueueStats:
+def _stats(step: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> QueueStats:
     name, paused = queue.spec.name, queue.spec.is_closed
     if tag_ids == []:
         return QueueStats(name, paused=paused)
@@ -81,7 +81,9 @@ def _alive(queue: QueueRow) -> str:
     return f"(leases < coalesce(max_leases, {'9e18' if bound is None else bound}))"
 
 
-def _due(step: Step, chosen: str, queue: QueueRow, now: Instant, cells: tuple[str, ...]) -> tuple[int, Instant | None]:
+def _due(
+    step: SqliteSession, chosen: str, queue: QueueRow, now: Instant, cells: tuple[str, ...]
+) -> tuple[int, Instant | None]:
     """How many rows, and the first eta of them."""
     sql = f"SELECT count(*), min(eta) FROM tasks INDEXED BY {chosen}"  # noqa: S608
     row = step.connection.execute(sql, (queue.id, now, *cells)).fetchone()
@@ -89,14 +91,14 @@ def _due(step: Step, chosen: str, queue: QueueRow, now: Instant, cells: tuple[st
     return row[0], row[1]
 
 
-def _first_ready(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> Instant | None:
+def _first_ready(step: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> Instant | None:
     if tag_ids is None:
         row = step.connection.execute(_READY_FIRST, (queue.id, 1)).fetchone()
         return None if row is None else row[0]
     return next((Instant(eta) for eta, _ in in_order(step, tag_ids, limit=1)), None)
 
 
-def tag_stats(step: Step, name: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+def tag_stats(step: SqliteSession, name: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
     """See `Transaction.tag_stats`."""
     queue = step.queue(name)
     step.counts.write(step.cursor, now=step.now)
@@ -111,7 +113,7 @@ def tag_stats(step: Step, name: str, *, after: str | None, limit: int, now: Inst
     return [TagStats(tag, _stats(step, queue, [tag_id], now=now)) for tag_id, tag in rows]
 
 
-def waiting(step: Step, name: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+def waiting(step: SqliteSession, name: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
     """See `Transaction.waiting`."""
     queue = step.queue(name)
     tag_ids = step.tag_ids(queue, tags)
@@ -132,7 +134,9 @@ def waiting(step: Step, name: str, tags: TagFilter, *, now: Instant) -> tuple[Wa
     return spread(etas, ready=ready, newest=newest) if etas else ()
 
 
-def upcoming(step: Step, name: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+def upcoming(
+    step: SqliteSession, name: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant
+) -> list[Instant]:
     """See `Transaction.upcoming`."""
     queue = step.queue(name)
     of_tags, cells = _narrowed(step.tag_ids(queue, tags))
@@ -145,7 +149,7 @@ def upcoming(step: Step, name: str, tags: TagFilter, *, until: Instant, limit: i
     return [row[0] for row in rows]
 
 
-def _due_etas(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[Instant]:
+def _due_etas(step: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[Instant]:
     """Etas, in order, of the first tasks that are stored as delayed or leased but are ready by now."""
     of_tags, cells = _narrowed(tag_ids)
     etas: list[Instant] = []
@@ -158,7 +162,7 @@ def _due_etas(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: In
     return sorted(etas)
 
 
-def _tag_of_oldest(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[int]:
+def _tag_of_oldest(step: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[int]:
     """The tag of the first leasable task, whether it is settled or not."""
     of_tags, cells = _narrowed(tag_ids)
     heads: list[tuple[int, int, int]] = _ready_heads(step, queue, tag_ids)
@@ -171,14 +175,14 @@ def _tag_of_oldest(step: Step, queue: QueueRow, tag_ids: list[int] | None, *, no
     return [min(heads)[2]] if heads else []
 
 
-def _ready_heads(step: Step, queue: QueueRow, tag_ids: list[int] | None) -> list[tuple[int, int, int]]:
+def _ready_heads(step: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> list[tuple[int, int, int]]:
     """(eta, id, tag) of the first ready task: of the queue, or of each of these tags."""
     if tag_ids is None:
         return step.connection.execute(f"{ready_rows('eta, id, tag')} ORDER BY eta, id LIMIT 1", (queue.id,)).fetchall()
     return [(*head, tag_id) for tag_id in tag_ids for head in in_order(step, [tag_id], limit=1)]
 
 
-def live_leases(step: Step, name: str, *, limit: int, now: Instant) -> list[LiveLease]:
+def live_leases(step: SqliteSession, name: str, *, limit: int, now: Instant) -> list[LiveLease]:
     """See `Transaction.live_leases`."""
     queue = step.queue(name)
     rows = step.connection.execute(
@@ -189,7 +193,7 @@ def live_leases(step: Step, name: str, *, limit: int, now: Instant) -> list[Live
     return [LiveLease(chosen_name(row[0]) if row[1] is None else row[1], step.tag(row[2]), *row[3:]) for row in rows]
 
 
-def next_eta(step: Step, name: str) -> Instant | None:
+def next_eta(step: SqliteSession, name: str) -> Instant | None:
     """See `Transaction.next_eta`."""
     queue = step.queue(name)
     if queue.spec.moved_to:
@@ -208,7 +212,7 @@ def next_eta(step: Step, name: str) -> Instant | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SqlitePeek:
     """What a peek asks for."""
 
     tags: TagFilter
@@ -220,7 +224,7 @@ class Look:
     now: Instant
 
 
-def peek(step: Step, name: str, look: Look) -> Page:
+def peek(step: SqliteSession, name: str, look: SqlitePeek) -> Page:
     """See `Transaction.peek`."""
     queue = step.queue(name)
     tag_ids = step.tag_ids(queue, look.tags)
@@ -239,10 +243,10 @@ def peek(step: Step, name: str, look: Look) -> Page:
 
 def _settled(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredTask | None:
     settled = semantics.settle(task, queue.spec, now=now)
-    return settled.task if isinstance(settled, Ending) else settled
+    return settled.task if isinstance(settled, LeaseEnd) else settled
 
 
-def _rows(step: Step, queue: QueueRow, look: Look, tag_ids: list[int] | None) -> Iterable[Row]:
+def _rows(step: SqliteSession, queue: QueueRow, look: SqlitePeek, tag_ids: list[int] | None) -> Iterable[Row]:
     """Rows in id order among which are all that are asked for."""
     if look.names is not None:
         named = (row_of_name(step, queue, name) for name in dict.fromkeys(look.names))
@@ -264,7 +268,7 @@ def _stored_states(states: frozenset[TaskState]) -> list[TaskState]:
     return sorted(stored)
 
 
-def _by_id(step: Step, queue: QueueRow, look: Look, tag_ids: list[int] | None) -> Iterator[Row]:
+def _by_id(step: SqliteSession, queue: QueueRow, look: SqlitePeek, tag_ids: list[int] | None) -> Iterator[Row]:
     of_tags, cells = ("", ()) if tag_ids is None else (" AND tag IN (SELECT value FROM json_each(?))", (tag_ids,))
     return iter(
         step.connection.execute(
@@ -274,7 +278,7 @@ def _by_id(step: Step, queue: QueueRow, look: Look, tag_ids: list[int] | None) -
     )
 
 
-def _with_payloads(step: Step, tasks: Sequence[StoredTask], payload_bytes: int) -> tuple[StoredTask, ...]:
+def _with_payloads(step: SqliteSession, tasks: Sequence[StoredTask], payload_bytes: int) -> tuple[StoredTask, ...]:
     cut = (
         "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x'')"
         " FROM tasks LEFT JOIN payloads USING (id) WHERE id = ?"

@@ -8,7 +8,7 @@ from queue_core.store import Added, HeldName
 from queue_core.stores.sqlite.counts import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, refusal_of_name, spent_text
-from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.stores.sqlite.step import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TaskState
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -21,7 +21,7 @@ _HOLD = (
 )
 
 
-def restore(step: Step, name: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+def restore(step: SqliteSession, name: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
     queue = step.queue(name)
     step.told = True
@@ -45,7 +45,7 @@ def restore(step: Step, name: str, tasks: Sequence[StoredTask], *, now: Instant)
     return outcomes
 
 
-def _insert(step: Step, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
+def _insert(step: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
     rows: list[tuple[Cell, ...]] = []
     for task in tasks:
         tag = step.tag_id(queue, task.tag)
@@ -77,21 +77,21 @@ def _insert(step: Step, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
     )
 
 
-def held_names(step: Step, name: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+def held_names(step: SqliteSession, name: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
     """See `Transaction.held_names`."""
     queue = step.queue(name)
     rows = step.connection.execute(_HELD, (queue.id, after or "", now, limit)).fetchall()
     return [HeldName(row[0], Instant(row[1])) for row in rows]
 
 
-def hold_names(step: Step, name: str, names: Sequence[HeldName], *, now: Instant) -> None:
+def hold_names(step: SqliteSession, name: str, names: Sequence[HeldName], *, now: Instant) -> None:
     """See `Transaction.hold_names`."""
     queue = step.queue(name)
     step.told = True
     step.connection.executemany(_HOLD, [(queue.id, held.name, held.until) for held in names if held.until > now])
 
 
-def set_moved(step: Step, name: str, to: str) -> None:
+def set_moved(step: SqliteSession, name: str, to: str) -> None:
     """See `Transaction.set_moved`. Every process learns of it, as the catalog's revision rises."""
     queue = step.queue(name)
     if queue.spec.moved_to != to:

@@ -10,11 +10,11 @@ from typing import Literal
 
 from queue_core import semantics
 from queue_core.clock import Instant, after
-from queue_core.semantics import Ending
+from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counts import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
-from queue_core.stores.sqlite.driver import Cell, Connection, Row
-from queue_core.stores.sqlite.step import QueueRow, Step
+from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
+from queue_core.stores.sqlite.step import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
@@ -67,13 +67,13 @@ _REMOVE = by_ids("DELETE FROM tasks WHERE {ids}")
 _REMOVE_PAYLOADS = by_ids("DELETE FROM payloads WHERE {ids}")
 
 
-def load(connection: Connection, queue: QueueRow, ids: list[int]) -> list[Row]:
+def load(connection: SqliteConnection, queue: QueueRow, ids: list[int]) -> list[Row]:
     """The rows of those ids that are tasks of this queue, without their payloads."""
     form, cells = among(ids)
     return connection.execute(_LOAD[form], (*cells, queue.id)).fetchall()
 
 
-def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> StoredTask:
+def task_of(step: SqliteSession, queue: QueueRow, row: Row, *, payload: bytes = b"") -> StoredTask:
     """The task of a row that was selected as `COLUMNS`."""
     return StoredTask(
         row[0],
@@ -94,7 +94,7 @@ def task_of(step: Step, queue: QueueRow, row: Row, *, payload: bytes = b"") -> S
     )
 
 
-def payload_of(connection: Connection, task_id: int, payload: bytes | None) -> bytes:
+def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None) -> bytes:
     """A task's payload, from where the long ones are when it is not in the row."""
     if payload is not None:
         return payload
@@ -103,7 +103,7 @@ def payload_of(connection: Connection, task_id: int, payload: bytes | None) -> b
     return bytes(row[0])
 
 
-def write(connection: Connection, tasks: Iterable[StoredTask]) -> None:
+def write(connection: SqliteConnection, tasks: Iterable[StoredTask]) -> None:
     """Write what may change of tasks."""
     connection.executemany(
         _WRITE,
@@ -124,7 +124,7 @@ def write(connection: Connection, tasks: Iterable[StoredTask]) -> None:
     )
 
 
-def remove(step: Step, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> None:
+def remove(step: SqliteSession, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> None:
     """Delete the tasks of rows selected as `COLUMNS`, and hold back their given names. Counts nothing."""
     remove_ids(step, [row[0] for row in rows], long=[row[0] for row in rows if row[12]])
     named = [row[10] for row in rows if row[10] is not None]
@@ -132,7 +132,7 @@ def remove(step: Step, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> 
         take_back_names(step.connection, queue, named, at=at)
 
 
-def remove_ids(step: Step, ids: list[int], *, long: list[int]) -> None:
+def remove_ids(step: SqliteSession, ids: list[int], *, long: list[int]) -> None:
     """Delete tasks by id, and the payloads of those whose payload is long."""
     form, cells = among(ids)
     step.cursor.execute(_REMOVE[form], cells)
@@ -150,7 +150,7 @@ def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
     return "list", (f"[{','.join(map(str, ids))}]",)
 
 
-def end(step: Step, queue: QueueRow, row: Row, ending: Ending) -> FinishedLease:
+def end(step: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> FinishedLease:
     """Carry out the end of a lease: the task, its counters, the sample."""
     finished = ending.finished
     changes = [(LEASED, -1), (TOTAL_OF_OUTCOME[finished.outcome], 1)]
@@ -179,7 +179,7 @@ def spent_text(spent: Sequence[Instant]) -> str | None:
 # -- given names ----------------------------------------------------------------------------------------------------
 
 
-def refusal_of_name(connection: Connection, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
+def refusal_of_name(connection: SqliteConnection, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
     """`exists` or `tombstoned` for a name that can't be added; None: it is free."""
     row = connection.execute("SELECT task, until FROM names WHERE queue = ? AND name = ?", (queue.id, name)).fetchone()
     if row is None:
@@ -189,7 +189,9 @@ def refusal_of_name(connection: Connection, queue: QueueRow, name: str, *, now: 
     return "tombstoned" if row[1] > now else None
 
 
-def give_names(connection: Connection, queue: QueueRow, names: Sequence[tuple[str, int]], *, now: Instant) -> None:
+def give_names(
+    connection: SqliteConnection, queue: QueueRow, names: Sequence[tuple[str, int]], *, now: Instant
+) -> None:
     """Give names to tasks, and forget a few names whose time is over."""
     connection.executemany("REPLACE INTO names VALUES (?, ?, ?, NULL)", [(queue.id, *name) for name in names])
     connection.execute(
@@ -198,7 +200,7 @@ def give_names(connection: Connection, queue: QueueRow, names: Sequence[tuple[st
     )
 
 
-def take_back_names(connection: Connection, queue: QueueRow, names: Sequence[str], *, at: Instant) -> None:
+def take_back_names(connection: SqliteConnection, queue: QueueRow, names: Sequence[str], *, at: Instant) -> None:
     """Part names from their deleted tasks; they stay taken for the queue's retention."""
     until = after(at, queue.spec.name_retention_seconds)
     connection.executemany(
@@ -207,7 +209,7 @@ def take_back_names(connection: Connection, queue: QueueRow, names: Sequence[str
     )
 
 
-def task_id_of(connection: Connection, queue: QueueRow, name: str) -> int | None:
+def task_id_of(connection: SqliteConnection, queue: QueueRow, name: str) -> int | None:
     """The id that a name stands for: a given name's task, or the digits of a chosen one; the task may be gone."""
     row = connection.execute("SELECT task FROM names WHERE queue = ? AND name = ?", (queue.id, name)).fetchone()
     if row is not None:
@@ -246,7 +248,7 @@ class Settled:
 NOTHING_DUE = Settled()
 
 
-def is_due(step: Step, queue: QueueRow, *, now: Instant) -> bool:
+def is_due(step: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
     """Whether time has something to do in a queue: a lease that has ended, a delay that is over."""
     ends: Instant | None
     begins: Instant | None
@@ -254,7 +256,7 @@ def is_due(step: Step, queue: QueueRow, *, now: Instant) -> bool:
     return (ends is not None and ends <= now) or (begins is not None and begins <= now)
 
 
-def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
+def settle(step: SqliteSession, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
     """Settle the first `limit` due tasks by eta."""
     if not is_due(step, queue, now=now):
         return NOTHING_DUE
@@ -273,21 +275,21 @@ def settle(step: Step, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PE
     return Settled(tuple([expire(step, queue, row, now=now) for row in leased]), horizon)
 
 
-def settle_used_up(step: Step, queue: QueueRow, name: str, *, now: Instant) -> bool:
+def settle_used_up(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> bool:
     """Settle the task of a given name if it went with the end of its last lease; whether it did."""
     if queue.spec.on_exhausted != "delete":
         return False
     task_id = task_id_of(step.connection, queue, name)
     for row in [] if task_id is None else load(step.connection, queue, [task_id]):
         ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
-        if isinstance(ending, Ending) and ending.task is None:
+        if isinstance(ending, LeaseEnd) and ending.task is None:
             end(step, queue, row, ending)
             return True
     return False
 
 
-def expire(step: Step, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
+def expire(step: SqliteSession, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
     """End the expired lease of a row selected as `rows.COLUMNS`."""
     ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
-    assert isinstance(ending, Ending), "a due LEASED task ends its lease"
+    assert isinstance(ending, LeaseEnd), "a due LEASED task ends its lease"
     return end(step, queue, row, ending)

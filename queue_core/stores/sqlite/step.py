@@ -1,6 +1,6 @@
 """What the verbs of one transaction share: the connection, what is known of queues and tags, and what is to be written.
 
-A `Known` outlives transactions. A part of it holds until another process commits anything, which the library tells; the
+A `CatalogCache` outlives transactions. A part of it holds until another process commits anything, which the library tells; the
 rest until the catalog's revision, in row 0 of `counts`, rises.
 """
 
@@ -18,7 +18,7 @@ from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.kept_settings import kept_settings, kept_text
 from queue_core.stores.sqlite.counts import Counts, Sample, sample_of, write_samples
-from queue_core.stores.sqlite.driver import Connection, Cursor, Driver
+from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
 from queue_core.task import QueueSpec, TagFilter
 
 MAX_KNOWN_TAGS = 50_000
@@ -52,7 +52,7 @@ class QueueRow:
     has_tags: bool
 
 
-class Known:
+class CatalogCache:
     """What one connection remembers of queues and tags between transactions; bounded."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Known:
         self.workers.clear()
 
 
-class Step:
+class SqliteSession:
     """One transaction under way on one connection."""
 
     __slots__ = (
@@ -103,7 +103,12 @@ class Step:
     )
 
     def __init__(
-        self, connection: Connection, known: Known, *, cursor: Cursor | None = None, seen: int | None = None
+        self,
+        connection: SqliteConnection,
+        known: CatalogCache,
+        *,
+        cursor: Cursor | None = None,
+        seen: int | None = None,
     ) -> None:
         """Args:
         cursor: of that connection, made before; for statements whose rows nobody reads, or all at once.
@@ -319,10 +324,10 @@ def settings_of(spec: QueueSpec) -> str:
 class Readers:
     """Connections of readers, beside the writer: each with what it knows, a few kept for the next. From any thread."""
 
-    def __init__(self, driver: Driver, connect: Callable[[], Connection]) -> None:
+    def __init__(self, driver: Driver, connect: Callable[[], SqliteConnection]) -> None:
         self._driver = driver
         self._connect = connect
-        self._idle: list[tuple[Connection, Known]] = []
+        self._idle: list[tuple[SqliteConnection, CatalogCache]] = []
         self._is_closed = False
         self._begin()
 
@@ -333,7 +338,7 @@ class Readers:
         self._is_held = False
 
     @contextmanager
-    def glance(self) -> Iterator[Step]:
+    def glance(self) -> Iterator[SqliteSession]:
         """The file as it is. Raises the driver's errors."""
         with self._lock:
             while self._is_held:
@@ -341,10 +346,10 @@ class Readers:
             self._in_use += 1
             reader = self._idle.pop() if self._idle else None
         try:
-            connection, known = reader or (self._connect(), Known())
+            connection, known = reader or (self._connect(), CatalogCache())
             try:
                 connection.execute("BEGIN")
-                yield Step(connection, known)
+                yield SqliteSession(connection, known)
             finally:
                 with contextlib.suppress(self._driver.error):
                     if connection.in_transaction:
@@ -356,7 +361,7 @@ class Readers:
                 if not self._in_use:
                     self._changed.notify_all()
 
-    def close(self) -> Sequence[Connection]:
+    def close(self) -> Sequence[SqliteConnection]:
         """Keep none from now on; those that were kept, for whoever closes them."""
         with self._lock:
             self._is_closed = True
@@ -374,17 +379,17 @@ class Readers:
             self._is_held = False
             self._changed.notify_all()
 
-    def take_over(self) -> tuple[Sequence[Connection], bool]:
+    def take_over(self) -> tuple[Sequence[SqliteConnection], bool]:
         """In the child of a fork: the connections that were kept, and whether there was no other. Begins anew."""
         are_all = not self._in_use
         self._begin()
         return self._take_idle(), are_all
 
-    def _take_idle(self) -> Sequence[Connection]:
+    def _take_idle(self) -> Sequence[SqliteConnection]:
         idle, self._idle = self._idle, []
         return [connection for connection, _ in idle]
 
-    def _keep(self, connection: Connection, known: Known) -> None:
+    def _keep(self, connection: SqliteConnection, known: CatalogCache) -> None:
         with self._lock:
             if not self._is_closed and len(self._idle) < MAX_IDLE_READERS:
                 self._idle.append((connection, known))

@@ -15,8 +15,8 @@ from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, S
 from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.sqlite import adding
 from queue_core.stores.sqlite.check import check
-from queue_core.stores.sqlite.driver import INHERITED, Connection, Driver, Progress, Row, best_driver
-from queue_core.stores.sqlite.durable import FileSyncer, GroupSync, LogRoom, OpenSyncer, Reserve, SyncAhead
+from queue_core.stores.sqlite.driver import INHERITED, Driver, Progress, Row, SqliteConnection, best_driver
+from queue_core.stores.sqlite.durable import FileSyncer, GroupSync, OpenSyncer, Reserve, SyncAhead, WalPreallocator
 from queue_core.stores.sqlite.file import (
     Identity,
     check_path,
@@ -28,7 +28,7 @@ from queue_core.stores.sqlite.file import (
     real_path,
 )
 from queue_core.stores.sqlite.signals import SocketSignals
-from queue_core.stores.sqlite.step import Known, Readers, Step
+from queue_core.stores.sqlite.step import CatalogCache, Readers, SqliteSession
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 from queue_core.stores.sqlite.write_lock import WriteLock
 
@@ -39,14 +39,14 @@ MAX_TRIES = 16
 READER_CACHE_KIBIBYTES = 4096
 
 
-class Writing:
+class SqliteWrite:
     """A write transaction as a context; a class, as entering a generator costs 0.7 us more."""
 
     __slots__ = ("_step", "_store")
 
     def __init__(self, store: "SqliteStore") -> None:
         self._store = store
-        self._step: Step | None = None
+        self._step: SqliteSession | None = None
 
     def __enter__(self) -> SqliteTransaction:
         step = self._step = self._store.enter()
@@ -118,11 +118,11 @@ class SqliteStore:
         self._group = GroupSync(syncer, self._path, look=self._identity.check)
         self._is_strict = self._durability == "strict"
         self._ahead = None if self._is_strict else SyncAhead(syncer, self._group.fail)
-        self._room = LogRoom(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer))
-        self._known = Known()
+        self._room = WalPreallocator(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer))
+        self._known = CatalogCache()
         self._is_open = True
 
-    def _prepare(self) -> Connection:
+    def _prepare(self) -> SqliteConnection:
         with self._lock.alone():
             try:
                 return prepare(self._driver, self._path, self._vfs)
@@ -176,12 +176,12 @@ class SqliteStore:
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
-    def begin(self, unit: Unit = "transaction") -> "Writing":  # noqa: ARG002 - the protocol's
+    def begin(self, unit: Unit = "transaction") -> "SqliteWrite":  # noqa: ARG002 - the protocol's
         """See `Store.begin`."""
-        return Writing(self)
+        return SqliteWrite(self)
 
-    def enter(self, *, to_keep: bool = True) -> Step:
-        """Begin a transaction, alone among all writers; for `Writing`.
+    def enter(self, *, to_keep: bool = True) -> SqliteSession:
+        """Begin a transaction, alone among all writers; for `SqliteWrite`.
 
         Args:
             to_keep: False for one that will be rolled back, which a disk that failed does not mind.
@@ -191,7 +191,9 @@ class SqliteStore:
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
         try:
-            return Step(self._writer, self._known, cursor=self._cursor, seen=self._driver.version(self._writer))
+            return SqliteSession(
+                self._writer, self._known, cursor=self._cursor, seen=self._driver.version(self._writer)
+            )
         except BaseException as error:
             self._give_up(error)
             raise
@@ -200,8 +202,8 @@ class SqliteStore:
         self._open_anew()
         self._group.check()
 
-    def leave(self, step: Step, error: BaseException | None) -> None:
-        """Commit, or roll back for an `error`, and let the next writer in; for `Writing`."""
+    def leave(self, step: SqliteSession, error: BaseException | None) -> None:
+        """Commit, or roll back for an `error`, and let the next writer in; for `SqliteWrite`."""
         if error is None:
             try:
                 if step.arriving:
@@ -245,7 +247,7 @@ class SqliteStore:
             yield SqliteTransaction(step)
 
     @contextmanager
-    def _snapshot(self) -> Iterator[Step]:
+    def _snapshot(self) -> Iterator[SqliteSession]:
         """All tasks as they are by now: nothing waits to be sorted in."""
         if not self._is_open:
             with self._lock.threads:
@@ -280,7 +282,7 @@ class SqliteStore:
         return True
 
     @contextmanager
-    def _unsaved(self) -> Iterator[Step]:
+    def _unsaved(self) -> Iterator[SqliteSession]:
         """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
         step = self.enter(to_keep=False)
         try:
@@ -415,7 +417,7 @@ class SqliteStore:
             return True
         return False
 
-    def _connect_reader(self) -> Connection:
+    def _connect_reader(self) -> SqliteConnection:
         connection = connect(self._driver, self._path, self._vfs, cache_kibibytes=READER_CACHE_KIBIBYTES)
         try:
             self._identity.check()

@@ -9,7 +9,7 @@ from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
 from queue_core.store import Busy
 from queue_core.stores.sqlite.rows import COLUMNS, end, settle, task_of
-from queue_core.stores.sqlite.step import MAX_KNOWN_WORKERS, Step
+from queue_core.stores.sqlite.step import MAX_KNOWN_WORKERS, SqliteSession
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4
@@ -20,7 +20,7 @@ _HELD = (
 )
 
 
-def is_known(step: Step, worker: str) -> bool:
+def is_known(step: SqliteSession, worker: str) -> bool:
     """Whether a worker has asked for a lease before ("" is nobody: known). Raises `WorkerRetiredError`."""
     known = step.known.workers
     if not worker or worker in known:
@@ -36,7 +36,7 @@ def is_known(step: Step, worker: str) -> bool:
     return True
 
 
-def remember(step: Step, worker: str, *, now: Instant) -> None:
+def remember(step: SqliteSession, worker: str, *, now: Instant) -> None:
     """Keep the instant a worker first asked for a lease, and forget a few that were retired long ago."""
     step.told = True
     step.connection.execute("INSERT INTO workers VALUES (?, ?, NULL)", (worker, now))
@@ -46,7 +46,7 @@ def remember(step: Step, worker: str, *, now: Instant) -> None:
     )
 
 
-def seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:
+def seen(step: SqliteSession, workers: Sequence[str]) -> dict[str, Instant]:
     """See `Transaction.workers_seen`."""
     found: dict[str, Instant] = {
         row[0]: row[1]
@@ -59,7 +59,7 @@ def seen(step: Step, workers: Sequence[str]) -> dict[str, Instant]:
     return {worker: found[worker] for worker in workers if worker in found}
 
 
-def retire(step: Step, worker: str, *, busy: Busy, now: Instant) -> bool:
+def retire(step: SqliteSession, worker: str, *, busy: Busy, now: Instant) -> bool:
     """See `Transaction.retire_worker`."""
     held = step.connection.execute(
         "SELECT 1 FROM queues CROSS JOIN tasks INDEXED BY tasks_leased ON tasks.queue = queues.id AND state = 2"
@@ -71,7 +71,7 @@ def retire(step: Step, worker: str, *, busy: Busy, now: Instant) -> bool:
     return held is None
 
 
-def release(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:
+def release(step: SqliteSession, worker: str, *, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
     _fence(step, worker, now=now)
     released: list[FinishedLease] = []
@@ -84,7 +84,7 @@ def release(step: Step, worker: str, *, now: Instant) -> list[FinishedLease]:
     return released
 
 
-def _fence(step: Step, worker: str, *, now: Instant) -> None:
+def _fence(step: SqliteSession, worker: str, *, now: Instant) -> None:
     step.told = True
     step.connection.execute(
         "INSERT INTO workers VALUES (?, NULL, ?)"
@@ -94,7 +94,7 @@ def _fence(step: Step, worker: str, *, now: Instant) -> None:
     step.catalog_changed()
 
 
-def lead(step: Step, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+def lead(step: SqliteSession, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
     """See `Transaction.lead`."""
     step.told = True
     row = step.connection.execute("SELECT holder, until FROM leads WHERE name = ?", (name,)).fetchone()

@@ -34,7 +34,7 @@ from queue_core.stores.sqlite import (
     supervision,
 )
 from queue_core.stores.sqlite.administering import NameOutcome
-from queue_core.stores.sqlite.step import Step
+from queue_core.stores.sqlite.step import SqliteSession
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
@@ -43,18 +43,18 @@ _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
 class SqliteTransaction:
     """See `Transaction`."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: SqliteSession) -> None:
         self._bare = step
 
     @property
-    def _step(self) -> Step:
+    def _step(self) -> SqliteSession:
         """For all but adds: by now nothing waits to be sorted in."""
         step = self._bare
         if step.waits:
             adding.sort_in(step)
         return step
 
-    def _at(self, now: Instant) -> Step:
+    def _at(self, now: Instant) -> SqliteSession:
         self._bare.now = now
         return self._step
 
@@ -160,7 +160,7 @@ class SqliteTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = looking.Look(tags, states, names, after, limit, payload_bytes, now)
+        look = looking.SqlitePeek(tags, states, names, after, limit, payload_bytes, now)
         return looking.peek(self._at(now), queue, look)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:

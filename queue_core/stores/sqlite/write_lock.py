@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from queue_core.errors import StoreReadOnlyError
-from queue_core.stores.sqlite.driver import Connection, Cursor, Driver
+from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
 from queue_core.stores.sqlite.durable import open_beside
 
 
@@ -29,7 +29,7 @@ class WriteLock:
         self._threads = Lock()
         self._is_held_for_fork = False
         self._descriptor: int | None = None
-        self._writer: tuple[Driver, Connection, Cursor] | None = None
+        self._writer: tuple[Driver, SqliteConnection, Cursor] | None = None
 
     @property
     def threads(self) -> Lock:
@@ -44,7 +44,7 @@ class WriteLock:
         except OSError as error:
             raise StoreReadOnlyError(f"can't write {path} ({error.strerror}): make the folder writable") from error
 
-    def begin_with(self, driver: Driver, writer: Connection, cursor: Cursor) -> None:
+    def begin_with(self, driver: Driver, writer: SqliteConnection, cursor: Cursor) -> None:
         """Say on which connection transactions begin, once it is open."""
         self._writer = driver, writer, cursor
 

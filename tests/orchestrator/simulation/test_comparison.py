@@ -3,8 +3,8 @@
 import pytest
 
 from orchestrator.simulation.comparison import Comparison, Figures, against_rule
-from orchestrator.simulation.study import Candidate
-from orchestrator.simulation.workload import World, workload_of
+from orchestrator.simulation.study import PoolCandidate
+from orchestrator.simulation.workload import SimulatedWorld, workload_of
 from tests.support.fleet_builders import a_pool
 
 
@@ -56,12 +56,12 @@ def test_a_pool_is_worse_when_the_rule_is_better_in_one_thing_and_no_worse_in_th
 
 def test_a_pool_that_keeps_idle_workers_for_hours_is_told_what_the_rule_would_have_saved() -> None:
     workload = workload_of("test", [(600.0 * burst + 0.1 * task, 2.0) for burst in range(20) for task in range(10)])
-    miser = Candidate("resize", a_pool(churn="1h", most=20))
-    compared = against_rule(workload, World(), miser, seeds=(1, 2))
+    miser = PoolCandidate("resize", a_pool(churn="1h", most=20))
+    compared = against_rule(workload, SimulatedWorld(), miser, seeds=(1, 2))
     assert compared.is_worse
     assert compared.rule.worker_seconds < 0.5 * compared.pool.worker_seconds
 
 
 def test_without_a_task_both_cost_nothing() -> None:
-    compared = against_rule(workload_of("test", []), World(), Candidate("resize", a_pool()), seeds=(1,))
+    compared = against_rule(workload_of("test", []), SimulatedWorld(), PoolCandidate("resize", a_pool()), seeds=(1,))
     assert not compared.is_worse

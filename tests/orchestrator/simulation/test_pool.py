@@ -4,12 +4,14 @@ from random import Random
 
 from orchestrator.simulation.parts import NEVER
 from orchestrator.simulation.pool import SimulatedPool
-from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload, World
+from orchestrator.simulation.workload import NEVER_SUCCEEDS, SimulatedWorld, Workload
 
-EXACT = World(startup_samples=(2.0,), retry_min_seconds=10.0)
+EXACT = SimulatedWorld(startup_samples=(2.0,), retry_min_seconds=10.0)
 
 
-def a_pool(*, ready: list[float], service: float = 1.0, slots: int = 1, world: World = EXACT, **more) -> SimulatedPool:
+def a_pool(
+    *, ready: list[float], service: float = 1.0, slots: int = 1, world: SimulatedWorld = EXACT, **more
+) -> SimulatedPool:
     workload = Workload("test", ready, [service] * len(ready), **more)
     return SimulatedPool(workload, world, slots=slots, recent_first=True, rng=Random(1))
 
@@ -66,7 +68,7 @@ def test_a_failed_lease_comes_back_after_its_back_off_and_is_delayed_until_then(
 
 
 def test_a_task_that_always_fails_is_dead_after_its_last_lease() -> None:
-    pool = a_pool(ready=[5.0], failures=[NEVER_SUCCEEDS], world=World(startup_samples=(1.0,), max_leases=3))
+    pool = a_pool(ready=[5.0], failures=[NEVER_SUCCEEDS], world=SimulatedWorld(startup_samples=(1.0,), max_leases=3))
     pool.spawn(1)
     run_until(pool, 200.0)
     assert pool.dead == 1
@@ -105,7 +107,7 @@ def test_a_worker_past_its_grace_is_ended_and_its_task_is_first_again() -> None:
 
 
 def test_workers_that_die_at_their_start_lease_nothing() -> None:
-    pool = a_pool(ready=[1.0], world=World(startup_samples=(2.0,), no_start_until=60.0))
+    pool = a_pool(ready=[1.0], world=SimulatedWorld(startup_samples=(2.0,), no_start_until=60.0))
     pool.spawn(1)
     run_until(pool, 10.0)
     assert not pool.workers
@@ -113,7 +115,7 @@ def test_workers_that_die_at_their_start_lease_nothing() -> None:
 
 
 def test_contention_lengthens_leases_that_begin_among_many() -> None:
-    world = World(startup_samples=(1.0,), contention=(0.5, 0.0))
+    world = SimulatedWorld(startup_samples=(1.0,), contention=(0.5, 0.0))
     pool = a_pool(ready=[5.0, 5.0], world=world)
     pool.spawn(2)
     run_until(pool, 100.0)
@@ -121,7 +123,7 @@ def test_contention_lengthens_leases_that_begin_among_many() -> None:
 
 
 def test_tasks_to_come_are_seen_from_when_they_were_added_and_retries_are_not() -> None:
-    failing = World(startup_samples=(0.0,), retry_min_seconds=20.0)
+    failing = SimulatedWorld(startup_samples=(0.0,), retry_min_seconds=20.0)
     pool = a_pool(ready=[1.0, 50.0, 60.0, 90.0], added_at=[1.0, 0.0, 30.0, 0.0], failures=[1, 0, 0, 0], world=failing)
     assert pool.news_at(0.0) == 1.0
     pool.spawn(1)
@@ -133,7 +135,7 @@ def test_tasks_to_come_are_seen_from_when_they_were_added_and_retries_are_not() 
 
 
 def test_starts_at_the_same_time_share_the_cores() -> None:
-    world = World(startup_samples=(2.0,), start_cpu_seconds=1.0, cores=2)
+    world = SimulatedWorld(startup_samples=(2.0,), start_cpu_seconds=1.0, cores=2)
     pool = a_pool(ready=[100.0], world=world)
     pool.spawn(3)
     pool.spawn(5)

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from orchestrator.config import PoolSpec
-from orchestrator.simulation.results import Result
-from orchestrator.simulation.rules import RULES, RuleScaler, Told, told_of
+from orchestrator.simulation.results import RunResult
+from orchestrator.simulation.rules import RULES, RuleScaler, RuleSettings, told_of
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import COOL_DOWN_SECONDS, GIVE_UP_SECONDS, simulate
-from orchestrator.simulation.workload import Workload, World, workload_of
+from orchestrator.simulation.workload import SimulatedWorld, Workload, workload_of
 from tests.support.fleet_builders import a_pool
 
 CORES = 64
@@ -27,10 +27,10 @@ def poisson(*, rate: float, seconds: float, service: float, seed: int = 5) -> Wo
     return workload_of("poisson", tasks)
 
 
-def run(workload: Workload, spec: PoolSpec, *, world: World | None = None, seed: int = 1) -> Result:
+def run(workload: Workload, spec: PoolSpec, *, world: SimulatedWorld | None = None, seed: int = 1) -> RunResult:
     return simulate(
         workload,
-        world or World(cores=CORES),
+        world or SimulatedWorld(cores=CORES),
         PolicyScaler(spec, cores=CORES),
         slo_seconds=spec.slo,
         slots=spec.concurrency,
@@ -40,8 +40,8 @@ def run(workload: Workload, spec: PoolSpec, *, world: World | None = None, seed:
 
 def test_a_fixed_fleet_waits_as_erlang_says() -> None:
     workload = poisson(rate=2.0, seconds=40_000.0, service=3.0)
-    told = Told(1.0, least=8, most=8, mean_service_seconds=3.0, mean_load=6.0)
-    result = simulate(workload, World(startup_seconds=0.01), RuleScaler("fixed", told), slo_seconds=1.0)
+    told = RuleSettings(1.0, least=8, most=8, mean_service_seconds=3.0, mean_load=6.0)
+    result = simulate(workload, SimulatedWorld(startup_seconds=0.01), RuleScaler("fixed", told), slo_seconds=1.0)
     assert result.late_share == pytest.approx(0.183, abs=0.02)
     assert result.wait_p95 == pytest.approx(2.95, abs=0.4)
 
@@ -54,13 +54,13 @@ def test_a_burst_is_leased_in_time_and_the_pool_goes_back_to_nothing() -> None:
     assert result.ended_at < 100.0 + COOL_DOWN_SECONDS
 
 
-def started_by(result: Result, at: float) -> int:
+def started_by(result: RunResult, at: float) -> int:
     return next(size for since, size in reversed(result.sizes) if since <= at)
 
 
 @pytest.mark.parametrize("min_workers", [0, 20])
 def test_a_new_pool_is_tried_for_a_second_and_then_grows_as_the_cores_carry_starts(min_workers: int) -> None:
-    world = World(startup_samples=(0.4,), start_cpu_seconds=0.2, cores=2)
+    world = SimulatedWorld(startup_samples=(0.4,), start_cpu_seconds=0.2, cores=2)
     spec = a_pool(slo=5.0, least=min_workers, most=20)
     scaler = PolicyScaler(spec, cores=2, start_seconds=0.2)
     result = simulate(tasks_of([10.0] * 20, service=30.0), world, scaler, slo_seconds=5.0)
@@ -80,7 +80,7 @@ def test_an_idle_pool_costs_nothing_and_a_month_of_it_is_simulated_at_once() -> 
 
 
 def test_a_task_that_meets_an_empty_pool_waits_for_one_start_only() -> None:
-    world = World(startup_samples=(3.0,), cores=CORES)
+    world = SimulatedWorld(startup_samples=(3.0,), cores=CORES)
     result = run(tasks_of([1_000.3]), a_pool(), world=world)
     assert result.wait_max == pytest.approx(3.0, abs=0.01)
 
@@ -92,7 +92,7 @@ def test_workers_of_the_lower_bound_stay_until_the_time_is_over() -> None:
 
 
 def test_a_crash_loop_backs_off_and_ends_by_itself() -> None:
-    world = World(startup_seconds=2.0, no_start_until=600.0, cores=CORES)
+    world = SimulatedWorld(startup_seconds=2.0, no_start_until=600.0, cores=CORES)
     result = run(tasks_of([float(at) for at in range(0, 600, 2)]), a_pool(most=40), world=world)
     assert result.unfinished == 0
     assert result.starts < 60
@@ -119,7 +119,7 @@ def test_tasks_that_fail_come_back_and_are_done() -> None:
 
 
 def test_tasks_that_nobody_ever_did_have_waited_until_the_end() -> None:
-    result = run(tasks_of([0.0, 30.0]), a_pool(slo=60.0), world=World(cores=CORES, no_start_until=math.inf))
+    result = run(tasks_of([0.0, 30.0]), a_pool(slo=60.0), world=SimulatedWorld(cores=CORES, no_start_until=math.inf))
     assert (result.unfinished, result.late_share) == (2, 1.0)
     assert result.worst_over_slo >= GIVE_UP_SECONDS / 60.0
     assert result.p99_over_slo == pytest.approx(result.worst_over_slo, rel=0.01)
@@ -141,7 +141,7 @@ def test_tasks_with_an_eta_start_nobody_before_it() -> None:
 @pytest.mark.parametrize("added_at", [0.0, 980.0], ids=["known long before", "known just in time"])
 def test_where_a_start_is_too_long_workers_for_tasks_with_an_eta_are_up_when_it_comes(added_at: float) -> None:
     workload = tasks_of([100.0, 1_000.0] + [1_025.0] * 20, added_at=[100.0] + [added_at] * 21)
-    result = run(workload, a_pool(slo=5.0, most=40), world=World(startup_samples=(8.0,), cores=CORES))
+    result = run(workload, a_pool(slo=5.0, most=40), world=SimulatedWorld(startup_samples=(8.0,), cores=CORES))
     assert result.late_share <= 1 / 22  # the first, which nobody knew of
     sizes = [size for at, size in result.sizes if 200.0 < at < 985.0]
     assert sizes == sorted(sizes, reverse=True)  # nobody is started long before
@@ -179,7 +179,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_every_rule_does_all_the_work_within_the_bounds(name: str) -> None:
     workload = poisson(rate=1.0, seconds=2_000.0, service=3.0)
     told = told_of(workload, slo_seconds=30.0, least=0, most=12, slots=1)
-    result = simulate(workload, World(), RuleScaler(name, told), slo_seconds=30.0)
+    result = simulate(workload, SimulatedWorld(), RuleScaler(name, told), slo_seconds=30.0)
     assert result.unfinished == 0
     assert 1 <= result.peak <= 12
     assert result.worker_seconds > workload.work_seconds

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload
 from orchestrator.workloads.arrival_file import read_arrivals
 from orchestrator.workloads.errors import WorkloadError
-from orchestrator.workloads.lifecycle_log import LogFilter, Recorded, read_lifecycle, read_lifecycles
+from orchestrator.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle, read_lifecycles
 from orchestrator.workloads.services import ServiceTimes
 from orchestrator.workloads.shapes import shaped
 from queue_core import events
@@ -37,7 +37,7 @@ def event(kind: str, at: float, task: str = "t1", *, queue: str = "thumbs", **mo
     return QueueEvent(kind, Instant(round((NOON + at) * SECOND)), queue, task, **more)
 
 
-def recorded(lines: Iterable[str], *, since: float = -math.inf, **more) -> Recorded:
+def recorded(lines: Iterable[str], *, since: float = -math.inf, **more) -> RecordedTasks:
     return read_lifecycle(lines, name="events.jsonl", rng=Random(1), wanted=LogFilter(**more), since=since)
 
 

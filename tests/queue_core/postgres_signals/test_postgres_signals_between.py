@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.stores.postgres import events, listening
-from queue_core.stores.postgres.ears import Ear
+from queue_core.stores.postgres.ears import PostgresSubscription
 from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.task import ANY
 from tests.support.eventually import eventually
@@ -124,7 +124,7 @@ def test_with_a_direct_way_to_listen_a_pooler_does_no_harm(url: str, pooled: str
 
 def test_a_way_to_listen_that_leads_elsewhere_is_said(url: str, pooled: str) -> None:
     with capture_logs() as logged, signals_on(f"{pooled}?listen={make_schema(new_url('postgresql'))}") as there:
-        ear: Ear = there.subscribe("q", ANY)
+        ear: PostgresSubscription = there.subscribe("q", ANY)
         eventually(lambda: there.trouble)
         assert "same database" in there.trouble
         assert [entry["event"] for entry in logged] == [events.SIGNALS_UNHEARD]
