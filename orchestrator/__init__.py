@@ -11,36 +11,36 @@ TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for 
 if TYPE_CHECKING:
     from orchestrator.assembly import open_supervisor
     from orchestrator.clock import Monotonic
-    from orchestrator.config import PoolSpec, SupervisorSettings
-    from orchestrator.decision import Conditions, Decision, Inputs, Limit
+    from orchestrator.config.model import WorkerBounds
+    from orchestrator.config.pools import PoolSpec, SupervisorSettings
     from orchestrator.errors import AlreadySupervisedError, OrchestratorError
-    from orchestrator.fleet import Fleet, Worker
-    from orchestrator.learning import PolicyState, learn
-    from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
-    from orchestrator.model import WorkerBounds
-    from orchestrator.plan import Plan, Spawn, WorkerRemoval, plan_actions
-    from orchestrator.policy import decide
-    from orchestrator.project import Project, read_settings
-    from orchestrator.scene import DecisionContext, context_of
-    from orchestrator.supervisor import Supervisor
-    from queue_core.yaml_text import DocumentError
+    from orchestrator.fleet.workers import Fleet, Worker
+    from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
+    from orchestrator.scaling.context import DecisionContext, context_of
+    from orchestrator.scaling.decision import Conditions, Decision, Inputs, Limit
+    from orchestrator.scaling.learning import PolicyState, learn
+    from orchestrator.scaling.plan import Plan, Spawn, WorkerRemoval, plan_actions
+    from orchestrator.scaling.policy import decide
+    from orchestrator.settings_file import Project, read_settings
+    from orchestrator.supervisor.supervisor import Supervisor
+    from queue_core.config.yaml_document import DocumentError
 else:
     _HOMES = {
         "orchestrator.assembly": "open_supervisor",
         "orchestrator.clock": "Monotonic",
-        "orchestrator.config": "PoolSpec SupervisorSettings",
-        "orchestrator.decision": "Conditions Decision Inputs Limit",
+        "orchestrator.config.pools": "PoolSpec SupervisorSettings",
+        "orchestrator.scaling.decision": "Conditions Decision Inputs Limit",
         "orchestrator.errors": "AlreadySupervisedError OrchestratorError",
-        "orchestrator.fleet": "Fleet Worker",
-        "orchestrator.learning": "PolicyState learn",
-        "orchestrator.metrics": "LeaseSample QueueSample RunningLease Waiting",
-        "orchestrator.model": "WorkerBounds",
-        "orchestrator.plan": "WorkerRemoval Plan Spawn plan_actions",
-        "orchestrator.policy": "decide",
-        "orchestrator.project": "Project read_settings",
-        "orchestrator.scene": "DecisionContext context_of",
-        "orchestrator.supervisor": "Supervisor",
-        "queue_core.yaml_text": "DocumentError",
+        "orchestrator.fleet.workers": "Fleet Worker",
+        "orchestrator.scaling.learning": "PolicyState learn",
+        "orchestrator.samples": "LeaseSample QueueSample RunningLease Waiting",
+        "orchestrator.config.model": "WorkerBounds",
+        "orchestrator.scaling.plan": "WorkerRemoval Plan Spawn plan_actions",
+        "orchestrator.scaling.policy": "decide",
+        "orchestrator.settings_file": "Project read_settings",
+        "orchestrator.scaling.context": "DecisionContext context_of",
+        "orchestrator.supervisor.supervisor": "Supervisor",
+        "queue_core.config.yaml_document": "DocumentError",
     }
     """The public names, by the module that has them."""
 

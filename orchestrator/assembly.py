@@ -6,24 +6,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from orchestrator.config import PoolSpec
-from orchestrator.fleet_view import Heartbeat
-from orchestrator.project import Project, state_of
-from orchestrator.reload import ReloadedSettings
+from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import Runtime
+from orchestrator.runtimes.composite import CompositeRuntime
 from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.runtimes.several import CompositeRuntime
+from orchestrator.settings_file import Project, state_of
 from orchestrator.source import WorkSource
-from orchestrator.sources.heard import ServersPresence
+from orchestrator.sources.presence import ServersPresence
 from orchestrator.sources.pull_queue import QueueSource
-from orchestrator.state import StateDir
-from orchestrator.supervisor import Supervisor
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.reload import ReloadedSettings
+from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.supervisor.view import Heartbeat
 from queue_core.api import Queues
 from queue_core.client import HttpQueues
+from queue_core.config.store_urls import masked
 from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.http_api.caller import Retries
-from queue_core.stores.urls import masked
 
 RETRIES: Final = Retries(tries=2)
 TIMEOUT_SECONDS: Final = 5.0
@@ -92,7 +92,7 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str)
         return DockerRuntime(files.path, lock=files.lock_path, engine=engine, on_exit=processes.wake)
 
     def swarm(engine: str | None, pool: PoolSpec | None) -> Runtime:
-        from orchestrator.runtimes.docker.place import identity_of
+        from orchestrator.runtimes.docker.identity import identity_of
         from orchestrator.runtimes.swarm.runtime import SwarmRuntime
 
         settings = pool.runtime.swarm if pool is not None else None

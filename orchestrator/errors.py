@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queue_core.mistakes import SettingProblem
+    from queue_core.config.messages import SettingProblem
 
 
 class OrchestratorError(Exception):

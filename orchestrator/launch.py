@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 
 BACKSTOP: Final = 1.25
 """The supervisor recycles a worker at its pool's limits of memory and age, replacement first; the worker itself only

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import PresentWorker, QueueSample
-from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.samples import PresentWorker, QueueSample
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for 
 
 if TYPE_CHECKING:
     from queue_core.api import Observation, ObservationQuery, Queue, Queues
-    from queue_core.appengine import connect_appengine
+    from queue_core.appengine.connect import connect_appengine
     from queue_core.client import HttpQueue, HttpQueues
     from queue_core.clock import Instant
     from queue_core.connect import open_queue, open_queues
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
         WorkerRetiredError,
     )
     from queue_core.http_api.caller import Retries
-    from queue_core.pull_queue import LocalQueue, LocalQueues
+    from queue_core.local import LocalQueue, LocalQueues
     from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
     from queue_core.store import Added, Deletion, Page, Renewed, Storage
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
     from queue_core.worker.app import App
-    from queue_core.worker.held import Dead, Retry, Task
+    from queue_core.worker.context import Dead, Retry, Task
 else:
     _HOMES = {
         "queue_core.api": "ObservationQuery Observation Queue Queues",
-        "queue_core.appengine": "connect_appengine",
+        "queue_core.appengine.connect": "connect_appengine",
         "queue_core.client": "HttpQueue HttpQueues",
         "queue_core.clock": "Instant",
         "queue_core.connect": "open_queue open_queues",
@@ -73,12 +73,12 @@ else:
             "WorkerRetiredError"
         ),
         "queue_core.http_api.caller": "Retries",
-        "queue_core.pull_queue": "LocalQueue LocalQueues",
+        "queue_core.local": "LocalQueue LocalQueues",
         "queue_core.stats": "FinishedLease HeardWorker LiveLease QueueStats Samples TagStats WaitingTask",
         "queue_core.task": "ANY Lease NewTask QueueSpec StoredTask TagFilter TaskState UNTAGGED",
         "queue_core.store": "Added Deletion Page Renewed Storage",
         "queue_core.worker.app": "App",
-        "queue_core.worker.held": "Dead Retry Task",
+        "queue_core.worker.context": "Dead Retry Task",
     }
     """The public names, by the module that has them."""
 

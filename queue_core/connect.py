@@ -5,7 +5,7 @@ from typing import Literal
 from queue_core.api import Queue, Queues
 from queue_core.client import RETRIES, TIMEOUT_SECONDS, HttpQueues
 from queue_core.http_api.caller import Retries
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec

@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 from queue_core.clock import Clock, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog
-from queue_core.notes import Outbox
-from queue_core.storage_guard import StorageGuard
+from queue_core.outbox import Outbox
+from queue_core.quota import StorageGuard
 from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Before another try of a remote store; each is drawn from its upper half. Whoever called tries again after these."""

@@ -9,16 +9,16 @@ from typing import Final
 from queue_core.api import as_new_tasks
 from queue_core.clock import ManualClock, seconds_between
 from queue_core.errors import AppError, QueueError
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.worker.app import App
-from queue_core.worker.call import Invocation
+from queue_core.worker.invocation import Invocation
+from queue_core.worker.lifecycle import EXIT_OK
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
-from queue_core.worker.shift import EXIT_OK
 
 __all__ = ["ManualClock", "MemoryQueues", "NotEmptyError", "TaskOutcome", "run_until_empty"]
 

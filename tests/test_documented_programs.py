@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from orchestrator.cli.init import PROGRAM, SETTINGS
+from orchestrator.cli.commands.init import PROGRAM, SETTINGS
 from queue_core import App, NewTask
 from queue_core.testing import run_until_empty
 

@@ -5,11 +5,11 @@ from typing import Final
 
 import click
 
-from queue_core import logs
 from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import CommandEntry, LazyGroup
-from queue_core.standard_streams import open_missing_streams
+from queue_core.process import logs
+from queue_core.process.standard_streams import open_missing_streams
 
 _SETUP: Final = "Set up"
 _HELP: Final = """\
@@ -19,36 +19,56 @@ Producers add tasks; workers lease them by tag, do the work, delete them. A supe
 every task is leased in time. Begin with `towline demo`, then `towline init` and `towline up`.
 """
 _FLEET: Final = {
-    "up": CommandEntry("orchestrator.cli.up", RUN, "queue server and supervisor in one process"),
-    "supervise": CommandEntry("orchestrator.cli.up", RUN, "the supervisor alone, beside a server elsewhere"),
+    "up": CommandEntry("orchestrator.cli.commands.up", RUN, "queue server and supervisor in one process"),
+    "supervise": CommandEntry("orchestrator.cli.commands.up", RUN, "the supervisor alone, beside a server elsewhere"),
     "reload": CommandEntry(
-        "orchestrator.cli.reload", RUN, "the supervisor reads its settings file again, and says what changed"
+        "orchestrator.cli.commands.reload", RUN, "the supervisor reads its settings file again, and says what changed"
     ),
-    "drain": CommandEntry("orchestrator.cli.drain", RUN, "no workers on this host until undrain: before a reboot"),
-    "undrain": CommandEntry("orchestrator.cli.drain", RUN, "workers again after a drain"),
-    "demo": CommandEntry("orchestrator.cli.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"),
-    "scale": CommandEntry("orchestrator.cli.orders", RUN, "a size by hand for a while, whatever min and max say"),
+    "drain": CommandEntry(
+        "orchestrator.cli.commands.drain", RUN, "no workers on this host until undrain: before a reboot"
+    ),
+    "undrain": CommandEntry("orchestrator.cli.commands.drain", RUN, "workers again after a drain"),
+    "demo": CommandEntry(
+        "orchestrator.cli.commands.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"
+    ),
+    "scale": CommandEntry(
+        "orchestrator.cli.commands.overrides", RUN, "a size by hand for a while, whatever min and max say"
+    ),
     "pause": CommandEntry(
-        "orchestrator.cli.orders", TASKS, "grant no more leases on a queue; or leave a pool at its size"
+        "orchestrator.cli.commands.overrides", TASKS, "grant no more leases on a queue; or leave a pool at its size"
     ),
-    "resume": CommandEntry("orchestrator.cli.orders", TASKS, "grant leases again; or let a pool change its size"),
-    "export": CommandEntry("orchestrator.cli.export", MOVE, "tasks to a file; or pools to KEDA, compose or systemd"),
-    "pools": CommandEntry("orchestrator.cli.fleet", LOOK, "pools: workers, targets, and what waits"),
-    "workers": CommandEntry("orchestrator.cli.fleet", LOOK, "workers: state, leases, memory; and recent deaths"),
-    "why": CommandEntry("orchestrator.cli.why", LOOK, "why a pool has the size it has"),
+    "resume": CommandEntry(
+        "orchestrator.cli.commands.overrides", TASKS, "grant leases again; or let a pool change its size"
+    ),
+    "export": CommandEntry(
+        "orchestrator.cli.commands.export", MOVE, "tasks to a file; or pools to KEDA, compose or systemd"
+    ),
+    "pools": CommandEntry("orchestrator.cli.commands.fleet", LOOK, "pools: workers, targets, and what waits"),
+    "workers": CommandEntry(
+        "orchestrator.cli.commands.fleet", LOOK, "workers: state, leases, memory; and recent deaths"
+    ),
+    "why": CommandEntry("orchestrator.cli.commands.why", LOOK, "why a pool has the size it has"),
     "why-died": CommandEntry(
-        "orchestrator.cli.why_died", LOOK, "how a worker ended, what became of its tasks", "why_died"
+        "orchestrator.cli.commands.why_died", LOOK, "how a worker ended, what became of its tasks", "why_died"
     ),
-    "health": CommandEntry("orchestrator.cli.health", LOOK, "whether server and supervisor answer and are well"),
-    "top": CommandEntry("orchestrator.cli.top", LOOK, "pools, workers and waits, live"),
-    "plan": CommandEntry("orchestrator.cli.plan", LOOK, "what a supervisor would do now, without doing it"),
-    "simulate": CommandEntry("orchestrator.cli.simulate", LOOK, "what arrivals would cost, and how late they would be"),
-    "backtest": CommandEntry("orchestrator.cli.backtest", LOOK, "the same for what the queue's own log recorded"),
-    "init": CommandEntry("orchestrator.cli.init", _SETUP, "write a commented towline.yaml and an example"),
-    "check": CommandEntry("orchestrator.cli.settings", _SETUP, "every mistake in the settings file"),
-    "config": CommandEntry("orchestrator.cli.settings", _SETUP, "settings in force, and where each comes from"),
-    "schema": CommandEntry("orchestrator.cli.settings", _SETUP, "the file's JSON Schema, for editors"),
-    "doctor": CommandEntry("orchestrator.cli.doctor", _SETUP, "what may go wrong on this machine"),
+    "health": CommandEntry(
+        "orchestrator.cli.commands.health", LOOK, "whether server and supervisor answer and are well"
+    ),
+    "top": CommandEntry("orchestrator.cli.commands.top", LOOK, "pools, workers and waits, live"),
+    "plan": CommandEntry("orchestrator.cli.commands.plan", LOOK, "what a supervisor would do now, without doing it"),
+    "simulate": CommandEntry(
+        "orchestrator.cli.commands.simulate", LOOK, "what arrivals would cost, and how late they would be"
+    ),
+    "backtest": CommandEntry(
+        "orchestrator.cli.commands.backtest", LOOK, "the same for what the queue's own log recorded"
+    ),
+    "init": CommandEntry("orchestrator.cli.commands.init", _SETUP, "write a commented towline.yaml and an example"),
+    "check": CommandEntry("orchestrator.cli.commands.settings", _SETUP, "every mistake in the settings file"),
+    "config": CommandEntry(
+        "orchestrator.cli.commands.settings", _SETUP, "settings in force, and where each comes from"
+    ),
+    "schema": CommandEntry("orchestrator.cli.commands.settings", _SETUP, "the file's JSON Schema, for editors"),
+    "doctor": CommandEntry("orchestrator.cli.commands.doctor", _SETUP, "what may go wrong on this machine"),
     "completion": CommandEntry("orchestrator.cli.completion", _SETUP, "Tab completion for bash, zsh and fish"),
 }
 

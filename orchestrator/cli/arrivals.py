@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from orchestrator.project import Project
-from orchestrator.workloads.arrival_file import read_arrivals
-from orchestrator.workloads.errors import WorkloadError
-from orchestrator.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle
-from orchestrator.workloads.services import ServiceTimes
+from orchestrator.settings_file import Project
+from orchestrator.simulation.workloads.arrival_file import read_arrivals
+from orchestrator.simulation.workloads.errors import WorkloadError
+from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle
+from orchestrator.simulation.workloads.service_times import ServiceTimes
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from orchestrator.appetite import WorkerUsages
+from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.project_file import load_project
-from orchestrator.config import PoolSpec
-from orchestrator.learning import PolicyState
-from orchestrator.project import DEFAULT_FILE, Project, state_of
+from orchestrator.config.pools import PoolSpec
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.simulation.results import quantile
 from orchestrator.simulation.study import PoolCandidate
 from orchestrator.simulation.workload import SimulatedWorld
-from orchestrator.workloads.lifecycle_log import LogFilter
+from orchestrator.simulation.workloads.lifecycle_log import LogFilter
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
-from queue_core.mistakes import did_you_mean
-from queue_core.units import parse_seconds
+from queue_core.config.messages import did_you_mean
+from queue_core.config.units import parse_seconds
 
 UNNAMED: Final = "towline"
 MAX_SECONDS: Final = 7 * 86_400.0

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import ReloadRefusedError
-from orchestrator.project import DEFAULT_FILE, Project, effective, overrides_of, parse_at
-from orchestrator.reload import ReloadedSettings
+from orchestrator.settings_file import DEFAULT_FILE, Project, effective, overrides_of, parse_at
+from orchestrator.supervisor.reload import ReloadedSettings
 from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import bad_file, read_text
-from queue_core.config import Override
+from queue_core.config.settings import Override
+from queue_core.config.yaml_document import DocumentError
 from queue_core.errors import QueueError
 from queue_core.task import QueueSpec
-from queue_core.yaml_text import DocumentError
 
 
 def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Project:

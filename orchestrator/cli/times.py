@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from queue_core.units import parse_seconds
+from queue_core.config.units import parse_seconds
 
 _TIME_OF_DAY: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 _WRITE: Final = "write a time such as 09:00, a date and time such as 2026-03-29T09:00, or a duration such as 2h"

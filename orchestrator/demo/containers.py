@@ -16,8 +16,8 @@ from requests.exceptions import RequestException
 
 from orchestrator.clock import MonotonicClock
 from orchestrator.demo.crew import RUN_LABEL, volumes_of
+from orchestrator.demo.docker_engine import NoEngineError, private_engine, sweep, why_none
 from orchestrator.demo.image import NoImageError, ensure_image, towline_image
-from orchestrator.demo.private_engine import NoEngineError, private_engine, sweep, why_none
 from orchestrator.demo.script import TRIAL, slo_for
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker.engine import DockerEngine

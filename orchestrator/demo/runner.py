@@ -16,7 +16,7 @@ from orchestrator.demo.tasks import INDEX, QUEUE, index_task, parse_task, task_n
 from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant, SystemClock
-from queue_core.config import ServerSettings
+from queue_core.config.settings import ServerSettings
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import MAX_TASKS_PER_ADD
 from queue_core.task import NewTask

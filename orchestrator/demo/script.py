@@ -103,7 +103,7 @@ pools:
 {pools}"""
 
 
-TRIAL: Final = "import queue_core.worker.process, orchestrator.demo.tasks"
+TRIAL: Final = "import queue_core.worker.main, orchestrator.demo.tasks"
 """What a worker of the demo has loaded when it begins."""
 
 

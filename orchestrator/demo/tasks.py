@@ -15,7 +15,7 @@ from orchestrator.demo.library import Module, read_module
 from orchestrator.demo.pages import STYLE, index_page, module_page, page_name
 from queue_core.task import NewTask
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 
 QUEUE: Final = "library"
 INDEX: Final = "index"

@@ -4,7 +4,7 @@ import re
 import shlex
 from typing import Final
 
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.export.kubernetes import (
     CLIENT_LABEL,
     NAME,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest
 from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, ExportedSecret, Portable
 from orchestrator.export.worker import arguments_of, environment_of

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.config import PoolSpec
-from orchestrator.project import Project
-from queue_core.mistakes import SettingProblem
-from queue_core.yaml_text import Document
+from orchestrator.config.pools import PoolSpec
+from orchestrator.settings_file import Project
+from queue_core.config.messages import SettingProblem
+from queue_core.config.yaml_document import Document
 
 Platform = Literal["keda", "compose", "systemd"]
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from orchestrator.export.request import ExportRequest, Findings
-from queue_core.stores.urls import has_password, scheme_of
+from queue_core.config.store_urls import has_password, scheme_of
 
 STATE_FOLDER: Final = "/var/lib/towline"
 SECRETS_FOLDER: Final = "/run/secrets"

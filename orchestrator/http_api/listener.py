@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from queue_core.server.acceptance import ACCEPTED_AT_ONCE, AcceptErrors
-from queue_core.server.also import Extensions, response_of
 from queue_core.server.app import refuse, release
 from queue_core.server.auth import Authorizer
-from queue_core.server.connections import Connections
-from queue_core.server.hot import reply_of
-from queue_core.server.http_connection import HttpConnection
+from queue_core.server.extensions import Extensions, response_of
+from queue_core.server.fast_path import reply_of
+from queue_core.server.http.accept_errors import ACCEPTED_AT_ONCE, AcceptErrors
+from queue_core.server.http.connections import Connections
+from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
 from queue_core.server.options import ServeOptions, check_options
-from queue_core.server.run import HttpServer, bind, url_of
+from queue_core.server.server import HttpServer, bind, url_of
 
 STOP_SECONDS = 2
 

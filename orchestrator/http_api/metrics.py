@@ -8,11 +8,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.decision import GuardName
-from orchestrator.exits import Cause
-from orchestrator.fleet_view import DURATION_BUCKETS, WORKER_STATES, FleetView, Heartbeat, PoolView, TurnDurations
-from orchestrator.metrics import Outcome, QueueSample
-from orchestrator.waits import BUCKETS as WAIT_BUCKETS
+from orchestrator.fleet.exits import Cause
+from orchestrator.samples import Outcome, QueueSample
+from orchestrator.scaling.decision import GuardName
+from orchestrator.scaling.lease_waits import BUCKETS as WAIT_BUCKETS
+from orchestrator.supervisor.view import DURATION_BUCKETS, WORKER_STATES, FleetView, Heartbeat, PoolView, TurnDurations
 
 GUARDS: Final[Sequence[GuardName]] = get_args(GuardName)
 OUTCOMES: Final[Sequence[Outcome]] = get_args(Outcome)

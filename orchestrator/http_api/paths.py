@@ -5,11 +5,11 @@ from typing import Final
 from prometheus_client.process_collector import ProcessCollector
 
 from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
 from orchestrator.http_api.answers import Pools, PoolStats, SupervisorHealth
 from orchestrator.http_api.metrics import FleetMetrics
-from queue_core.mistakes import did_you_mean
-from queue_core.server.also import Extensions, ReadOnlyRoute
+from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
+from queue_core.config.messages import did_you_mean
+from queue_core.server.extensions import Extensions, ReadOnlyRoute
 from queue_core.server.problems import Problem, refusal
 
 SETTLING_SECONDS: Final = 20.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.rollcall import expected_ref, is_external
+from orchestrator.fleet.external import expected_ref, is_external
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 
 

@@ -19,14 +19,14 @@ from typing import Final, Literal
 import structlog
 
 from orchestrator import events
+from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
-from orchestrator.host import HostMeter
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import WorkerProcess
-from orchestrator.runtimes.warden_duty import WatchdogProcess
+from orchestrator.runtimes.warden_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 
 
@@ -94,7 +94,7 @@ TASKS_NAME: Final = "towline-tasks"
 """The kernel's name of the process that runs the handlers of a worker which is recycled (see `respawn`)."""
 UPKEEP_SECONDS: Final = 10.0
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
-"""At this signal a worker of ours writes where its threads are (see `queue_core.worker.process`)."""
+"""At this signal a worker of ours writes where its threads are (see `queue_core.worker.main`)."""
 # The first five speak to the supervisor's own parent: a worker that answered would be taken for the supervisor. The
 # others are the supervisor's credential: a worker has its own, by its request.
 _NOT_INHERITED: Final = frozenset(

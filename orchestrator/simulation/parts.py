@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.clock import Monotonic
-from orchestrator.metrics import Outcome
+from orchestrator.samples import Outcome
 
 NEVER: Final = math.inf
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from orchestrator.clock import Monotonic
-from orchestrator.metrics import Outcome
+from orchestrator.samples import Outcome
 from orchestrator.simulation.parts import NEVER, SimulatedExit, SimulatedLease, SimulatedWorker, SimulationEvents
 from orchestrator.simulation.workload import SimulatedWorld, Workload
 

@@ -7,18 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final, Protocol
 
-from orchestrator.budget import full
-from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision, FinishBy
-from orchestrator.fleet import Fleet, draining, exited, finishing, joined, killed
-from orchestrator.guards import turn_seconds_after
-from orchestrator.learning import PolicyState, learn
-from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan_actions
-from orchestrator.policy import decide
-from orchestrator.room import (
+from orchestrator.capacity.allocation import (
     MEASURED_SECONDS,
     MOST_AT_A_TIME,
     Allocation,
@@ -27,12 +16,23 @@ from orchestrator.room import (
     WorkerUsage,
     shared,
 )
-from orchestrator.scene import context_of
-from orchestrator.schedule import Bounds, bounds_at, next_daily
+from orchestrator.clock import Monotonic
+from orchestrator.config.budget import full
+from orchestrator.config.pools import PoolSpec
+from orchestrator.config.schedule import Bounds, bounds_at, next_daily
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import Fleet, draining, exited, finishing, joined, killed
+from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
+from orchestrator.scaling.context import context_of
+from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision, FinishBy
+from orchestrator.scaling.guards import turn_seconds_after
+from orchestrator.scaling.learning import PolicyState, learn
+from orchestrator.scaling.plan import Plan, plan_actions
+from orchestrator.scaling.policy import decide
+from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.simulation.parts import SimulationEvents
 from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.workload import MONDAY
-from orchestrator.upcoming import lead_seconds
 
 
 class SimulatedConditions:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from orchestrator.config import PoolSpec
-from orchestrator.learning import PolicyState
+from orchestrator.config.pools import PoolSpec
+from orchestrator.scaling.learning import PolicyState
 from orchestrator.simulation.parts import NEVER
 from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.results import RunResult, result_of

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
-from orchestrator.rollcall import prefix_of
+from orchestrator.fleet.external import prefix_of
+from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
-from orchestrator.sources import custody
-from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.sources import held_tasks
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
 from queue_core.stats import LiveLease, QueueStats
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.verbs import MAX_SAMPLES_PER_OBSERVATION
+from queue_core.unit_of_work import MAX_SAMPLES_PER_OBSERVATION
 
 MAX_LOOKS: Final = 12
 """Looks of one sample: enough to page through all the finished leases that a queue keeps."""
@@ -225,12 +225,12 @@ class QueueSource:
         """See `WorkSource.held_by`."""
         seen = self._seen.get(pool.name)
         with _told_as_unavailable(f"look what worker {worker} holds"):
-            return custody.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
+            return held_tasks.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
 
     def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
         """See `WorkSource.give_back`."""
         with _told_as_unavailable("give back tasks"):
-            given = custody.give_back(self._queues, tasks)
+            given = held_tasks.give_back(self._queues, tasks)
         return [ReleasedTask(task.queue, task.task, task.tag, task.held_seconds, task.lease_number) for task in given]
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
@@ -243,12 +243,12 @@ class QueueSource:
     def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
         """See `WorkSource.settle`."""
         with _told_as_unavailable("hold suspects back"):
-            return custody.settle(self._queues, fates)
+            return held_tasks.settle(self._queues, fates)
 
     def recall(self, suspects: Sequence[Suspect]) -> None:
         """See `WorkSource.recall`."""
         with _told_as_unavailable("let suspects go"):
-            custody.recall(self._queues, suspects)
+            held_tasks.recall(self._queues, suspects)
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """See `WorkSource.wait_for_arrival`."""

@@ -32,7 +32,7 @@ class DurationType(_FloatParam):
             return float(str(value))
         except ValueError:
             pass
-        from queue_core.units import parse_seconds  # brings pydantic, which a worker's start can do without
+        from queue_core.config.units import parse_seconds  # brings pydantic, which a worker's start can do without
 
         try:
             return parse_seconds(str(value))
@@ -47,7 +47,7 @@ class SizeType(_IntParam):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """See `parse_bytes`."""
-        from queue_core.units import parse_bytes
+        from queue_core.config.units import parse_bytes
 
         try:
             return parse_bytes(int(value) if isinstance(value, int) or str(value).isdigit() else value)  # type: ignore[call-overload]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
-from queue_core.queue_file import QueueFileEntries
-from queue_core.yaml_text import MAX_TEXT_BYTES, DocumentError
+from queue_core.config.yaml_document import MAX_TEXT_BYTES, DocumentError
+from queue_core.queue_files.entries import QueueFileEntries
 
 
 def load_queue_file_entries(path: Path) -> QueueFileEntries:
@@ -32,10 +32,10 @@ def is_xml(path: Path, data: bytes) -> bool:
 
 def _read(data: bytes, path: Path) -> QueueFileEntries:
     if is_xml(path, data):
-        from queue_core.queue_xml import read_queue_xml
+        from queue_core.queue_files.xml import read_queue_xml
 
         return read_queue_xml(data, name=str(path))
-    from queue_core.queue_yaml import read_queue_yaml
+    from queue_core.queue_files.yaml import read_queue_yaml
 
     try:
         text = data.decode("utf-8-sig")

@@ -15,16 +15,16 @@ from queue_core.cli.credentials import secret_in
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
 from queue_core.clock import SystemClock
-from queue_core.config import Override, QueueFile, ServerSettings
+from queue_core.config.grpc import GrpcSettings
+from queue_core.config.settings import Override, QueueFile, ServerSettings
+from queue_core.config.store_urls import is_shared, masked
 from queue_core.errors import ListenError, StoreUnavailableError
 from queue_core.events import EventLog
-from queue_core.grpc_settings import GrpcSettings
-from queue_core.logs import LifecycleFile
+from queue_core.process.logs import LifecycleFile
 from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, Role, ServeOptions, options_of
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
-from queue_core.stores.urls import is_shared, masked
 
 START_SECONDS: Final = 60.0
 """How long a store may be away when a server starts: both may have been started at the same time."""

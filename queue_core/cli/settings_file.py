@@ -7,7 +7,7 @@ from typing import Final
 from queue_core.cli import exits
 from queue_core.cli.credentials import secret_in
 from queue_core.cli.failure import CommandError
-from queue_core.config import (
+from queue_core.config.settings import (
     Override,
     QueueFile,
     absolute_store,
@@ -17,8 +17,8 @@ from queue_core.config import (
     parse_queue_file,
     refuse_empty,
 )
-from queue_core.stores.urls import with_password
-from queue_core.yaml_text import MAX_TEXT_BYTES, Document, DocumentError, read_document
+from queue_core.config.store_urls import with_password
+from queue_core.config.yaml_document import MAX_TEXT_BYTES, Document, DocumentError, read_document
 
 OTHER_HALF: Final = ("pools", "supervisor")
 """Keys that belong to the fleet."""

@@ -13,9 +13,9 @@ from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
+from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
 from queue_core.limits import check_queue_name
-from queue_core.stores.urls import masked
 from queue_core.task import QueueSpec
 
 DEFAULT_FILE: Final = "towline.yaml"

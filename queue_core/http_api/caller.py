@@ -19,14 +19,14 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from queue_core import forking
 from queue_core.clock import Clock, SystemClock
+from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError, OutcomeUnknownError, QueueError, StoreUnavailableError
 from queue_core.http_api.problem_types import error_of
 from queue_core.http_api.transport import HttpResponse, NotSentError, ResponseLostError, Transport, parse_address
 from queue_core.http_api.values import Json, body_bytes
 from queue_core.limits import check_text
-from queue_core.stores.urls import masked
+from queue_core.process import forking
 
 
 @dataclass(slots=True, eq=False)

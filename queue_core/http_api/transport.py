@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
-from queue_core.building import builder
 from queue_core.clock import Clock, SystemClock
+from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError
-from queue_core.stores.urls import masked
+from queue_core.fast_values import builder
 
 CONNECT_SECONDS = 2.0
 SILENCE_SECONDS = 4

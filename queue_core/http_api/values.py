@@ -11,14 +11,14 @@ from typing import Literal, TypeAlias, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from queue_core.admission import check_filter, check_types
 from queue_core.api import Observation, ObservationQuery
-from queue_core.building import builder
 from queue_core.clock import Instant
+from queue_core.fast_values import builder
 from queue_core.limits import check_text
 from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.validation import check_filter, check_types
 
 Json: TypeAlias = dict[str, object]
 

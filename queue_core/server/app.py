@@ -16,21 +16,29 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, events, schemas
-from queue_core.server.also import NOTHING_ELSE, Extensions
-from queue_core.server.also import response_of as _response
 from queue_core.server.cloudtasks import routes as cloudtasks
-from queue_core.server.connections import Connections
-from queue_core.server.core import ServerState
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
-from queue_core.server.event_ring import RecentEvents, event_json
+from queue_core.server.event_stream import RecentEvents, event_json
+from queue_core.server.extensions import NOTHING_ELSE, Extensions
+from queue_core.server.extensions import response_of as _response
+from queue_core.server.fast_path import (
+    FastEndpoint,
+    FastRequest,
+    FastVerbs,
+    ReplyCallback,
+    check_json,
+    new_reply,
+    reply_of,
+)
 from queue_core.server.handlers import EndpointCall
-from queue_core.server.hot import FastEndpoint, FastRequest, FastVerbs, ReplyCallback, check_json, new_reply, reply_of
+from queue_core.server.http.connections import Connections
+from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.idempotency import HEADER
 from queue_core.server.json_keys import check_every_key
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
-from queue_core.server.request_body import body_length, read_body
+from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import routes as taskqueue
 
 View = Callable[[HttpRequest], Awaitable[Response]]

@@ -6,9 +6,9 @@ from typing import get_type_hints
 
 from queue_core.http_api.values import Json
 from queue_core.server import handlers, schemas
-from queue_core.server.core import ServerState
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Response, response
+from queue_core.server.state import ServerState
 
 Handler = Callable[[ServerState, EndpointCall], Awaitable[object]]
 

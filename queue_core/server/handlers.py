@@ -8,18 +8,18 @@ from typing import Literal, TypeVar
 from queue_core import limits
 from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
-from queue_core.pull_queue import lease_lost
+from queue_core.local import lease_lost
 from queue_core.server import schemas
-from queue_core.server.core import ServerState
-from queue_core.server.event_ring import event_json
-from queue_core.server.hot import once_step
+from queue_core.server.event_stream import event_json
+from queue_core.server.fast_path import once_step
 from queue_core.server.idempotency import client_call
 from queue_core.server.problems import refusal
+from queue_core.server.state import ServerState
 from queue_core.service import Step
 from queue_core.stats import FinishedLease, HeardWorker, QueueStats
 from queue_core.store import ClientCall, Release, Storage
 from queue_core.task import QueueSpec, TagFilter
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 B = TypeVar("B", bound=schemas.RequestBody)
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from queue_core.errors import InvalidRequestError
 from queue_core.store import ClientCall
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 

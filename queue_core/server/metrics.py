@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from queue_core.clock import Instant
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 GAUGES = {
     "ready": "Tasks leasable now.",

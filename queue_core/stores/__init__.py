@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
+from queue_core.config.store_urls import scheme_of, sqlite_flaw
 from queue_core.errors import InvalidRequestError, InvalidSettingError
 from queue_core.store import Store
-from queue_core.stores.urls import scheme_of, sqlite_flaw
 
 Durability = Literal["strict", "relaxed"]
 
@@ -22,7 +22,7 @@ def open_store(url: str, *, durability: Durability = "strict") -> Store:
 
     Args:
         url: `sqlite:///relative.db` (to the working directory), `sqlite:////absolute/path.db`,
-            `postgresql://user@host/database`, `redis://host:6379/0` (and more forms, see `redis/url.py`) or `memory:`.
+            `postgresql://user@host/database`, `redis://host:6379/0` (and more forms, see `config/redis_url.py`) or `memory:`.
         durability: `strict`, a synced ticket survives a power cut; `relaxed`, only a crash of the process.
 
     Raises `InvalidSettingError` for another URL or an impossible path, `StoreCorruptError` for a file that is no queue,
@@ -31,7 +31,7 @@ def open_store(url: str, *, durability: Durability = "strict") -> Store:
     if durability not in ("strict", "relaxed"):
         raise InvalidSettingError(f"durability must be strict or relaxed: {durability!r}")
     if url == "memory:":
-        from queue_core.stores.memory import MemoryStore
+        from queue_core.stores.memory.store import MemoryStore
 
         return MemoryStore()
     if url.startswith("sqlite:"):
@@ -81,11 +81,11 @@ def check_url(url: str) -> None:
         sqlite_path(url)
     elif url.startswith(("postgresql:", "postgres:")):
         with suppress(ModuleNotFoundError):
-            from queue_core.stores.postgres.address import parse_address
+            from queue_core.stores.postgres.client.address import parse_address
 
             parse_address(url)
     elif url.startswith("redis"):
-        from queue_core.stores.redis.url import parse_url
+        from queue_core.config.redis_url import parse_url
 
         parse_url(url)
 

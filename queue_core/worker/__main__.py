@@ -6,14 +6,14 @@ What `towline work` does for people, without loading a command line: it leases i
 import os
 import sys
 
-from queue_core import logs  # first: it spares structlog an import
 from queue_core.errors import InvalidSettingError
-from queue_core.first_process import stay_first
-from queue_core.standard_streams import open_missing_streams
+from queue_core.process import logs  # first: it spares structlog an import
+from queue_core.process.init_process import stay_first
+from queue_core.process.standard_streams import open_missing_streams
 from queue_core.worker import events
-from queue_core.worker.process import run_worker
+from queue_core.worker.lifecycle import EXIT_MISCONFIGURED
+from queue_core.worker.main import run_worker
 from queue_core.worker.settings import WorkerSettings
-from queue_core.worker.shift import EXIT_MISCONFIGURED
 
 
 def main() -> int:

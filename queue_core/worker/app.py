@@ -8,7 +8,7 @@ from typing import TypeVar
 from queue_core.errors import AppError
 from queue_core.limits import MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.worker.held import Dead, Retry
+from queue_core.worker.context import Dead, Retry
 
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., object])
 

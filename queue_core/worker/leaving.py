@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.worker import events
-from queue_core.worker.call import line_of
+from queue_core.worker.invocation import line_of
 
 if TYPE_CHECKING:
     import psutil

@@ -11,9 +11,9 @@ from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError,
 from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.task import Lease
 from queue_core.worker import events
-from queue_core.worker.call import Invocation
-from queue_core.worker.held import Task
-from queue_core.worker.shift import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
+from queue_core.worker.context import Task
+from queue_core.worker.invocation import Invocation
+from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
 
 RENEWED_AFTER: Final = 1 / 3
 """Share of a lease after which it is renewed: two more tries fit into the rest."""

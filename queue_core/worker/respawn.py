@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from queue_core.first_process import WAITED_FOR
+from queue_core.process.init_process import WAITED_FOR
 
 EXIT_RECYCLED: Final = 76
 """A child that ends so is followed by the next; never the exit code of a worker as a whole."""

@@ -14,14 +14,14 @@ from queue_core.errors import AppError, QueueError
 from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.call import Invocation
-from queue_core.worker.handler_loop import BLOCKED_SECONDS, HandlerEventLoop
-from queue_core.worker.link import LeaseClient, QueueClients
-from queue_core.worker.loop_slots import AsyncExecutor
+from queue_core.worker.async_executor import AsyncExecutor
+from queue_core.worker.event_loop import BLOCKED_SECONDS, HandlerEventLoop
+from queue_core.worker.invocation import Invocation
+from queue_core.worker.lease_client import LeaseClient, QueueClients
+from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd, WorkerLifecycle
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings, resident_bytes
-from queue_core.worker.shift import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd, WorkerLifecycle
-from queue_core.worker.slots import ExecutorContext, TaskExecutor, ThreadExecutor
+from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, ThreadExecutor
 
 
 def supervisor_lives(lock: Path) -> bool:

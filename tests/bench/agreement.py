@@ -31,7 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.simulation.rules import RuleScaler, told_of
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
 from orchestrator.simulation.study import hindsight, simulate

@@ -16,15 +16,15 @@ from pathlib import Path
 import structlog
 
 from orchestrator.clock import ManualMonotonicClock
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions
-from orchestrator.fleet_view import Heartbeat
+from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import QueueSample, RunningLease, Waiting
-from orchestrator.reconcile import Reconciler
-from orchestrator.snapshot import SnapshotWriter
-from orchestrator.state import StateDir
+from orchestrator.samples import QueueSample, RunningLease, Waiting
+from orchestrator.scaling.decision import Conditions
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.reconciler import Reconciler
+from orchestrator.supervisor.snapshot import SnapshotWriter
+from orchestrator.supervisor.view import Heartbeat
 from tests.support.decisions import learn_and_decide
 from tests.support.fakes import FakeRuntime
 from tests.support.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Decision
-from orchestrator.fleet import CrashLoop, Fleet, Started, State, Worker, spawn_failed
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.plan import plan_actions
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import CrashLoop, Fleet, Started, State, Worker, spawn_failed
+from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
+from orchestrator.scaling.decision import Conditions, Decision
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.plan import plan_actions
 from tests.support.decisions import learn_and_decide
 
 POSITIONS = 8

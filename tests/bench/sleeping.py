@@ -3,7 +3,7 @@
 import time
 
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 
 QUEUE = "sleeps"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import queue_core
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from tests.differential.answers import TOMBSTONED_TASK, Leased, Modified
 from tests.differential.comparison import compare
 from tests.differential.facts import RETENTION

@@ -17,7 +17,7 @@ from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import DemoRecord, quantile, twice
 from orchestrator.demo.runner import Demo, DemoRun
 from orchestrator.demo.script import MIN_SECONDS, TRIAL, Script, script_of, settings_text, slo_for
-from orchestrator.project import parse
+from orchestrator.settings_file import parse
 from queue_core.clock import Instant
 from tests.support.commands import ROOT, Commands, program_environment
 from tests.support.demo_outcome import good_outcome

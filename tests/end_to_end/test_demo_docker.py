@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.demo.containers import LIBRARY, library_folder
+from orchestrator.demo.docker_engine import why_none
 from orchestrator.demo.library import find_modules, moved
-from orchestrator.demo.private_engine import why_none
 from tests.support.commands import Commands, program_environment
 from tests.support.demo_outcome import good_outcome
 from tests.support.docker_engine import DockerEngine

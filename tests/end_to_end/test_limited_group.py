@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.orders import moment
-from orchestrator.orders import Expiry, Overrides, ScaleOverride
+from orchestrator.cli.commands.overrides import moment
+from orchestrator.config.overrides import Expiry, Overrides, ScaleOverride
 from orchestrator.runtimes import procfs
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from tests.soak.tide import POOLS
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
@@ -24,7 +24,7 @@ GREEDY = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 LOOK = """
 import time
 from orchestrator.clock import Monotonic
-from orchestrator.host import HostMeter
+from orchestrator.capacity.host import HostMeter
 host = HostMeter().look(now=Monotonic(time.monotonic()))
 print(int(host.memory_bytes), int(host.free_memory_bytes), host.cores)
 """

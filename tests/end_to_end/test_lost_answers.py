@@ -9,7 +9,7 @@ import pytest
 from queue_core.api import Queues
 from queue_core.client import HttpQueues
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask

@@ -13,7 +13,7 @@ import pytest
 
 from queue_core.connect import open_queues
 from queue_core.errors import QueueMovedError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store

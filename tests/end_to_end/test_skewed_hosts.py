@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.clock import SystemClock, seconds_between
 from queue_core.connect import open_queues
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import Lease, NewTask, QueueSpec
 from tests.support.engines import EngineUnavailableError
 from tests.support.eventually import eventually

@@ -11,7 +11,7 @@ import yaml
 from googleapiclient.errors import HttpError
 
 import queue_core
-from queue_core.config import parse_queue_file
+from queue_core.config.settings import parse_queue_file
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.servers import QUEUE, RunningServer, a_server

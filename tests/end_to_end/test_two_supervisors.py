@@ -15,9 +15,9 @@ import pytest
 
 from orchestrator import events
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.lead import HEAD_START_SECONDS, LEAD_SECONDS
 from orchestrator.runtimes import procfs
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS
 from queue_core.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.support.commands import ROOT, program_environment

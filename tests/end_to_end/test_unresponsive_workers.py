@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.rollcall import WAITS_SECONDS
+from orchestrator.fleet.external import WAITS_SECONDS
 from orchestrator.runtimes import procfs
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.connect import open_queues

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from queue_core.units import parse_seconds
+from queue_core.config.units import parse_seconds
 from tests.faults.full_disk import failing_disks
 from tests.faults.kill_random import kills_at_random
 from tests.faults.kill_server import kills_of_servers

@@ -9,7 +9,7 @@ from types import TracebackType
 
 import apsw
 
-from queue_core.stores.sqlite.durable import FileSyncer
+from queue_core.stores.sqlite.wal import FileSyncer
 
 Fault = Callable[[int], None]
 """Told the number of each write, truncation, deletion or sync before it happens; may raise, or never return."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from queue_core.errors import QueueError, StoreFullError, StoreUnavailableError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from tests.faults.history import Answer, Answered, Asked, AskedEnd, FileHistory, Invoked, Moment, moment, seen_lease
 
 HISTORY_VARIABLE = "FAULTS_HISTORY"

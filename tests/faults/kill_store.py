@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from queue_core.errors import StoreError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import Durability, open_store

@@ -27,7 +27,7 @@ from queue_core.client import HttpQueues
 from queue_core.connect import open_queues
 from queue_core.errors import StoreError
 from queue_core.http_api.caller import Retries
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from tests.faults.checker import Violation

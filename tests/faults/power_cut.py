@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.sqlite.durable import NoSyncer, OpenSyncer
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.stores.sqlite.wal import NoSyncer, OpenSyncer
 from tests.faults.disk import SURVIVALS, Wreck
 from tests.faults.history import MemoryHistory
 from tests.faults.numbered import NumberedHistory

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from queue_core.api import Queue
 from queue_core.errors import QueueError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion, Store
 from queue_core.stores.sqlite import store as sqlite_store

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from tests.faults.handlers import noted
 from tests.faults.history import FileHistory
 from tests.faults.settings import FaultSettings

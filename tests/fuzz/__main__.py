@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from queue_core.units import parse_seconds
+from queue_core.config.units import parse_seconds
 from tests.fuzz.readers import readers
 from tests.fuzz.run import fuzz
 

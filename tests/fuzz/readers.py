@@ -7,16 +7,16 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from queue_core.queue_file import QueueFileEntries
-from queue_core.queue_xml import read_queue_xml
-from queue_core.queue_yaml import read_queue_yaml
+from queue_core.config.yaml_document import DocumentError
+from queue_core.queue_files.entries import QueueFileEntries
+from queue_core.queue_files.xml import read_queue_xml
+from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import CodecError, decode, encode
 from queue_core.server.appengine.codes import TaskQueueErrorCode
 from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from queue_core.service import QueueService
 from queue_core.task import ANY, QueueSpec
-from queue_core.yaml_text import DocumentError
 from tests.fuzz.mutation import mutated
 from tests.queue_core.test_appengine_codec import GOOGLES, mangled
 from tests.queue_core.test_queue_files_fuzz import (

@@ -81,7 +81,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-syncs-nothing",
         "I1",
-        "queue_core/stores/sqlite/durable.py",
+        "queue_core/stores/sqlite/wal.py",
         "        os.fdatasync(self._descriptor)\n",
         "        os.fstat(self._descriptor)\n",
         ("tests/queue_core/test_sqlite_sync*.py",),
@@ -89,7 +89,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-takes-a-sync-for-a-later-commit",
         "I1",
-        "queue_core/stores/sqlite/durable.py",
+        "queue_core/stores/sqlite/wal.py",
         "                covered = self._committed\n",
         "                covered = self._committed + 1\n",
         ("tests/queue_core/test_sqlite_sync*.py",),
@@ -97,7 +97,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-leases-beyond-the-horizon",
         "I10",
-        "queue_core/stores/sqlite/leasing.py",
+        "queue_core/stores/sqlite/leases.py",
         "rows = [row for row in rows if (row[0], row[1]) < settled.horizon]",
         "rows = list(rows)",
         (CONTRACT, "tests/queue_core/test_sqlite_inside.py"),
@@ -106,7 +106,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-leases-in-the-order-of-adding",
         "I10",
-        "queue_core/stores/sqlite/leasing.py",
+        "queue_core/stores/sqlite/leases.py",
         'f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"',
         'f"{ready_rows(_COLUMNS)} ORDER BY id LIMIT ?2"',
         (CONTRACT, "tests/queue_core/test_store_model.py"),
@@ -115,7 +115,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-leases-any-tag",
         "I9",
-        "queue_core/stores/sqlite/leasing.py",
+        "queue_core/stores/sqlite/leases.py",
         "sql, of = first_ready(queue, None if tag_ids is None else tag_ids[0])",
         "sql, of = first_ready(queue, None)",
         (CONTRACT,),
@@ -124,7 +124,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-does-not-charge-a-lease",
         "I11",
-        "queue_core/stores/sqlite/leasing.py",
+        "queue_core/stores/sqlite/leases.py",
         "leases = leases + 1, worker = ?,",
         "leases = leases, worker = ?,",
         (CONTRACT,),
@@ -133,7 +133,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-miscounts-leased-tasks",
         "I16",
-        "queue_core/stores/sqlite/leasing.py",
+        "queue_core/stores/sqlite/leases.py",
         "        numbers[LEASED] += taken\n",
         "        numbers[LEASED] += 1\n",
         (CONTRACT, EXCHANGE),
@@ -142,7 +142,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-deletes-at-the-end-of-a-lease",
         "I3",
-        "queue_core/stores/sqlite/ending.py",
+        "queue_core/stores/sqlite/lease_ends.py",
         "AND queue = ? AND state = 2 AND eta > ?",
         "AND queue = ? AND state = 2 AND eta >= ?",
         (CONTRACT,),
@@ -151,7 +151,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-renews-by-an-old-token",
         "I3",
-        "queue_core/stores/sqlite/ending.py",
+        "queue_core/stores/sqlite/lease_ends.py",
         "row[7] == fence[1] and row[3] > now",
         "row[3] > now",
         (CONTRACT, HOLDERS, EXCHANGE),
@@ -169,7 +169,7 @@ MUTATIONS: Final = (
     Mutation(
         "sqlite-retires-a-worker-that-holds-a-lease",
         "I17",
-        "queue_core/stores/sqlite/supervision.py",
+        "queue_core/stores/sqlite/workers.py",
         'if held is None or busy == "finish":',
         "if True:",
         (OVERVIEW,),
@@ -214,7 +214,7 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-tells-nobody-of-tasks-that-it-had-locked",
         "waiting",
-        "queue_core/stores/postgres/working.py",
+        "queue_core/stores/postgres/leases.py",
         "        for tag, number in json.loads(note):\n            step.note_ripe(queue, tag, number)\n",
         "        json.loads(note)\n",
         ("tests/queue_core/test_postgres_telling.py",),
@@ -259,7 +259,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-slow-disk-keeps-the-loop-waiting",
         "a turn beside a sync",
-        "queue_core/server/loop_turns.py",
+        "queue_core/server/commit/group_commit.py",
         "if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:",
         "if self._sync_seconds > SLOW_SYNC_SECONDS:",
         ("tests/queue_core/test_server_turns.py",),
@@ -275,7 +275,7 @@ MUTATIONS: Final = (
     Mutation(
         "an-answer-is-as-large-as-what-was-asked-for",
         "answers in bounds",
-        "queue_core/server/hot.py",
+        "queue_core/server/fast_path.py",
         "            room=ROOM,\n",
         "",
         ("tests/queue_core/test_answers_in_bounds.py",),
@@ -300,7 +300,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-drain-charges-what-nobody-worked-on",
         "I11",
-        "queue_core/worker/link.py",
+        "queue_core/worker/lease_client.py",
         "self._release(leases, delay_seconds=None, charge=charge)",
         'self._release(leases, delay_seconds=None, charge="counted")',
         ("tests/queue_core/test_worker_drain.py",),
@@ -308,7 +308,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-worker-ends-without-deleting-what-is-done",
         "I14",
-        "queue_core/worker/slots.py",
+        "queue_core/worker/thread_executor.py",
         "            link.flush()\n        except",
         "            pass\n        except",
         ("tests/queue_core/test_worker_drain.py", "tests/queue_core/test_worker_runner.py"),
@@ -325,7 +325,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-pool-grows-beyond-max",
         "I18",
-        "orchestrator/plan.py",
+        "orchestrator/scaling/plan.py",
         "places = most + min(surge, _succeeded(fleet))",
         "places = most + 1 + min(surge, _succeeded(fleet))",
         ("tests/orchestrator/test_plan.py",),
@@ -333,7 +333,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-busy-worker-is-let-go-as-idle",
         "I17",
-        "orchestrator/fleet.py",
+        "orchestrator/fleet/workers.py",
         'idle = [w for w in workers if w.state == "idle"]',
         'idle = [w for w in workers if w.state in ("idle", "busy")]',
         ("tests/orchestrator/test_plan.py", "tests/orchestrator/test_fleet.py"),

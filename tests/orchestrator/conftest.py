@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from tests.support.docker_engine import EngineUnavailableError
 from tests.support.reconciling import Stage
 from tests.support.runtime_bench import Bench, Containers, Processes, runtime_bench

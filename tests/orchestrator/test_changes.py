@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator.changes import PoolChange, changes_between
-from orchestrator.config import PoolSpec
+from orchestrator.config.diff import PoolChange, changes_between
+from orchestrator.config.pools import PoolSpec
 from tests.support.fleet_builders import a_pool
 
 

@@ -9,15 +9,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.circumstances import ConditionsTracker
+from orchestrator.capacity.allocation import HostCapacity
+from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.host import HostMeter
-from orchestrator.orders import Expiry, FinishOverride, Moment, Overrides, ScaleOverride
-from orchestrator.replay import replayed
-from orchestrator.room import HostCapacity
+from orchestrator.config.overrides import Expiry, FinishOverride, Moment, Overrides, ScaleOverride
+from orchestrator.config.pools import PoolSpec
 from orchestrator.runtimes.procfs import boot
-from orchestrator.state import StateDir
+from orchestrator.scaling.replay import replayed
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.conditions import ConditionsTracker
 from tests.support.fleet_builders import a_pool
 from tests.support.reconciling import Stage as PlainStage
 

@@ -10,12 +10,12 @@ from typing import cast
 import click
 import pytest
 
-from orchestrator.changes import changes_between
 from orchestrator.cli import command
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.config.diff import changes_between
 from orchestrator.launch import Launch
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.cli.exits import MEANINGS
 from queue_core.cli.group import Command
 from tests.support.commands import ROOT, Commands, run_program

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from orchestrator.cli.last_day import tail
+from orchestrator.cli.commands.doctor_last_day import tail
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.estimate import Startup
-from orchestrator.learning import PolicyState
-from orchestrator.state import StateDir
+from orchestrator.scaling.estimates import Startup
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.state.directory import StateDir
 from tests.support.commands import Commands
 
 SETTINGS = """\
@@ -69,16 +69,18 @@ def test_doctor_says_where_a_worker_per_task_would_have_done_better(busy: Comman
 def test_doctor_replays_the_newest_tasks_of_a_long_log_and_says_so(
     busy: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.cli.last_day.MAX_TASKS", 500)
+    monkeypatch.setattr("orchestrator.cli.commands.doctor_last_day.MAX_TASKS", 500)
     told, _ = last_day(busy)
     assert "(250 tasks, the newest of the log)" in told["found"]
-    monkeypatch.setattr("orchestrator.cli.last_day.MAX_BYTES", (busy.folder / "events.jsonl").stat().st_size // 2)
+    monkeypatch.setattr(
+        "orchestrator.cli.commands.doctor_last_day.MAX_BYTES", (busy.folder / "events.jsonl").stat().st_size // 2
+    )
     told, _ = last_day(busy)
     assert "(250 tasks, the newest of the log)" in told["found"]
 
 
 def test_doctor_stops_replaying_when_it_has_taken_long(busy: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.cli.last_day.MAX_SECONDS", -1.0)
+    monkeypatch.setattr("orchestrator.cli.commands.doctor_last_day.MAX_SECONDS", -1.0)
     assert any("resize: not compared with a worker per task: the others took" in f["found"] for f in last_day(busy))
 
 

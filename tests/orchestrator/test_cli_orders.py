@@ -4,14 +4,14 @@ from typing import cast
 
 import pytest
 
-from orchestrator.cli.orders import moment
+from orchestrator.cli.commands.overrides import moment
 from orchestrator.cli.times import typed_instant
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.decision import Conditions
-from orchestrator.learning import PolicyState
-from orchestrator.orders import Overrides
-from orchestrator.replay import recorded
-from orchestrator.state import StateDir
+from orchestrator.config.overrides import Overrides
+from orchestrator.scaling.decision import Conditions
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.replay import recorded
+from orchestrator.state.directory import StateDir
 from tests.orchestrator.test_cli import SETTINGS, TASKS
 from tests.support.commands import Commands
 from tests.support.decisions import learn_and_decide

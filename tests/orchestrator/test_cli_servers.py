@@ -12,8 +12,8 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.transport import ResponseLostError, Transport, parse_address
 from queue_core.server.options import options_of
-from queue_core.server.run import ServerThread
-from queue_core.stores.memory import MemoryStore
+from queue_core.server.server import ServerThread
+from queue_core.stores.memory.store import MemoryStore
 from tests.support.commands import Commands
 
 SETTINGS = "queues: {thumbs: {max_leases: 5}}\n"

@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from orchestrator.appetite import WorkerUsages
+from orchestrator.capacity.allocation import WorkerUsage
+from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.candidates import chosen_pools, world_of
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.estimate import Estimates, Startup
-from orchestrator.learning import PolicyState
-from orchestrator.room import WorkerUsage
-from orchestrator.state import StateDir
+from orchestrator.scaling.estimates import Estimates, Startup
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
 from tests.support.commands import Commands
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
+from queue_core.process.terminal_text import clean, clean_json, clean_lines
 from queue_core.server.options import ServeOptions
-from queue_core.server.run import ServerThread
-from queue_core.stores.memory import MemoryStore
+from queue_core.server.server import ServerThread
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
-from queue_core.terminal_text import clean, clean_json, clean_lines
 from tests.support.commands import Commands, Told
 
 SETTINGS = """\

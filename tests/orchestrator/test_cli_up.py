@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.project import parse
+from orchestrator.settings_file import parse
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 

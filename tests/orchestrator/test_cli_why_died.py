@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import Commands

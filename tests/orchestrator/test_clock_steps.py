@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import ManualMonotonicClock, Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.fleet import Fleet, Memory
-from orchestrator.fleet_view import Heartbeat
-from orchestrator.managed import Pool
-from orchestrator.snapshot import SnapshotWriter, wall_time_in
-from orchestrator.state import StateDir
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet, Memory
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.pool import Pool
+from orchestrator.supervisor.snapshot import SnapshotWriter, wall_time_in
+from orchestrator.supervisor.view import Heartbeat
 from tests.support.fleet_builders import a_fleet, a_pool, a_worker
 
 HOURS = 3_600.0

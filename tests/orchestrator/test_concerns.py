@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.concerns import Concern, concern_of
-from orchestrator.decision import Limit
-from orchestrator.fleet import spawn_failed
-from orchestrator.managed import Outage, Pool, WorkerFailure
+from orchestrator.fleet.workers import spawn_failed
+from orchestrator.scaling.decision import Limit
+from orchestrator.supervisor.concerns import Concern, concern_of
+from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_pool, a_sample, a_worker
 from tests.support.fleet_views import a_managed_pool
 

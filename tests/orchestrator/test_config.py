@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.config import PoolSpec, parse_pools, parse_supervisor
+from orchestrator.config.pools import PoolSpec, parse_pools, parse_supervisor
 from orchestrator.errors import ConfigError
 from tests.support.fleet_builders import a_pool
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.contention import NOTHING, Contention, Step, TimedLease, Trial
-from orchestrator.decision import NOTHING_SPECIAL
-from orchestrator.guards import contention
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.plan import plan_actions
-from orchestrator.replay import recorded, replayed
-from orchestrator.scene import Facts
+from orchestrator.config.pools import PoolSpec
+from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
+from orchestrator.scaling.contention import NOTHING, Contention, Step, TimedLease, Trial
+from orchestrator.scaling.context import Facts
+from orchestrator.scaling.decision import NOTHING_SPECIAL
+from orchestrator.scaling.guards import contention
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.plan import plan_actions
+from orchestrator.scaling.replay import recorded, replayed
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.sources.custody import held_by, recall, settle
-from orchestrator.suspects import DeathRecord, Suspect, SuspectedTask, SuspectVerdict, Verdict, name_for
+from orchestrator.fleet.quarantine import DeathRecord, Suspect, SuspectedTask, SuspectVerdict, Verdict, name_for
+from orchestrator.sources.held_tasks import held_by, recall, settle
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TaskState
 
 

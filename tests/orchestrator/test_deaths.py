@@ -7,12 +7,12 @@ from typing import cast
 import pytest
 
 from orchestrator import events
-from orchestrator.fleet_view import view_of
-from orchestrator.journal import Journal, amended, read_journal
+from orchestrator.fleet.quarantine import HOLD_SECONDS, is_alone
 from orchestrator.runtime import WorkerHandle
-from orchestrator.snapshot import WallTime, snapshot_of
-from orchestrator.state import StateDir
-from orchestrator.suspects import HOLD_SECONDS, is_alone
+from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import Journal, amended, read_journal
+from orchestrator.supervisor.snapshot import WallTime, snapshot_of
+from orchestrator.supervisor.view import view_of
 from tests.support.reconciling import Stage
 
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from orchestrator.cli import command
-from orchestrator.cli.checkup import Finding
-from orchestrator.project import parse
+from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.settings_file import parse
 from tests.support.commands import ROOT
 from tests.support.metrics_told import METRICS, told_by_a_running_fleet
 

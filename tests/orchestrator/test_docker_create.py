@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import parse_pools
-from orchestrator.containers import Volume
+from orchestrator.config.containers import Volume
+from orchestrator.config.pools import parse_pools
 from orchestrator.errors import ConfigError, SpawnError
 from orchestrator.launch import Launch
-from orchestrator.project import parse
 from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes.docker.container_state import at, mapping
 from orchestrator.runtimes.docker.create import LOCK_TARGET, HostPaths, creation, reached
-from orchestrator.runtimes.docker.state import at, mapping
+from orchestrator.settings_file import parse
 from tests.support.fleet_builders import a_pool
 
 AROUND = HostPaths("5f2c:/srv/.towline", "host1", "/srv/.towline/supervisor.lock", "/srv/.towline/tokens/1")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.checkup import Finding
-from orchestrator.cli.doctor import engine_findings
-from orchestrator.project import Project, parse
+from orchestrator.cli.commands.doctor import engine_findings
+from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.settings_file import Project, parse
 from tests.support.docker_engine import TEST_IMAGE, DockerEngine
 
 

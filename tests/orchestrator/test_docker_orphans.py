@@ -14,10 +14,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker import warden as docker_warden
+from orchestrator.runtimes.docker.container_state import KnownContainer, Phase
+from orchestrator.runtimes.docker.identity import identity_of
 from orchestrator.runtimes.docker.orphans import MARGIN_SECONDS, OrphanJudge, Supervision, supervision_of
-from orchestrator.runtimes.docker.place import identity_of
 from orchestrator.runtimes.docker.runtime import DockerRuntime
-from orchestrator.runtimes.docker.state import KnownContainer, Phase
 from tests.support.docker_bench import CLOCK, DockerBench, id_of
 from tests.support.docker_engine import DockerEngine
 from tests.support.eventually import eventually

@@ -9,13 +9,13 @@ from structlog.testing import capture_logs
 
 from orchestrator import events
 from orchestrator.clock import ManualMonotonicClock
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.launch import Launch
-from orchestrator.reconcile import Reconciler
 from orchestrator.runtime import Runtime, SpawnRequest, WorkerHandle
-from orchestrator.runtimes.several import CompositeRuntime, key_of, key_of_ref
-from orchestrator.state import StateDir
+from orchestrator.runtimes.composite import CompositeRuntime, key_of, key_of_ref
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.reconciler import Reconciler
 from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import NOW, a_pool
 

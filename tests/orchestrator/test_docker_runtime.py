@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.docker.state import mapping
+from orchestrator.runtimes.docker.container_state import mapping
 from tests.bench.containers import measured
 from tests.support.docker_bench import STAY, DockerBench, docker_bench, id_of
 from tests.support.docker_engine import DockerEngine

@@ -7,8 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.runtime import Usage
-from orchestrator.runtimes.docker.logs import LogFrames, LogPiece, NoLogError, parsed, told
-from orchestrator.runtimes.docker.state import (
+from orchestrator.runtimes.docker.container_state import (
     ContainerExit,
     ending_by_code,
     ending_of,
@@ -17,6 +16,7 @@ from orchestrator.runtimes.docker.state import (
     nanoseconds,
     phase_of,
 )
+from orchestrator.runtimes.docker.logs import LogFrames, LogPiece, NoLogError, parsed, told
 from orchestrator.runtimes.docker.usage import UNKNOWN, groups_of, usage_of
 
 LABELS = {

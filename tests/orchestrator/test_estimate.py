@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.estimate import Estimates, ServiceTime, Startup, activity, peak_leases
-from orchestrator.gaps import EDGES_SECONDS, IdleGaps
-from orchestrator.metrics import QueueSample
-from orchestrator.paper import ErlangNeed, slots_needed
+from orchestrator.samples import QueueSample
+from orchestrator.scaling.erlang import ErlangNeed, slots_needed
+from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup, activity, peak_leases
+from orchestrator.scaling.idle_gaps import EDGES_SECONDS, IdleGaps
 from tests.support.fleet_builders import NOW, a_finished_lease, a_lease, a_pool, a_sample
 
 seconds = st.floats(min_value=0.001, max_value=10_000)

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from orchestrator.exits import Cause, at_work, cause_of
+from orchestrator.fleet.exits import Cause, at_work, cause_of
 from tests.support.fleet_builders import AnExit
 
 MIB = 2**20

@@ -8,7 +8,7 @@ import yaml
 
 from orchestrator.export.compose import SETTINGS_FILE, compose
 from orchestrator.export.request import ExportRefusedError
-from orchestrator.project import parse
+from orchestrator.settings_file import parse
 from tests.support.exporting import HOSTILE, SETTINGS, a_request
 from tests.support.platform_schemas import COMPOSE
 

@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator.export.keda import keda
 from orchestrator.export.request import ExportedFiles, ExportRefusedError
-from orchestrator.project import parse
+from orchestrator.settings_file import parse
 from tests.support.exporting import HOSTILE, SETTINGS, a_request
 from tests.support.platform_schemas import KEDA
 

@@ -77,6 +77,6 @@ def test_no_value_breaks_out_of_its_line_in_a_unit() -> None:
 
 
 def test_a_worker_without_a_full_path_is_refused_where_systemd_wants_one() -> None:
-    text = SETTINGS.replace("    app: tasks:app\n", "    command: [python, work.py]\n")
+    text = SETTINGS.replace("    app: tasks:app\n", "    command: [python, commands/work.py]\n")
     with pytest.raises(ExportRefusedError, match=r"pools\.resize\.command: python: systemd wants"):
         systemd(a_request(text))

@@ -9,13 +9,13 @@ from structlog.testing import capture_logs
 
 from orchestrator import events
 from orchestrator.clock import ManualMonotonicClock
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
-from orchestrator.metrics import PresentWorker
-from orchestrator.reconcile import Reconciler
 from orchestrator.runtime import Runtime, WorkerHandle
 from orchestrator.runtimes.external import ExternalRuntime
-from orchestrator.state import StateDir
+from orchestrator.samples import PresentWorker
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.reconciler import Reconciler
 from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import a_pool
 

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.deadline import ServingCapacity
-from orchestrator.decision import Conditions, Decision, FinishBy
-from orchestrator.estimate import Estimates, ServiceTime, Startup
-from orchestrator.finishing import course
-from orchestrator.fleet import Fleet
-from orchestrator.learning import PolicyState
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet
+from orchestrator.scaling.deadline import ServingCapacity
+from orchestrator.scaling.decision import Conditions, Decision, FinishBy
+from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
+from orchestrator.scaling.finish_by import course
+from orchestrator.scaling.learning import PolicyState
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
 

@@ -5,9 +5,10 @@ import signal
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.exits import EXIT_FINISHED, EXIT_MISCONFIGURED, EXIT_QUEUE_LOST, Cause
-from orchestrator.fleet import (
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import EXIT_FINISHED, EXIT_MISCONFIGURED, EXIT_QUEUE_LOST, Cause
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import (
     CrashLoop,
     Fleet,
     Started,
@@ -23,7 +24,6 @@ from orchestrator.fleet import (
     outdated,
     spawn_failed,
 )
-from orchestrator.observing import observe
 from tests.support.fleet_builders import (
     NOW,
     AnExit,

@@ -16,19 +16,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import orchestrator
 from orchestrator.clock import ManualMonotonicClock, Monotonic
-from orchestrator.decision import GuardName
-from orchestrator.exits import Cause
-from orchestrator.fleet_view import LIVE_SECONDS, FleetView, Heartbeat, Phase
+from orchestrator.fleet.exits import Cause
+from orchestrator.fleet.quarantine import Suspect, SuspectedTask
 from orchestrator.http_api import paths
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.suspects import Suspect, SuspectedTask
+from orchestrator.scaling.decision import GuardName
+from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase
 from queue_core.errors import InvalidSettingError
 from queue_core.server.metrics import exposition
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.problems import Problem
-from queue_core.server.run import ServerThread
-from queue_core.stores.memory import MemoryStore
+from queue_core.server.server import ServerThread
+from queue_core.stores.memory.store import MemoryStore
 from tests.support.commands import Commands
 from tests.support.fleet_builders import NOW, a_pool
 from tests.support.fleet_views import a_managed_pool, a_pulse, a_view

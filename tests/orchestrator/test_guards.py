@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.capacity.allocation import Allocation, Scarce
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Limit, Paused
-from orchestrator.fleet import CrashLoop, Fleet
-from orchestrator.guards import GUARDS, guarded, turn_seconds_after
-from orchestrator.room import Allocation, Scarce
-from orchestrator.scene import Facts
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import CrashLoop, Fleet
+from orchestrator.scaling.context import Facts
+from orchestrator.scaling.decision import Conditions, Limit, Paused
+from orchestrator.scaling.guards import GUARDS, guarded, turn_seconds_after
 from tests.support.fleet_builders import NOW, a_decision, a_fleet_of, a_pool, a_sample, a_worker
 
 DIGEST = a_pool().digest()

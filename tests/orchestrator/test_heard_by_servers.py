@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator.metrics import PresentWorker
-from orchestrator.sources.heard import ServersPresence
+from orchestrator.samples import PresentWorker
+from orchestrator.sources.presence import ServersPresence
 from queue_core.errors import StoreUnavailableError
 from queue_core.stats import HeardWorker
 

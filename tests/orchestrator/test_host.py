@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
-from orchestrator.host import HostMeter
 
 MIB = 2**20
 

@@ -7,7 +7,14 @@ from structlog.testing import capture_logs
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from orchestrator.lead import LEAD_SECONDS, MARGIN_SECONDS, RENEWAL_SECONDS, STANDBY_SECONDS, LeaderElection, holder_of
+from orchestrator.supervisor.leader import (
+    LEAD_SECONDS,
+    MARGIN_SECONDS,
+    RENEWAL_SECONDS,
+    STANDBY_SECONDS,
+    LeaderElection,
+    holder_of,
+)
 from tests.support.eventually import eventually
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import NOW, a_pool

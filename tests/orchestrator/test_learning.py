@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.learning import Backlogs
+from orchestrator.scaling.learning import Backlogs
 
 
 def after(

@@ -7,11 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.managed import ASLEEP_SECONDS
-from orchestrator.metrics import QueueSample
+from orchestrator.samples import QueueSample
 from orchestrator.source import SampleQuery
+from orchestrator.supervisor.pool import ASLEEP_SECONDS
 from tests.bench.pools import turn_seconds
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import a_pool

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.budget import Left
+from orchestrator.capacity.allocation import Allocation
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, GuardName
-from orchestrator.fleet import Fleet
-from orchestrator.guards import GUARDS, Guard, budget, guarded, host_headroom, min_billing, stale_sample
-from orchestrator.learning import PolicyState
-from orchestrator.paper import ErlangNeed
-from orchestrator.plan import plan_actions
-from orchestrator.room import Allocation
-from orchestrator.scene import Facts
+from orchestrator.config.budget import Left
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet
+from orchestrator.scaling.context import Facts
+from orchestrator.scaling.decision import Conditions, GuardName
+from orchestrator.scaling.erlang import ErlangNeed
+from orchestrator.scaling.guards import GUARDS, Guard, budget, guarded, host_headroom, min_billing, stale_sample
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.plan import plan_actions
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet, a_fleet_of, a_pool, a_sample, a_worker
 

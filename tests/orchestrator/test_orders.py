@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.orders import NO_ORDERS, Expiry, FinishOverride, Moment, Overrides, ScaleOverride, found, kept, told
-from orchestrator.state import StateDir
+from orchestrator.config.overrides import (
+    NO_ORDERS,
+    Expiry,
+    FinishOverride,
+    Moment,
+    Overrides,
+    ScaleOverride,
+    found,
+    kept,
+    told,
+)
+from orchestrator.state.directory import StateDir
 
 NOW = Moment(wall_seconds=1_700_000_000.0, monotonic=5_000.0, boot="first")
 SCALED = Overrides(ScaleOverride(5, Expiry.after(1800, NOW)))

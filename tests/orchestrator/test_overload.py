@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import NOTHING_SPECIAL, Decision
-from orchestrator.estimate import Estimates, Outcomes
-from orchestrator.fleet import Fleet, draining, joined
-from orchestrator.guards import FAILING_SHARE, failing_work
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.observing import observe
-from orchestrator.overload import Overload
-from orchestrator.plan import plan_actions
-from orchestrator.scene import Facts
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import Fleet, draining, joined
+from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
+from orchestrator.scaling.context import Facts
+from orchestrator.scaling.decision import NOTHING_SPECIAL, Decision
+from orchestrator.scaling.estimates import Estimates, Outcomes
+from orchestrator.scaling.guards import FAILING_SHARE, failing_work
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.overload import Overload
+from orchestrator.scaling.plan import plan_actions
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.capacity.allocation import Allocation
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Limit
-from orchestrator.fleet import CrashLoop, Fleet, Worker, draining, finishing, joined, killed
-from orchestrator.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Plan, WorkerRemoval, plan_actions
-from orchestrator.room import Allocation
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import CrashLoop, Fleet, Worker, draining, finishing, joined, killed
+from orchestrator.scaling.decision import Conditions, Limit
+from orchestrator.scaling.plan import MAX_ACTIONS, START_LIMIT_SECONDS, Plan, WorkerRemoval, plan_actions
 from tests.support.fleet_builders import NOW, a_decision, a_fleet, a_fleet_of, a_pool, a_worker
 
 OLD = a_pool(cwd="/old")

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.deadline import Pace, ServingCapacity, workers_needed
-from orchestrator.decision import Conditions, Decision
-from orchestrator.estimate import Estimates, ServiceTime, Startup
-from orchestrator.fleet import Fleet
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import QueueSample, Waiting
-from orchestrator.observing import observe
-from orchestrator.paper import ErlangNeed
-from orchestrator.reserve import Reserve
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import Fleet
+from orchestrator.samples import QueueSample, Waiting
+from orchestrator.scaling.deadline import Pace, ServingCapacity, workers_needed
+from orchestrator.scaling.decision import Conditions, Decision
+from orchestrator.scaling.erlang import ErlangNeed
+from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.reserve import Reserve
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import (
     NOW,

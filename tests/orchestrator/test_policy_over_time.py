@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Decision
-from orchestrator.fleet import Fleet, Worker, draining
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.observing import observe
-from orchestrator.orders import Expiry, Moment, Overrides, ScaleOverride
-from orchestrator.plan import plan_actions
-from orchestrator.schedule import bounds_at
+from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverride
+from orchestrator.config.pools import PoolSpec
+from orchestrator.config.schedule import bounds_at
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import Fleet, Worker, draining
+from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
+from orchestrator.scaling.decision import Conditions, Decision
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.plan import plan_actions
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_pool
 

@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from orchestrator.learning import PolicyState
-from orchestrator.replay import recorded, replayed
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.replay import recorded, replayed
 from tests.support.decisions import learn_and_decide
 from tests.support.policy_stories import Moment, Story, stories, told
 

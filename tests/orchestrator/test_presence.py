@@ -3,12 +3,12 @@
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.fleet import Fleet, State, Worker
-from orchestrator.metrics import PresentWorker, QueueSample
-from orchestrator.observing import observe
-from orchestrator.presence import GAP_SECONDS, UNTAKEN_SECONDS, WorkWatch, judged, watched
-from orchestrator.rollcall import POLLS_SECONDS, WAITS_SECONDS
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.external import POLLS_SECONDS, WAITS_SECONDS
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.responsiveness import GAP_SECONDS, UNTAKEN_SECONDS, WorkWatch, judged, watched
+from orchestrator.fleet.workers import Fleet, State, Worker
+from orchestrator.samples import PresentWorker, QueueSample
 from tests.support.fleet_builders import NOW, a_finished_lease, a_fleet, a_lease, a_pool, a_sample, a_worker
 
 LONG = WorkWatch(Monotonic(NOW - 1000))

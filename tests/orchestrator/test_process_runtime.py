@@ -13,14 +13,14 @@ from structlog.testing import capture_logs
 
 from orchestrator import events
 from orchestrator.clock import Monotonic, SystemMonotonicClock
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs, warden
 from orchestrator.runtimes.process import STACK_SIGNAL, TASKS_NAME, ProcessRuntime
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.worker_logs import KEPT_ON_FULL_DISK_BYTES, MAX_LOG_BYTES, WorkerLogs
-from queue_core.worker import process as worker_process
+from queue_core.worker import main as worker_process
 from queue_core.worker import respawn
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool

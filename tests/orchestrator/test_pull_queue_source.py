@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import QueueSample, Waiting
+from orchestrator.samples import QueueSample, Waiting
 from orchestrator.source import SampleQuery
-from orchestrator.sources.heard import ServersPresence
+from orchestrator.sources.presence import ServersPresence
 from orchestrator.sources.pull_queue import (
     MAX_AT_ONCE,
     MAX_HELD_AT_ONCE,
@@ -22,10 +22,10 @@ from orchestrator.sources.pull_queue import (
 from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import NOW, a_pool

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from orchestrator import events
-from orchestrator.config import PoolSpec
-from orchestrator.metrics import QueueSample
-from orchestrator.snapshot import WallTime, snapshot_of
+from orchestrator.config.pools import PoolSpec
+from orchestrator.samples import QueueSample
+from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import a_pool
 from tests.support.reconciling import Stage

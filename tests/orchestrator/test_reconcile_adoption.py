@@ -2,8 +2,8 @@
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.fleet import Memory
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Memory
 from orchestrator.runtime import WorkerHandle
 from tests.support.fleet_builders import a_pool
 from tests.support.reconciling import Stage

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
-from orchestrator.decision import Conditions
-from orchestrator.estimate import Estimates, ServiceTime, Startup
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import Waiting
-from orchestrator.recurrence import Recurrence
+from orchestrator.samples import Waiting
+from orchestrator.scaling.decision import Conditions
+from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.recurrence import Recurrence
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.capacity.allocation import Allocation
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, FinishBy
-from orchestrator.estimate import Estimates, ServiceTime, Startup
-from orchestrator.fleet import Fleet, spawn_failed
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import LeaseSample, QueueSample
-from orchestrator.replay import recorded, replayed
-from orchestrator.room import Allocation
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet, spawn_failed
+from orchestrator.samples import LeaseSample, QueueSample
+from orchestrator.scaling.decision import Conditions, FinishBy
+from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.replay import recorded, replayed
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_finished_lease, a_fleet_of, a_lease, a_pool, a_sample
 

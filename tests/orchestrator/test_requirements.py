@@ -17,7 +17,7 @@ from tests.support.requirement_lists import EXTRAS, FOLDER, ROOT, WHOLE, entries
 OURS: Final = {"queue_core", "orchestrator"}
 DISTRIBUTIONS: Final = {"google": "google-cloud-tasks", "grpc": "grpcio", "yaml": "pyyaml"}
 """Of packages that are called otherwise."""
-OPTIONAL: Final = {"queue_core/appengine_stub.py": {"google"}, "queue_core/appengine.py": {"google"}}
+OPTIONAL: Final = {"queue_core/appengine/stub.py": {"google"}, "queue_core/appengine/connect.py": {"google"}}
 """What brings the rest: a program that calls this has App Engine's SDK."""
 UNBOUNDED: Final = {"apsw", "defusedxml", "structlog", "tzdata"}
 """Their versions are dates, SQLite's, or have not changed for years; of each the public parts alone are used."""

@@ -3,8 +3,8 @@
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.deadline import Pace, ServingCapacity
-from orchestrator.reserve import BURST_SHARE, BUSY_SECONDS, NOBODY_WARM, STEADY_SHARE, Reserve, WarmWorkers
+from orchestrator.scaling.deadline import Pace, ServingCapacity
+from orchestrator.scaling.reserve import BURST_SHARE, BUSY_SECONDS, NOBODY_WARM, STEADY_SHARE, Reserve, WarmWorkers
 from tests.support.fleet_builders import NOW
 
 PACE = Pace(slo_seconds=10, usable_slo_seconds=7, startup_seconds=12, turn_seconds=1, usual_start_seconds=11)

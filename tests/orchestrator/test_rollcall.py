@@ -5,10 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet import Fleet, Worker, joined
-from orchestrator.metrics import LeaseSample, PresentWorker, QueueSample, RunningLease
-from orchestrator.observing import observe
-from orchestrator.rollcall import (
+from orchestrator.fleet.external import (
     HUNG_UP_SECONDS,
     LATE_SECONDS,
     POLLS_SECONDS,
@@ -21,6 +18,9 @@ from orchestrator.rollcall import (
     wanted_again,
     without_external,
 )
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import Fleet, Worker, joined
+from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease
 from tests.support.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker
 
 POOL = a_pool(runtime="external")

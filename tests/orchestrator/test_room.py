@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.appetite import WorkerUsages
-from orchestrator.budget import Budget, full
+from orchestrator.capacity.allocation import MOST_AT_A_TIME, CapacityDemand, HostCapacity, WorkerUsage, shared
+from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.clock import Monotonic
-from orchestrator.room import MOST_AT_A_TIME, CapacityDemand, HostCapacity, WorkerUsage, shared
+from orchestrator.config.budget import Budget, full
 from orchestrator.runtime import Usage
 from tests.support.fleet_builders import NOW, a_fleet, a_worker
 

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import ReloadRefusedError
-from queue_core.sd_notify import ServiceManager
+from queue_core.process.sd_notify import ServiceManager
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool
 from tests.support.supervising import CLOCK, SupervisorStage

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from orchestrator.config import PoolSpec
-from orchestrator.deadline import HelperPool
-from orchestrator.decision import Conditions
-from orchestrator.learning import PolicyState
-from orchestrator.replay import recorded, replayed
-from orchestrator.sharing import MAX_SHARERS, SharingPool, helper, sharers
+from orchestrator.config.pools import PoolSpec
+from orchestrator.scaling.deadline import HelperPool
+from orchestrator.scaling.decision import Conditions
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.replay import recorded, replayed
+from orchestrator.scaling.sharing import MAX_SHARERS, SharingPool, helper, sharers
 from orchestrator.sources.pull_queue import QueueSource, tags_of
 from queue_core.api import Queue
 from queue_core.clock import ManualClock
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec

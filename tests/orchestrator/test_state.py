@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events, journal
+from orchestrator import events
 from orchestrator.errors import AlreadySupervisedError
-from orchestrator.journal import Journal, read_journal
-from orchestrator.state import StateDir
+from orchestrator.state import journal
+from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import Journal, read_journal
 
 
 def test_one_supervisor_at_a_time_works_with_a_folder(tmp_path: Path) -> None:

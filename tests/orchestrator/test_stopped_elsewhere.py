@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import ManualMonotonicClock, Monotonic
-from orchestrator.exits import Cause, cause_of
-from orchestrator.morgue import PostMortems, WorkerEnd
+from orchestrator.fleet.exits import Cause, cause_of
 from orchestrator.runtime import Exit
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.post_mortem import PostMortems, WorkerEnd
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import a_pool
 

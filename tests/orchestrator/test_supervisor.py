@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.arrivals import ArrivalWatch
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
+from orchestrator.config.overrides import HostOverride
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import ReloadRefusedError
-from orchestrator.orders import HostOverride
-from orchestrator.reload import ReloadedSettings, Reloads
-from orchestrator.state import StateDir
-from orchestrator.supervisor import fresh_identity
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.reload import ReloadedSettings, Reloads
+from orchestrator.supervisor.supervisor import fresh_identity
+from orchestrator.supervisor.wakeups import ArrivalWatch
 from tests.support.eventually import eventually
 from tests.support.fakes import FakeSource
 from tests.support.fleet_builders import NOW, a_pool

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from orchestrator.clock import Monotonic
-from orchestrator.suspects import (
+from orchestrator.fleet.quarantine import (
     ALONE,
     FORGOTTEN_SECONDS,
     HOLD_SECONDS,
@@ -27,7 +27,7 @@ from orchestrator.suspects import (
     queued,
     reserved,
 )
-from queue_core.errand import MARK, errand_of
+from queue_core.quarantine import MARK, errand_of
 
 AT = 1_000_000.0
 NOW = Monotonic(500.0)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.swarm.growth import ScaleUp
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
+from orchestrator.runtimes.swarm.scale_up import ScaleUp
 from orchestrator.runtimes.swarm.service import ServiceBody
 from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
@@ -114,7 +114,7 @@ def test_braces_in_a_value_are_not_taken_for_a_template(text: str, written: str)
 def test_every_setting_of_a_container_reaches_swarm() -> None:
     body = a_body(
         app=None,
-        command=["python", "work.py"],
+        command=["python", "commands/work.py"],
         cwd="/work",
         swarm={
             **SWARM,
@@ -142,7 +142,7 @@ def test_every_setting_of_a_container_reaches_swarm() -> None:
         {"Type": "tmpfs", "Target": "/tmp"},
     ]
     assert (made["User"], made["Dir"], made["ReadOnly"], made["Init"]) == ("1000:1000", "/work", True, False)
-    assert (made["Command"], made["StopSignal"]) == (["python", "work.py"], "SIGINT")
+    assert (made["Command"], made["StopSignal"]) == (["python", "commands/work.py"], "SIGINT")
     assert [(secret.name, secret.file, secret.data) for secret in body.secrets] == [("thumbs-key", "key", None)]
     assert variables(body)["TOWLINE_URL"] == "https://queue.internal:7878"
 

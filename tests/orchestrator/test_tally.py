@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from orchestrator.clock import Monotonic
-from orchestrator.decision import Decision
-from orchestrator.exits import Cause
-from orchestrator.fleet_view import DURATION_BUCKETS, Heartbeat, TurnDurations, view_of
-from orchestrator.managed import PoolCounters
-from orchestrator.metrics import LeaseSample
-from orchestrator.waits import Recent, Waits
+from orchestrator.fleet.exits import Cause
+from orchestrator.samples import LeaseSample
+from orchestrator.scaling.decision import Decision
+from orchestrator.scaling.lease_waits import Recent, Waits
+from orchestrator.supervisor.pool import PoolCounters
+from orchestrator.supervisor.view import DURATION_BUCKETS, Heartbeat, TurnDurations, view_of
 from tests.support.fleet_builders import INPUTS, NOW, a_finished_lease, a_lease, a_pool, a_sample
 from tests.support.fleet_views import a_managed_pool
 

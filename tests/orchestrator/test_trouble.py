@@ -2,7 +2,7 @@
 
 import errno
 
-from orchestrator.trouble import LogOnce
+from orchestrator.log_once import LogOnce
 
 
 def test_a_failure_is_news_until_it_is_over_or_another_one() -> None:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Decision
-from orchestrator.estimate import Estimates, ServiceTime, Startup
-from orchestrator.fleet import Fleet
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import Waiting
-from orchestrator.upcoming import lead_seconds
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet
+from orchestrator.samples import Waiting
+from orchestrator.scaling.decision import Conditions, Decision
+from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.upcoming import lead_seconds
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
 

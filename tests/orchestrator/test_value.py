@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, field, replace
 
-from orchestrator.value import value
+from orchestrator.values import value
 
 
 @value

@@ -11,11 +11,11 @@ import pytest
 
 from queue_core.api import ALL_STATES
 from queue_core.clock import ManualClock
-from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.options import ServeOptions
+from queue_core.server.state import ServerState
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.appengine_calls import leased
 from tests.support.remote_memory import RemoteMemory

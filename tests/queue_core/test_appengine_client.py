@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
-from queue_core import appengine
-from queue_core.appengine_stub import TowlineStub
+from queue_core.appengine import connect
+from queue_core.appengine.stub import TowlineStub
 from queue_core.errors import AppImportError, InvalidRequestError, InvalidSettingError
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
@@ -93,7 +93,7 @@ def test_a_thread_that_ran_before_the_connection_was_made_is_connected_too(world
     begin, found = threading.Event(), []
     thread = threading.Thread(target=lambda: (begin.wait(), found.append(world.queue.lease_tasks(60, 1))))
     thread.start()
-    appengine.connect_appengine(world.server.url)
+    connect.connect_appengine(world.server.url)
     world.add()
     begin.set()
     thread.join()
@@ -106,12 +106,12 @@ def test_a_thread_that_ran_before_the_connection_was_made_is_connected_too(world
 @pytest.mark.parametrize("url", ["unix:///run/towline.sock", "sqlite:///towline.db", "http://", "http://a:b:c", "x"])
 def test_a_url_that_the_client_cannot_use_is_refused_by_name(url: str) -> None:
     with pytest.raises(InvalidSettingError, match="http://"):
-        appengine.connect_appengine(url)
+        connect.connect_appengine(url)
 
 
 def test_the_environment_is_set_for_the_sdks_own_stub() -> None:
     environment: dict[str, str] = {}
-    appengine.set_environment(environment, "http://[::1]:7878", SECRET)
+    connect.set_environment(environment, "http://[::1]:7878", SECRET)
     assert environment == {
         "API_HOST": "::1",
         "API_PORT": "7878",
@@ -122,7 +122,7 @@ def test_the_environment_is_set_for_the_sdks_own_stub() -> None:
 def test_a_back_end_that_pull_queues_do_not_have_is_warned_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APPENGINE_USE_CLOUDTASK_PUSH_QUEUE", "true")
     with pytest.warns(RuntimeWarning, match="unset it"):
-        appengine.connect_appengine(world.server.url)
+        connect.connect_appengine(world.server.url)
 
 
 def test_a_connected_client_is_known_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,24 +135,24 @@ def test_a_connected_client_is_known_by_its_head(monkeypatch: pytest.MonkeyPatch
             connection.sendall(stranger)
         door = world.server.thread.core.appengine
         eventually(lambda: door._held_bytes == 2 * (31 << 20))
-        monkeypatch.setattr("queue_core.server.appengine.door.MAX_UNKNOWN_BYTES", door._held_bytes)
+        monkeypatch.setattr("queue_core.server.appengine.endpoint.MAX_UNKNOWN_BYTES", door._held_bytes)
         world.add(payload=b"x" * (100 << 10))
 
 
 def test_a_supervised_worker_holds_its_leases_under_its_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWLINE_WORKER", "pool/1")
-    appengine.connect_appengine(world.server.url)
+    connect.connect_appengine(world.server.url)
     world.leased()
     held = QueueService(world.store).look(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
     assert [lease.worker for lease in held] == ["pool/1"]
 
 
 def test_without_the_sdk_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "queue_core.appengine_stub")
+    monkeypatch.delitem(sys.modules, "queue_core.appengine.stub")
     monkeypatch.setitem(sys.modules, "google.appengine.api.apiproxy_rpc", None)
     monkeypatch.delattr("google.appengine.api.apiproxy_rpc")
     with pytest.raises(AppImportError, match="pip install appengine-python-standard"):
-        appengine.connect_appengine("http://127.0.0.1:1")
+        connect.connect_appengine("http://127.0.0.1:1")
 
 
 # -- which services ---------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_in_an_application_with_an_api_host_memcache_stays_where_it_was(
     before = dict(os.environ)
     with connected() as world:
         if again:
-            appengine.connect_appengine(world.server.url)
+            connect.connect_appengine(world.server.url)
         assert memcache.set("key", "value") is True
         assert memcache.get("key") == "value"
         world.leased()
@@ -195,7 +195,7 @@ def test_an_environment_that_names_an_api_host_keeps_it(
     proxy: apiproxy_stub_map.APIProxyStubMap, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    appengine.connect_appengine("http://127.0.0.1:1")
+    connect.connect_appengine("http://127.0.0.1:1")
     assert uses_towline(proxy, "taskqueue")
     assert proxy.GetStub("memcache") is None
     assert (os.environ[variable], "API_PORT" in os.environ) == (value, False)
@@ -206,7 +206,7 @@ def test_an_environment_that_names_an_api_host_keeps_it(
 
 def test_a_service_that_was_registered_by_its_name_is_a_host_too(proxy: apiproxy_stub_map.APIProxyStubMap) -> None:
     proxy.RegisterStub("memcache", memcache_stub.MemcacheServiceStub())
-    appengine.connect_appengine("http://127.0.0.1:1")
+    connect.connect_appengine("http://127.0.0.1:1")
     assert not uses_towline(proxy, "memcache")
     assert "API_HOST" not in os.environ
 
@@ -215,7 +215,7 @@ def test_where_there_is_no_host_every_service_is_taken_and_again_by_the_next_con
     proxy: apiproxy_stub_map.APIProxyStubMap,
 ) -> None:
     for port in ("1", "2"):
-        appengine.connect_appengine(f"http://127.0.0.1:{port}")
+        connect.connect_appengine(f"http://127.0.0.1:{port}")
         assert uses_towline(proxy, "taskqueue")
         assert uses_towline(proxy, "memcache")
         assert os.environ["API_PORT"] == port
@@ -226,7 +226,7 @@ def test_the_server_itself_as_the_environments_api_host_is_no_other_host(
 ) -> None:
     monkeypatch.setenv("API_HOST", "127.0.0.1")
     monkeypatch.setenv("API_PORT", "1")
-    appengine.connect_appengine("http://127.0.0.1:1")
+    connect.connect_appengine("http://127.0.0.1:1")
     assert uses_towline(proxy, "memcache")
 
 
@@ -236,7 +236,7 @@ def test_the_services_can_be_named(
 ) -> None:
     if taken:
         proxy.SetDefaultStub(memcache_stub.MemcacheServiceStub())
-    appengine.connect_appengine("http://127.0.0.1:1", services=services)
+    connect.connect_appengine("http://127.0.0.1:1", services=services)
     assert uses_towline(proxy, "taskqueue")
     assert uses_towline(proxy, "memcache") is taken
     assert ("API_HOST" in os.environ) is taken
@@ -244,4 +244,4 @@ def test_the_services_can_be_named(
 
 def test_services_out_of_two_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="services"):
-        appengine.connect_appengine("http://127.0.0.1:1", services="memcache")  # type: ignore[arg-type]
+        connect.connect_appengine("http://127.0.0.1:1", services="memcache")  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queue_core import appengine
+from queue_core.appengine import connect
 from queue_core.errors import QueueError, StoreCorruptError, StoreUnavailableError
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.task import QueueSpec
@@ -211,7 +211,7 @@ def test_what_the_client_refuses_by_itself_never_comes_to_the_server(
 def test_an_eta_beyond_the_servers_month_is_the_servers_to_refuse() -> None:
     """The client judges by its own clock, which may run ahead."""
     with a_timed_server() as (server, _):
-        appengine.connect_appengine(server.url)
+        connect.connect_appengine(server.url)
         with pytest.raises(taskqueue.InvalidEtaError):
             taskqueue.Queue(QUEUE).add(Task(payload=b"", method="PULL"))
 
@@ -236,7 +236,7 @@ def test_a_ticket_that_is_no_secret_is_denied(ticket: str | None) -> None:
         world.add()
         with pytest.raises(taskqueue.PermissionDeniedError):
             world.queue.purge()  # for administrators
-        appengine.connect_appengine(world.server.url, ticket=ticket)
+        connect.connect_appengine(world.server.url, ticket=ticket)
         if ticket == SECRET + " ":  # as in a header, blanks around it are none of it
             assert world.queue.lease_tasks(1, 1)
             return

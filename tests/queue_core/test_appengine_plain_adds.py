@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from queue_core.api import ALL_STATES
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
-from queue_core.server.appengine import adding, messages, plain_adds
+from queue_core.server.appengine import adding, fast_adds, messages
 from queue_core.server.appengine.codec import CodecError, encode
 from queue_core.server.appengine.codes import ApplicationError
 from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from queue_core.service import QueueService, Step
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask
 from tests.support.appengine_sdk import service_pb2
 
@@ -146,7 +146,7 @@ def test_what_googles_clients_write_takes_the_short_way(adds: list[ProtoRecord])
                 request.header.add(key=b"X-AppEngine-Current-Namespace", value=b"")  # as Java's does
             else:
                 setattr(request, name, value)
-    plain = plain_adds.read(googles.SerializeToString())
+    plain = fast_adds.read(googles.SerializeToString())
     assert plain is not None
     assert [(task.payload, task.name, task.tag) for task in plain.tasks] == [
         (add.octets("body"), add.octets("task_name").decode() or None, add.octets("tag").decode() or None)
@@ -159,4 +159,4 @@ def test_what_googles_clients_write_takes_the_short_way(adds: list[ProtoRecord])
 @settings(max_examples=200, deadline=None)
 def test_no_bytes_make_the_short_way_fail(requests: list[bytes]) -> None:
     for payload in (b"".join(requests), encode(messages.BULK_ADD_REQUEST, {"add_request": requests})):
-        plain_adds.read(payload)
+        fast_adds.read(payload)

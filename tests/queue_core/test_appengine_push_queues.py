@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.pull_queue import LocalQueues
-from queue_core.queue_file_plan import plan_of
-from queue_core.queue_yaml import read_queue_yaml
+from queue_core.local import LocalQueues
+from queue_core.queue_files.plan import plan_of
+from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codes import TaskQueueErrorCode
 from queue_core.server.appengine.schema import ProtoRecord

@@ -13,8 +13,8 @@ import redis
 from queue_core.cli import exits, serving
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import load_queue_file, store_url
-from queue_core.config import QueueFile
-from queue_core.stores.settings import StoreSettings
+from queue_core.config.settings import QueueFile
+from queue_core.config.store import StoreSettings
 from tests.support import engines
 from tests.support.commands import Commands
 from tests.support.engines import Engine, EngineUnavailableError, free_port

@@ -15,9 +15,9 @@ from queue_core.errors import InvalidSettingError, StoreUnavailableError, Unknow
 from queue_core.http_api.caller import HttpCaller, Retries, urls_of
 from queue_core.http_api.transport import SILENCE_SECONDS
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.run import ServerThread
+from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.engines import free_port

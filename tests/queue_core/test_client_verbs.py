@@ -9,12 +9,12 @@ from queue_core.api import ObservationQuery, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import InvalidRequestError, LeaseLostError, UnknownQueueError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.server.options import ServeOptions
-from queue_core.server.run import ServerThread
+from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Deletion
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
 from tests.support.servers import IMPATIENT
 

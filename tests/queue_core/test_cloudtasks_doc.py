@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queue_core.config import parse_queue_file
+from queue_core.config.settings import parse_queue_file
 from queue_core.server.cloudtasks.failures import RpcStatus
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, QueueSpec
 from tests.support.cloud_tasks import a_cloud_tasks_server
 

@@ -18,11 +18,11 @@ from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import CloudTask
 
 from queue_core.cli.failure import CommandError
 from queue_core.cli.serving import serve_options
-from queue_core.config import parse_queue_file
+from queue_core.config.settings import parse_queue_file
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, Role, ServeOptions, check_options
-from queue_core.server.run import QueueServer, ServerThread
-from queue_core.stores.memory import MemoryStore
+from queue_core.server.server import QueueServer, ServerThread
+from queue_core.stores.memory.store import MemoryStore
 from tests.support.cloud_tasks import PARENT, a_client, a_cloud_tasks_server
 
 TOKENS = (AccessToken(Role.PRODUCER, "producer-" * 3), AccessToken(Role.ADMIN, "admin-" * 4))

@@ -11,11 +11,11 @@ from queue_core.server.auth import Principal
 from queue_core.server.cloudtasks.failures import RpcStatus, failure_of
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.rest import RULES, bind
-from queue_core.server.core import ServerState
 from queue_core.server.options import Role, ServeOptions
 from queue_core.server.problems import refusal
+from queue_core.server.state import ServerState
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.cloud_tasks import PARENT, PLACE
 from tests.support.cloud_tasks_calls import TASKS, ask, error_of

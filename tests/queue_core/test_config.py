@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.config import (
+from queue_core.config.settings import (
     Override,
     QueueFile,
     ServerSettings,

@@ -223,7 +223,7 @@ def test_a_library_that_cannot_leave_a_file_alone_refuses_in_the_child(tmp_path:
 
 
 def test_a_copy_under_way_is_a_call_that_a_fork_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_core.forking.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("queue_core.process.forking.PAUSE_SECONDS", 0.05)
     store = SqliteStore(tmp_path / "queue.db")
     a_queue(store)
     told: list[str] = []
@@ -241,7 +241,7 @@ def test_a_copy_under_way_is_a_call_that_a_fork_waits_for(tmp_path: Path, monkey
 def test_a_look_that_outlasts_the_forks_patience_is_told_in_the_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queue_core.forking.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("queue_core.process.forking.PAUSE_SECONDS", 0.05)
     store = SqliteStore(tmp_path / "queue.db")
     a_queue(store)
     with store.read():

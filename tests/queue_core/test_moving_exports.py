@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from queue_core.errors import BadFileError, UnknownQueueError
-from queue_core.moving.exporting import export
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec, TagFilter
+from queue_core.transfer.exporter import export
 from tests.support.moving import QUEUE, checked, exported, fill, lines_of
 from tests.support.stores import STORES, opened
 

@@ -11,9 +11,9 @@ import pytest
 from queue_core.clock import Instant, SystemClock
 from queue_core.errors import BadFileError, CutShortError
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.moving.records import Footer, NameLine, footer_line, name_line, record_of, task_line
 from queue_core.store import HeldName, Store
 from queue_core.task import StoredTask, TaskState
+from queue_core.transfer.format import Footer, NameLine, footer_line, name_line, record_of, task_line
 from tests.support.moving import ODD_PAYLOADS, QUEUE, checked, exported, fill, lines_of
 from tests.support.stores import opened
 

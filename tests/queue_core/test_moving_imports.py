@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from queue_core.errors import BadFileError, CutShortError, MoveRefusedError, QueueMovedError
-from queue_core.moving.exporting import STDOUT
-from queue_core.moving.importing import import_file
-from queue_core.moving.journal import held
 from queue_core.store import LeaseRequest, Store
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
+from queue_core.transfer.exporter import STDOUT
+from queue_core.transfer.importer import import_file
+from queue_core.transfer.progress import held
 from tests.support.moving import (
     QUEUE,
     CutOffError,

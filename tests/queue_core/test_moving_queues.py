@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.admission import FILLED_FROM
 from queue_core.clock import ManualClock, SystemClock, after
 from queue_core.errors import MoveRefusedError, QueueMovedError, UnknownQueueError
-from queue_core.moving.journal import held
-from queue_core.moving.migrating import queues_to_move, queues_to_undo
 from queue_core.store import HeldName, LeaseRequest, Store
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
+from queue_core.transfer.migration import queues_to_move, queues_to_undo
+from queue_core.transfer.progress import held
+from queue_core.validation import FILLED_FROM
 from tests.support.moving import (
     MAX_WRITES,
     QUEUE,

@@ -4,7 +4,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.errors import InvalidSettingError
-from queue_core.stores.postgres.address import parse_address
+from queue_core.stores.postgres.client.address import parse_address
 
 SECRET = "s3cr3t"
 

@@ -18,10 +18,10 @@ from queue_core.errors import (
     StoreUnavailableError,
     StoreUnsafeError,
 )
-from queue_core.stores.postgres import link as link_module
-from queue_core.stores.postgres.address import parse_address
-from queue_core.stores.postgres.failures import translate
-from queue_core.stores.postgres.link import ConnectionPool
+from queue_core.stores.postgres.client import pool as link_module
+from queue_core.stores.postgres.client.address import parse_address
+from queue_core.stores.postgres.client.errors import translate
+from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
 from tests.support import engines
 from tests.support.postgres_links import a_link, asked, backend, operator

@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError, StoreUnsafeError
-from queue_core.stores.postgres.link import ConnectionPool
+from queue_core.stores.postgres.client.pool import ConnectionPool
 from tests.support.cutting_wire import a_wire
 from tests.support.engines import Engine
 from tests.support.eventually import eventually
@@ -102,7 +102,7 @@ def test_who_may_take_its_time_is_not_ended(url: str) -> None:
 def test_a_server_that_hangs_is_found_out_while_it_is_greeted(
     own_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queue_core.stores.postgres.wire.GREETING_SECONDS", 0.2)
+    monkeypatch.setattr("queue_core.stores.postgres.client.connection.GREETING_SECONDS", 0.2)
     with a_wire(own_engine.host, own_engine.port) as cut, a_link(through(own_engine.tcp_url, cut.port)) as link:
         cut.cut_next("stall", after=2)
         with pytest.raises(StoreUnavailableError):
@@ -111,8 +111,8 @@ def test_a_server_that_hangs_is_found_out_while_it_is_greeted(
 
 
 def test_a_watch_with_nothing_to_watch_ends_and_begins_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_core.stores.postgres.watching.TICK_SECONDS", 0.01)
-    monkeypatch.setattr("queue_core.stores.postgres.watching.LINGER_TICKS", 2)
+    monkeypatch.setattr("queue_core.stores.postgres.client.call_timeouts.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("queue_core.stores.postgres.client.call_timeouts.LINGER_TICKS", 2)
     with a_link(url) as link:
         for _ in range(2):
             with link.lend() as wire:

@@ -12,8 +12,8 @@ from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Store, Transaction
 from queue_core.stores import open_store
-from queue_core.stores.postgres import upkeep
-from queue_core.stores.postgres.step import PostgresSession
+from queue_core.stores.postgres import maintenance
+from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.cutting_wire import CuttingWire, a_wire
 from tests.support.eventually import eventually
@@ -258,7 +258,7 @@ def test_an_answer_that_is_not_kept_any_more_is_not_made_up(place: Place) -> Non
 
 
 def test_a_connection_that_was_forgotten_is_marked_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 1)
+    monkeypatch.setattr(maintenance, "SAMPLES_BETWEEN", 1)
     place.operator.execute("UPDATE towline.commit_markers SET marked_at = now() - interval '25 hours'")
     place.operator.execute("INSERT INTO towline.commit_markers VALUES (1, 1, '1', now() - interval '23 hours')")
     place.added(NewTask(b"a"), NewTask(b"b"))
@@ -274,7 +274,7 @@ def test_a_connection_that_was_forgotten_is_marked_again(place: Place, monkeypat
 
 
 def test_what_can_not_be_cut_back_fails_no_verb(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 1)
+    monkeypatch.setattr(maintenance, "SAMPLES_BETWEEN", 1)
     place.operator.execute("ALTER FUNCTION towline.forget_commit_markers() RENAME TO forgotten")
     place.added(NewTask(b"a"))
     done = place.leased()

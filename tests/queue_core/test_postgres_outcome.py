@@ -7,10 +7,10 @@ import psycopg
 import pytest
 
 from queue_core.errors import OutcomeUnknownError
-from queue_core.stores.postgres import link as link_module
-from queue_core.stores.postgres.link import ConnectionPool
-from queue_core.stores.postgres.outcome import Status, judge
-from queue_core.stores.postgres.wire import PostgresConnection
+from queue_core.stores.postgres.client import pool as link_module
+from queue_core.stores.postgres.client.commit_outcome import Status, judge
+from queue_core.stores.postgres.client.connection import PostgresConnection
+from queue_core.stores.postgres.client.pool import ConnectionPool
 from tests.support.cutting_wire import WireFate, a_wire
 from tests.support.engines import Engine
 from tests.support.postgres_links import Pooler, a_link, a_postgres, make_schema, operator, through

@@ -21,7 +21,7 @@ from queue_core.errors import (
 )
 from queue_core.stores import open_store
 from queue_core.stores.postgres import schema
-from queue_core.stores.postgres.calling import spelled
+from queue_core.stores.postgres.client.statements import spelled
 from queue_core.stores.postgres.schema import SUBJECTS, PostgresMigration, migrations, schema_text
 from queue_core.task import NewTask
 from tests.support.engines import EngineUnavailableError, postgresql

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from queue_core.errors import QueueMovedError
-from queue_core.pull_queue import LocalQueue
+from queue_core.local import LocalQueue
 from queue_core.service import QueueService
 from queue_core.store import LeaseRequest, Store
 from queue_core.stores import open_store

@@ -8,7 +8,7 @@ import pytest
 
 from queue_core.store import Deletion, LeaseRequest, PayloadAllowance, Release, Store, Transaction
 from queue_core.stores import open_store
-from queue_core.stores.postgres import listening
+from queue_core.stores.postgres.notify import listener
 from queue_core.task import ANY, NewTask, TagFilter
 from tests.support.stores import new_store_url
 from tests.support.task_builders import QUEUE, a_queue, add
@@ -22,7 +22,7 @@ Act = Callable[[Transaction, Store], object]
 @pytest.fixture(autouse=True)
 def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is told may wake."""
-    monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", ())
+    monkeypatch.setattr(listener, "LOOK_AGAIN_SECONDS", ())
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from queue_core.store import Store
 from queue_core.stores import open_store
-from queue_core.stores.postgres import upkeep
+from queue_core.stores.postgres import maintenance
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import NewTask, TagFilter
 from tests.support.eventually import eventually
@@ -46,8 +46,8 @@ def tags(store: Store) -> list[str | None]:
 
 
 def test_tags_without_a_task_for_a_day_are_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "TAGGED_BETWEEN", 3)
-    monkeypatch.setattr(upkeep, "TAGS_EXAMINED", 2)
+    monkeypatch.setattr(maintenance, "TAGGED_BETWEEN", 3)
+    monkeypatch.setattr(maintenance, "TAGS_EXAMINED", 2)
     add(store, *[NewTask(tag=f"old-{number}") for number in range(5)], NewTask(tag="kept"), NewTask())
     gone = lease(store, 5)
     delete(store, *gone)
@@ -61,7 +61,7 @@ def test_tags_without_a_task_for_a_day_are_forgotten(store: Store, monkeypatch: 
 
 
 def test_a_tag_that_another_transaction_counts_is_kept(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "TAGGED_BETWEEN", 1)
+    monkeypatch.setattr(maintenance, "TAGGED_BETWEEN", 1)
     add(store, NewTask(tag="old"))
     delete(store, *lease(store))
     with psycopg.connect(url) as connection:
@@ -106,8 +106,8 @@ def test_thousands_of_tags_at_a_time_are_looked_over_in_time(store: Store) -> No
 
 
 def test_samples_are_trimmed_by_whoever_finishes_many(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "KEPT_SAMPLES", 20)
-    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 10)
+    monkeypatch.setattr(maintenance, "KEPT_SAMPLES", 20)
+    monkeypatch.setattr(maintenance, "SAMPLES_BETWEEN", 10)
     for _ in range(8):
         add(store, *[NewTask() for _ in range(10)])
         delete(store, *lease(store, 10))
@@ -144,48 +144,48 @@ def leave_dead(store: Store, tasks: int) -> None:
 def test_dead_rows_are_cleared_away_without_waiting_for_the_server(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "DEAD_ROWS", 100)
+    monkeypatch.setattr(maintenance, "DEAD_ROWS", 100)
     leave_dead(store, 1000)
     eventually(store._upkeep.clear_if_due, seconds=30)
     eventually(lambda: number(url, _DEAD) == 0, seconds=30)
     assert number(url, _CLEARED) == 1
-    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(maintenance, "SECONDS_BETWEEN", 0.0)
     assert not store._upkeep.clear_if_due()
 
 
 def test_dead_rows_wait_for_a_while_after_a_pass_by_whomever(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "DEAD_ROWS", 100)
-    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 3600.0)
+    monkeypatch.setattr(maintenance, "DEAD_ROWS", 100)
+    monkeypatch.setattr(maintenance, "SECONDS_BETWEEN", 3600.0)
     with psycopg.connect(url, autocommit=True) as another:
         another.execute("VACUUM towline.tasks")
     leave_dead(store, 1000)
     eventually(lambda: number(url, _DEAD) > 100, seconds=30)
     assert not store._upkeep.clear_if_due()
-    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(maintenance, "SECONDS_BETWEEN", 0.0)
     assert store._upkeep.clear_if_due()
 
 
 def test_a_large_table_is_cleared_for_a_share_of_it_only(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "DEAD_ROWS", 100)
-    monkeypatch.setattr(upkeep, "DEAD_SHARE", 10.0)
+    monkeypatch.setattr(maintenance, "DEAD_ROWS", 100)
+    monkeypatch.setattr(maintenance, "DEAD_SHARE", 10.0)
     add(store, *[NewTask() for _ in range(1000)])
     delete(store, *lease(store, 100))
     eventually(lambda: number(url, _DEAD) > 100, seconds=30)
     assert not store._upkeep.clear_if_due()
-    monkeypatch.setattr(upkeep, "DEAD_SHARE", 0.01)
+    monkeypatch.setattr(maintenance, "DEAD_SHARE", 0.01)
     assert store._upkeep.clear_if_due()
 
 
 def test_who_finishes_much_looks_whether_it_is_time_to_clear(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "SAMPLES_BETWEEN", 100)
-    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(upkeep, "DEAD_ROWS", 50)
+    monkeypatch.setattr(maintenance, "SAMPLES_BETWEEN", 100)
+    monkeypatch.setattr(maintenance, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(maintenance, "DEAD_ROWS", 50)
 
     def is_cleared() -> bool:
         leave_dead(store, 100)
@@ -195,9 +195,9 @@ def test_who_finishes_much_looks_whether_it_is_time_to_clear(
 
 
 def test_nobody_looks_who_finishes_little(store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(upkeep, "DEAD_ROWS", 50)
-    monkeypatch.setattr(upkeep.random, "randrange", lambda _between: 0)
+    monkeypatch.setattr(maintenance, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(maintenance, "DEAD_ROWS", 50)
+    monkeypatch.setattr(maintenance.random, "randrange", lambda _between: 0)
     leave_dead(store, 100)
     eventually(lambda: number(url, _DEAD) > 100, seconds=30)
     leave_dead(store, 100)

@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidRequestError, LeaseLostError, QueueMovedError, StoreError, UnknownQueueError
-from queue_core.pull_queue import LocalQueue
+from queue_core.local import LocalQueue
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_core.queue_file import QueueFileEntries
-from queue_core.queue_file_plan import QueueChange, QueueFilePlan, SettingEdit, plan_of
+from queue_core.queue_files.entries import QueueFileEntries
+from queue_core.queue_files.plan import QueueChange, QueueFilePlan, SettingEdit, plan_of
 from queue_core.task import QueueSpec
 
 THUMBS = QueueSpec("thumbs", max_leases=7, on_exhausted="delete")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_core.queue_file import QueueFileEntries
-from queue_core.queue_xml import read_queue_xml
-from queue_core.queue_yaml import read_queue_yaml
-from queue_core.yaml_text import DocumentError
+from queue_core.config.yaml_document import DocumentError
+from queue_core.queue_files.entries import QueueFileEntries
+from queue_core.queue_files.xml import read_queue_xml
+from queue_core.queue_files.yaml import read_queue_yaml
 from tests.support.google_queue_files import GoogleQueueFiles, Read, google_queue_files
 
 REASONS: Final = {

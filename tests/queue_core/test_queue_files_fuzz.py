@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queue_core.admission import check_queue_spec
-from queue_core.queue_file import QueueFileEntries
-from queue_core.queue_xml import read_queue_xml
-from queue_core.queue_yaml import read_queue_yaml
-from queue_core.yaml_text import DocumentError
+from queue_core.config.yaml_document import DocumentError
+from queue_core.queue_files.entries import QueueFileEntries
+from queue_core.queue_files.xml import read_queue_xml
+from queue_core.queue_files.yaml import read_queue_yaml
+from queue_core.validation import check_queue_spec
 
 PLACED = re.compile(r"queue\.(yaml|xml):[1-9][0-9]*:[1-9][0-9]*: \S", re.DOTALL)
 SECONDS = timedelta(seconds=10)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from queue_core.queue_file import QueueFileEntries
-from queue_core.queue_xml import read_queue_xml
-from queue_core.queue_yaml import read_queue_yaml
+from queue_core.config.yaml_document import DocumentError
+from queue_core.queue_files.entries import QueueFileEntries
+from queue_core.queue_files.xml import read_queue_xml
+from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.task import QueueSpec
-from queue_core.yaml_text import DocumentError
 
 WHOLE = """\
 <?xml version="1.0" encoding="ENCODING"?>

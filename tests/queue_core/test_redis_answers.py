@@ -10,11 +10,11 @@ import redis
 from structlog.testing import capture_logs
 
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreFullError, StoreUnavailableError, StoreUnsafeError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
-from queue_core.stores.redis import greeting, link
-from queue_core.stores.redis.failures import CallFailedError
+from queue_core.stores.redis.client import client, handshake
+from queue_core.stores.redis.client.errors import CallFailedError
 from queue_core.task import ANY
 from tests.support.engines import Engine
 from tests.support.eventually import eventually
@@ -50,7 +50,7 @@ def test_a_failover_is_waited_for(tmp_path: Path) -> None:
             eventually(lambda: logged)
             operator(engine).replicaof("NO", "ONE")
             assert waiting.result(LONG) == 2
-        assert [each["event"] for each in logged] == [greeting.LINK_LOST, greeting.LINK_RESTORED]
+        assert [each["event"] for each in logged] == [handshake.LINK_LOST, handshake.LINK_RESTORED]
 
 
 def test_a_replica_is_refused_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
                 assert count(strict) == calls
             if logged:  # else we were late, and it had loaded all
                 break
-        assert logged[0]["event"] == greeting.LINK_LOST
+        assert logged[0]["event"] == handshake.LINK_LOST
         assert "async_loading:0" not in (engine.home / "server.log").read_text()
         assert client.dbsize() >= 100
 
@@ -129,7 +129,7 @@ def test_a_busy_server_is_waited_for(server: Engine) -> None:
         eventually(lambda: is_busy(server))
         assert threads.submit(count, one).result(LONG) == 2
         assert spinning.result(LONG) == 1
-    assert logged[0]["event"] == greeting.LINK_LOST
+    assert logged[0]["event"] == handshake.LINK_LOST
     operator(server).config_set("busy-reply-threshold", "5000")
 
 
@@ -176,7 +176,7 @@ def test_who_may_not_enter_is_told_how(tmp_path: Path, login: str, rights: str) 
 
 
 def test_a_user_with_the_documented_rights_can_do_everything(tmp_path: Path) -> None:
-    page = (Path(link.__file__).parents[2] / "doc" / "redis.md").read_text()
+    page = (Path(client.__file__).parents[2] / "doc" / "redis.md").read_text()
     line = next(line for line in page.splitlines() if line.startswith("ACL SETUSER towline "))
     with a_redis(tmp_path, durable=True) as engine:
         operator(engine).execute_command(*line.replace("PASSWORD", "secret").split())
@@ -229,7 +229,7 @@ def test_a_server_that_can_lose_tasks_is_refused(
 def test_what_can_be_lost_is_told_once_under_relaxed(server: Engine) -> None:
     with capture_logs() as logged, a_link(server.tcp_url) as one, ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: count(one), range(40)))
-    assert [each["event"] for each in logged] == [greeting.STORE_EXPOSED]
+    assert [each["event"] for each in logged] == [handshake.STORE_EXPOSED]
     assert logged[0]["log_level"] == "warning"
     assert "appendonly" in logged[0]["loss"]
 

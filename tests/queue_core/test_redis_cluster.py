@@ -15,13 +15,13 @@ from queue_core.errors import (
     StoreUnsafeError,
     WorkerRetiredError,
 )
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion, Store
 from queue_core.stores import open_store
-from queue_core.stores.redis import hearing
+from queue_core.stores.redis.client import pubsub
+from queue_core.stores.redis.client.client import RedisClient
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.link import RedisClient
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.engines import Engine
 from tests.support.eventually import eventually
@@ -151,7 +151,7 @@ def test_a_node_must_be_addressed_as_part_of_its_cluster(cluster: Cluster, tmp_p
 
 
 def test_a_queue_that_moves_to_another_node_is_followed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(pubsub, "ROUND_SECONDS", 0.1)
     impatient(monkeypatch, 1.0)
     name = a_queue_on(0)
     with a_link(cluster.url) as link, signals_on(cluster.url) as signals:

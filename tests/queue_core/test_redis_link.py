@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from queue_core.clock import SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.stores.redis import greeting, link
+from queue_core.stores.redis.client import client, handshake
 from queue_core.stores.remote_clock import RemoteClock
 from queue_core.task import ANY
 from tests.support.certificates import a_certificate
@@ -52,7 +52,7 @@ def test_a_call_whose_answer_was_lost_takes_effect_once_and_is_answered(server: 
         wire.cut_next(fate)
         started = SystemClock().monotonic()
         assert count(cut) == 2
-        assert SystemClock().monotonic() - started < link.INSIST_SECONDS
+        assert SystemClock().monotonic() - started < client.INSIST_SECONDS
         assert wire.cuts == 1
         assert counted(cut) == 2
 
@@ -83,14 +83,14 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_nothing(tmp_pa
             for each in working:
                 each.result(LONG)
         assert counted(strict) == len(answered) == len(set(answered))
-        assert [each["event"] for each in logged].count(greeting.LINK_LOST) == 1
-        assert logged[-1]["event"] == greeting.LINK_RESTORED
+        assert [each["event"] for each in logged].count(handshake.LINK_LOST) == 1
+        assert logged[-1]["event"] == handshake.LINK_RESTORED
 
 
 def test_a_frozen_server_leaves_the_outcome_unknown_and_takes_the_call_once_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queue_core.stores.redis.line.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("queue_core.stores.redis.client.connection.ANSWER_SECONDS", 0.3)
     impatient(monkeypatch, 1.0)
     with a_redis(tmp_path) as engine, a_link(engine.tcp_url) as patient:
         assert count(patient) == 1
@@ -110,7 +110,7 @@ def test_a_frozen_server_leaves_the_outcome_unknown_and_takes_the_call_once_at_m
 
 def test_where_nothing_listens_nothing_took_effect(server: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
-    monkeypatch.setattr("queue_core.stores.redis.line.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("queue_core.stores.redis.client.connection.FRESH_SECONDS", 0.0)
     with a_wire(server.host, server.port) as wire:
         with a_link(f"redis://127.0.0.1:{wire.port}") as cut:
             count(cut)
@@ -209,6 +209,6 @@ def test_the_wire_of_a_link_is_found_cut_within_seconds(server: Engine) -> None:
 def test_a_first_answer_that_took_long_is_asked_for_again_at_once(
     server: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "RemoteClock", lambda: RemoteClock(since_boot=slow_at_first()))
+    monkeypatch.setattr(client, "RemoteClock", lambda: RemoteClock(since_boot=slow_at_first()))
     with a_link(server.tcp_url) as opened_vaguely:
         assert not opened_vaguely.clock.is_vague

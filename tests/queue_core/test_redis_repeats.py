@@ -7,9 +7,9 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.store import Deletion, LeaseRequest, Release
+from queue_core.stores.redis.binary import pack_body, parse_leases
+from queue_core.stores.redis.client.connection import Answer, Cell
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.line import Answer, Cell
-from queue_core.stores.redis.packing import pack_body, parse_leases
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask
 from tests.support.redis_stores import a_redis_store, hash_of

@@ -12,6 +12,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from queue_core.config.redis_url import RedisAddress, parse_url
 from queue_core.errors import (
     InvalidSettingError,
     OutcomeUnknownError,
@@ -20,9 +21,8 @@ from queue_core.errors import (
     StoreUnavailableError,
     StoreUnsafeError,
 )
-from queue_core.stores.redis.failures import CallFailedError, failure_of
-from queue_core.stores.redis.greeting import RedisServerInfo, check_kind, check_settings
-from queue_core.stores.redis.url import RedisAddress, parse_url
+from queue_core.stores.redis.client.errors import CallFailedError, failure_of
+from queue_core.stores.redis.client.handshake import RedisServerInfo, check_kind, check_settings
 
 INFO = {"redis_version": "7.0.15", "redis_mode": "standalone", "role": "master", "maxmemory_policy": "noeviction"}
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory": "0", "maxmemory-policy": "noeviction"}

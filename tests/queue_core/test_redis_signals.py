@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.stores.redis import hearing
+from queue_core.stores.redis.client import pubsub
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import ANY, TagFilter
 from tests.support.cutting_wire import CuttingWire, a_wire
@@ -154,7 +154,7 @@ def test_a_cut_wire_is_mended_and_whoever_waits_looks_for_itself(server: Engine,
 def test_a_wire_that_fell_silent_is_noticed(
     server: Engine, signals: RedisSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hearing, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(pubsub, "SILENCE_SECONDS", 0.3)
     with over_a_wire(server) as (wire, messages), capture_logs():
         ear = messages.subscribe("q", ANY)
         wire.cut_next("stall")
@@ -181,7 +181,7 @@ def test_whoever_begins_to_wait_while_the_server_is_away_is_woken_when_it_is_bac
 def test_ears_that_the_server_forgot_are_made_known_again(
     server: Engine, signals: RedisSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hearing, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(pubsub, "ROUND_SECONDS", 0.1)
     ear = signals.subscribe("q", ANY)
     operator(server).flushall()
     assert ear.wait(timeout_seconds=LONG_WAIT)
@@ -202,8 +202,8 @@ def test_waiting_is_neither_logged_nor_synced(tmp_path: Path) -> None:
 
 
 def test_nothing_is_kept_open_for_nobody(server: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "ROUND_SECONDS", 0.05)
-    monkeypatch.setattr(hearing, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(pubsub, "ROUND_SECONDS", 0.05)
+    monkeypatch.setattr(pubsub, "IDLE_SECONDS", 0.05)
     with signals_on(server.tcp_url) as messages:
         for _ in range(2):
             ear = messages.subscribe("q", ANY)

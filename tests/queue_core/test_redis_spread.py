@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from queue_core.clock import START
 from queue_core.errors import InvalidSettingError, UnknownQueueError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import ClientCall, Deletion, LeaseRequest, PayloadAllowance, Release, Renewal, Store
 from queue_core.stores import open_store

@@ -6,7 +6,7 @@ import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.remote_memory import RemoteMemory

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.cli.serving import serve_options
-from queue_core.config import parse_queue_file
+from queue_core.config.settings import parse_queue_file
 from queue_core.errors import InvalidSettingError, PermissionDeniedError, UnauthenticatedError
 from queue_core.server.auth import NEEDED, VERBS, Access, Authorizer, Principal, check_access, is_listed
 from queue_core.server.options import AccessToken, Role, ServeOptions, parse_tokens

@@ -12,10 +12,10 @@ import pytest
 from queue_core.errors import (
     ListenError,
 )
-from queue_core.server import run
+from queue_core.server import server
 from queue_core.server.options import ServeOptions, options_of
-from queue_core.server.run import QueueServer, ServerThread
-from queue_core.stores.memory import MemoryStore
+from queue_core.server.server import QueueServer, ServerThread
+from queue_core.stores.memory.store import MemoryStore
 from tests.support.servers import QUEUE, RunningServer, read_reply, request
 
 ADD = f"/v1/queues/{QUEUE}/add"
@@ -155,7 +155,7 @@ def test_a_socket_left_by_a_killed_server_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_stop_does_not_wait_for_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "TICK_SECONDS", 3_600.0)
+    monkeypatch.setattr(server, "TICK_SECONDS", 3_600.0)
     thread = ServerThread(MemoryStore(), ServeOptions(port=0))
     thread.start()
     stopping = threading.Thread(target=thread.stop, daemon=True)

@@ -8,14 +8,14 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import StoreError, StoreFullError
-from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import MAX_FOLLOWERS
 from queue_core.server.options import ServeOptions
+from queue_core.server.state import ServerState
 from queue_core.store import Transaction, Unit
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.slow_disk import SlowDisk
 

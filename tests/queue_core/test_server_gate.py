@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_core.server.appengine import door
+from queue_core.server.appengine import endpoint
 from queue_core.server.appengine.codec import MAX_FIELDS, CodecError, decode
 from queue_core.server.appengine.messages import REMOTE_REQUEST
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -100,7 +100,7 @@ def test_strangers_make_the_server_hold_nothing(guarded: RunningServer, path: st
     finally:
         for connection in connections:
             connection.close()
-    assert most < (16 * MIB if path != "/rpc_http" else 3 * door.MAX_UNKNOWN_BYTES)
+    assert most < (16 * MIB if path != "/rpc_http" else 3 * endpoint.MAX_UNKNOWN_BYTES)
     eventually(lambda: not guarded.connections())
     assert guarded.thread.core.appengine._held_bytes == 0
 
@@ -126,7 +126,7 @@ def test_a_message_of_very_many_fields_is_given_up(field: bytes) -> None:
     with pytest.raises(CodecError, match="too many fields"):
         decode(REMOTE_REQUEST, field * (MAX_FIELDS + 1))
     with pytest.raises(CodecError, match="too many fields"):
-        decode(REMOTE_REQUEST, field * (door.MAX_CALL_FIELDS + 1), max_fields=door.MAX_CALL_FIELDS)
+        decode(REMOTE_REQUEST, field * (endpoint.MAX_CALL_FIELDS + 1), max_fields=endpoint.MAX_CALL_FIELDS)
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------

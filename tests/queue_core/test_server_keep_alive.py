@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from queue_core.http_api.transport import MAX_IDLE_SECONDS
-from queue_core.server import connections as bounds
+from queue_core.server.http import connections as bounds
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, read_reply, request
 

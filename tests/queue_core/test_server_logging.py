@@ -10,7 +10,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from queue_core.server.connections import LOG_SECONDS, Connections
+from queue_core.server.http.connections import LOG_SECONDS, Connections
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 from tests.support.servers import read_reply, request

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 import pytest
 
 from queue_core.clock import Instant
-from queue_core.server.protocol import FastProtocol
+from queue_core.server.http.fast_protocol import FastProtocol
 from queue_core.store import Granted, LeaseRequest, Transaction, Unit
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError, UnknownQueueError
-from queue_core.server import remote_turns
-from queue_core.server.remote_turns import TURNS_AT_ONCE, ThreadedCommitter
+from queue_core.server.commit import threaded
+from queue_core.server.commit.threaded import TURNS_AT_ONCE, ThreadedCommitter
 from queue_core.service import QueueService
 from queue_core.task import ANY, NewTask, QueueSpec
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.remote_memory import RemoteMemory
 
@@ -132,9 +132,9 @@ def test_a_lost_answer_is_told_as_unknown(store: RemoteMemory) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds on waiting that a test can sit out."""
-    monkeypatch.setattr(remote_turns, "QUEUED_SECONDS", 0.1)
-    monkeypatch.setattr(remote_turns, "UNDER_WAY_SECONDS", 0.2)
-    monkeypatch.setattr(remote_turns, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(threaded, "QUEUED_SECONDS", 0.1)
+    monkeypatch.setattr(threaded, "UNDER_WAY_SECONDS", 0.2)
+    monkeypatch.setattr(threaded, "WATCH_SECONDS", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -179,7 +179,7 @@ def test_what_comes_late_is_told_to_whoever_asked_for_that(store: RemoteMemory) 
 def test_who_comes_when_the_store_has_stalled_is_told_at_once(
     store: RemoteMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_turns, "STALLED_SECONDS", 0.0)
+    monkeypatch.setattr(threaded, "STALLED_SECONDS", 0.0)
 
     async def story(turns: ThreadedCommitter) -> None:
         store.stall()
@@ -204,8 +204,8 @@ def test_who_comes_when_the_store_has_stalled_is_told_at_once(
 def test_what_waits_for_the_store_is_bounded(
     monkeypatch: pytest.MonkeyPatch, bound: str, value: int, size_bytes: int
 ) -> None:
-    monkeypatch.setattr(remote_turns, bound, value)
-    monkeypatch.setattr(remote_turns, "TURNS_AT_ONCE", 1)
+    monkeypatch.setattr(threaded, bound, value)
+    monkeypatch.setattr(threaded, "TURNS_AT_ONCE", 1)
     store = RemoteMemory()
     told: list[object] = []
 
@@ -224,7 +224,7 @@ def test_what_waits_for_the_store_is_bounded(
 
 
 def test_a_stop_does_not_wait_for_a_store_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_core.server.hands.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("queue_core.server.commit.threads.CLOSE_SECONDS", 0.05)
     store = RemoteMemory()
 
     async def main() -> None:

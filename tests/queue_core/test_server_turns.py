@@ -6,16 +6,16 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
-from queue_core.server.core import ServerState
+from queue_core.server.commit.committer import MAX_STEPS_PER_TURN
+from queue_core.server.commit.group_commit import MAX_ROUNDS, SLOW_SYNC_SECONDS, GroupCommitter
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
-from queue_core.server.loop_turns import MAX_ROUNDS, SLOW_SYNC_SECONDS, GroupCommitter
 from queue_core.server.options import ServeOptions
-from queue_core.server.turns import MAX_STEPS_PER_TURN
+from queue_core.server.state import ServerState
 from queue_core.service import QueueService
 from queue_core.store import Granted
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.slow_disk import HeldDisk, SlowDisk
 

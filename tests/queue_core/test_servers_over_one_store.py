@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.server import remote_turns
+from queue_core.server.commit import threaded
 from queue_core.server.leases import call as lease_call
 from queue_core.server.leases import notifications, timers
 from queue_core.server.options import ServeOptions
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.remote_memory import RemoteMemory
@@ -156,8 +156,8 @@ def test_a_server_lives_but_is_not_ready_while_its_store_has_stalled(servers: Se
 
 
 def test_a_call_that_the_store_does_not_answer_is_told_so(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_turns, "UNDER_WAY_SECONDS", 0.1)
-    monkeypatch.setattr(remote_turns, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(threaded, "UNDER_WAY_SECONDS", 0.1)
+    monkeypatch.setattr(threaded, "WATCH_SECONDS", 0.01)
     servers.at_a.add(b"work")
     servers.stores[1].stall()
     with pytest.raises(OutcomeUnknownError):

@@ -13,7 +13,7 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.store import Signals, Subscription
-from queue_core.stores.local_signals import LocalSignals
+from queue_core.stores.memory.signals import LocalSignals
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from tests.support.engines import Engine

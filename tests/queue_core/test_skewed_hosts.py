@@ -12,12 +12,12 @@ from orchestrator.clock import SystemMonotonicClock as FleetClock
 from orchestrator.sources.pull_queue import QueueSource
 from queue_core.api import Queue, Queues
 from queue_core.clock import Instant, SystemClock, after, seconds_between
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import Lease, NewTask, QueueSpec
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from tests.support.commands import Commands
 from tests.support.eventually import eventually
 from tests.support.fleet_builders import a_pool

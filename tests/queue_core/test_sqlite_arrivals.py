@@ -10,11 +10,11 @@ import pytest
 from queue_core.clock import START
 from queue_core.errors import StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Store
-from queue_core.stores.sqlite.adding import FEW, MAX_ARRIVALS
+from queue_core.stores.sqlite.adds import FEW, MAX_ARRIVALS
 from queue_core.stores.sqlite.driver import apsw_driver, stdlib_driver
-from queue_core.stores.sqlite.durable import FileSyncer
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.stores.sqlite.wal import FileSyncer
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter
 from tests.faults.fault_vfs import FaultVfs, Meter
 from tests.faults.quiet_driver import quiet_driver

@@ -10,7 +10,7 @@ import pytest
 
 from queue_core.clock import ManualClock, SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.file import SETTLED_MICROSECONDS, Identity
 from queue_core.stores.sqlite.store import SqliteStore

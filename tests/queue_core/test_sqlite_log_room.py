@@ -9,9 +9,9 @@ import pytest
 
 from queue_core.stores.sqlite import file as file_module
 from queue_core.stores.sqlite import store as store_module
-from queue_core.stores.sqlite.durable import FEWEST_PAGES, FRAME_HEAD_BYTES, LOG_HEAD_BYTES, SPARE_PAGES, FileSyncer
 from queue_core.stores.sqlite.file import PAGE_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.stores.sqlite.wal import FEWEST_PAGES, FRAME_HEAD_BYTES, LOG_HEAD_BYTES, SPARE_PAGES, FileSyncer
 from queue_core.task import NewTask
 from tests.support.task_builders import a_queue, add, lease, stats
 

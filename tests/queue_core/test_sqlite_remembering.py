@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from queue_core.store import ClientCall, Deletion, Granted, LeaseRequest, Store
-from queue_core.stores.sqlite import supervision
+from queue_core.stores.sqlite import workers
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, Lease, NewTask
 from tests.support.task_builders import QUEUE, a_queue, add, at, lease, names
@@ -76,7 +76,7 @@ def test_a_worker_whose_first_lease_was_rolled_back_is_new(store: Store) -> None
 
 
 def test_more_workers_than_are_remembered_are_known(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "MAX_KNOWN_WORKERS", 2)
+    monkeypatch.setattr(workers, "MAX_KNOWN_WORKERS", 2)
     add(store, *[NewTask() for _ in range(12)])
     for turn in range(3):
         for number in range(4):

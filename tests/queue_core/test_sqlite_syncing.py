@@ -11,8 +11,8 @@ import pytest
 from queue_core.errors import StoreUnavailableError
 from queue_core.stores.sqlite import store as store_module
 from queue_core.stores.sqlite.driver import apsw_driver
-from queue_core.stores.sqlite.durable import GroupSync
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.stores.sqlite.wal import GroupSync
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
 from tests.support.sqlite_stores import HeldSyncer, a_store

@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.cli.serving import opened_store
 from queue_core.client import HttpQueues
-from queue_core.config import parse_queue_file
+from queue_core.config.settings import parse_queue_file
 from queue_core.errors import StorageLimitError
 from queue_core.server.appengine.codes import RpcCode
 from queue_core.server.cloudtasks.rest import UPLOAD

@@ -8,7 +8,7 @@ import pytest
 from queue_core.clock import START
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Deletion, HeldName, Release, Renewal, Store
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
 from tests.support.moved_tasks import a_leased_task, a_task, held_names, hold, peek, restore
 from tests.support.task_builders import MICROSECOND, QUEUE, a_queue, add, at, delete, grant, lease, names, stats

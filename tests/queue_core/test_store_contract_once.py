@@ -11,7 +11,7 @@ from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableE
 from queue_core.service import QueueService
 from queue_core.store import Added, ClientCall, Deletion, Release, Store, Unit
 from queue_core.task import Lease, NewTask
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 from tests.support.moved_tasks import opened_again
 from tests.support.task_builders import QUEUE, a_queue, stats
 

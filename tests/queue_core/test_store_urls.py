@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_core.stores.urls import has_password, is_shared, masked, with_password
+from queue_core.config.store_urls import has_password, is_shared, masked, with_password
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.errors import InvalidRequestError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_core.units import (
+from queue_core.config.units import (
     format_bytes,
     format_fraction,
     format_seconds,

@@ -12,13 +12,13 @@ import pytest
 from queue_core.api import Queue
 from queue_core.client import HttpQueue
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.server.options import ServeOptions
-from queue_core.server.run import ServerThread
+from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores import open_store
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
 from tests.support.eventually import eventually
 from tests.support.remote_memory import RemoteMemory

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.clock import SystemClock
-from queue_core.pull_queue import LocalQueues
+from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from queue_core.worker.settings import RecycleLimits
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import FaultyQueue, both_kinds, memory_queues, plain_or_async, running_worker, unavailable

@@ -7,11 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.errors import LeaseLostError
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec, TaskState
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import Dead, Retry, Task
+from queue_core.worker.context import Dead, Retry, Task
 from tests.support.eventually import eventually
 from tests.support.workers import both_kinds, memory_queues, plain_or_async, running_worker
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from queue_core.worker.lifecycle import retry_seconds
 from queue_core.worker.runner import OrphanWatch, supervisor_lives
 from queue_core.worker.settings import RecycleLimits, recycle_reason, resident_bytes
-from queue_core.worker.shift import retry_seconds
 
 BOUNDS = RecycleLimits(tasks=10, memory_bytes=1000, age_seconds=60.0)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import memory_queues, running_worker
 

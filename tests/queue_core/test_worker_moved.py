@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
-from queue_core.worker.shift import EXIT_MISCONFIGURED
+from queue_core.worker.context import Task
+from queue_core.worker.lifecycle import EXIT_MISCONFIGURED
 from tests.support.eventually import eventually
 from tests.support.workers import memory_queues, running_worker
 

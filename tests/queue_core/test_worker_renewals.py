@@ -11,15 +11,15 @@ from structlog.testing import capture_logs
 
 from queue_core.clock import ManualClock
 from queue_core.errors import LeaseLostError
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.call import Invocation
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
+from queue_core.worker.invocation import Invocation
+from queue_core.worker.lifecycle import WorkerLifecycle
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings
-from queue_core.worker.shift import WorkerLifecycle
 from tests.support.eventually import eventually, eventually_async
 from tests.support.workers import FaultyQueue, both_kinds, memory_queues, running_worker, unavailable
 

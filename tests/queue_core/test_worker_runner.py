@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.errors import AppError
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.store import Deletion
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually, eventually_async

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from queue_core.yaml_text import MAX_TEXT_BYTES, DocumentError, Place, read_document, shown_path
+from queue_core.config.yaml_document import MAX_TEXT_BYTES, DocumentError, Place, read_document, shown_path
 
 
 def value_of(text: str) -> object:

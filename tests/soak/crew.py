@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.task import NewTask

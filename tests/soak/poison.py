@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.task import NewTask, TaskState

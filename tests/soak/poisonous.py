@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 
 app = App()
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.orders import Expiry, Moment, Overrides, ScaleOverride
+from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverride
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import boot
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from tests.soak.figures import Look, bytes_a_start, look_at
 from tests.soak.tide import MOST, POOLS
 from tests.support.commands import ROOT, program_environment

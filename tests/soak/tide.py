@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
+from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.metrics import PresentWorker, QueueSample
+from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
 from orchestrator.runtimes.process import ProcessRuntime
+from orchestrator.samples import PresentWorker, QueueSample
 from orchestrator.source import ReleasedTask, SampleQuery
-from orchestrator.state import StateDir
-from orchestrator.supervisor import Supervisor
-from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
-from queue_core import logs
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.supervisor import Supervisor
+from queue_core.process import logs
 
 POOLS: Final = ("ebb", "flood", "neap", "spring")
 MOST: Final = 60

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from queue_core import appengine
+from queue_core.appengine import connect
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
@@ -47,7 +47,7 @@ def connected(options: ServeOptions | None = None, ticket: str | None = None) ->
     """A server, to which the client of this process is connected."""
     store = FailingStore()
     with a_server(store, options) as server:
-        appengine.connect_appengine(server.url, ticket=ticket)
+        connect.connect_appengine(server.url, ticket=ticket)
         yield World(server, store, taskqueue.Queue(QUEUE))
 
 

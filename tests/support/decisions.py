@@ -1,13 +1,13 @@
 """One turn of a pool's policy: learn from a sample, then decide."""
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import NOTHING_SPECIAL, Conditions, Decision
-from orchestrator.fleet import Fleet
-from orchestrator.learning import PolicyState, learn
-from orchestrator.metrics import QueueSample
-from orchestrator.policy import decide
-from orchestrator.scene import context_of
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet
+from orchestrator.samples import QueueSample
+from orchestrator.scaling.context import context_of
+from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision
+from orchestrator.scaling.learning import PolicyState, learn
+from orchestrator.scaling.policy import decide
 
 
 def learn_and_decide(

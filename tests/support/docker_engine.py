@@ -1,4 +1,4 @@
-"""A private Docker Engine for tests, with an image of this machine's own Python (`orchestrator.demo.private_engine`).
+"""A private Docker Engine for tests, with an image of this machine's own Python (`orchestrator.demo.docker_engine`).
 
 Started, killed, restarted and frozen like every private server of the tests. In the end nothing of it is left.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException
 
-from orchestrator.demo import private_engine
+from orchestrator.demo import docker_engine as demo_engine
+from orchestrator.demo.docker_engine import NoEngineError, engine_command, new_home, socket_path
 from orchestrator.demo.image import Image, NoImageError, ensure_image
-from orchestrator.demo.private_engine import NoEngineError, engine_command, new_home, socket_path
 from tests.support.docker_images import BASE_IMAGE, TEST_IMAGE, base_image, image_for_tests
 from tests.support.engine_process import Engine, EngineUnavailableError, Launch
 from tests.support.eventually import eventually
@@ -53,7 +53,7 @@ class DockerEngine(Engine):
 
     def start(self, *, wait: bool = True) -> None:
         """See `Engine.start`: on the images and containers it has."""
-        private_engine.forget_pids(self.home)
+        demo_engine.forget_pids(self.home)
         super().start(wait=wait)
 
     @contextmanager
@@ -66,7 +66,7 @@ class DockerEngine(Engine):
             self._set(live_restore=False)
 
     def _set(self, *, live_restore: bool) -> None:
-        private_engine.config_path(self.home).write_text(json.dumps({"live-restore": live_restore}))
+        demo_engine.config_path(self.home).write_text(json.dumps({"live-restore": live_restore}))
         self.process.send_signal(signal.SIGHUP)
         with self.client() as client:
             eventually(lambda: client.info()["LiveRestoreEnabled"] == live_restore)
@@ -115,7 +115,7 @@ class DockerEngine(Engine):
 
     def processes(self) -> int:
         """How many processes run in its containers: what the kernel says, whether or not it answers."""
-        return private_engine.containers_of(self.home)
+        return demo_engine.containers_of(self.home)
 
     def _ensured(self, name: str, image: Image) -> None:
         with self.client() as client:
@@ -141,9 +141,9 @@ def docker_engine(
 
     Raises `EngineUnavailableError`.
     """
-    if reason := private_engine.why_none():
+    if reason := demo_engine.why_none():
         raise EngineUnavailableError(reason)
-    private_engine.sweep(parent)
+    demo_engine.sweep(parent)
     try:
         home = new_home(parent)
     except NoEngineError as error:
@@ -151,10 +151,10 @@ def docker_engine(
     lasting = ["--live-restore"] if live_restore else []
     command = engine_command(home, options=[*lasting, *options], has_network=has_network)
     with contextlib.ExitStack() as stack:
-        stack.callback(private_engine.end_leftovers, home)
+        stack.callback(demo_engine.end_leftovers, home)
         if has_network:
             command = [*stack.enter_context(_namespace(home.name.removeprefix("towline-"))), *command]
-        launch = Launch("dockerd", command, home, lambda: private_engine.answers(home))
+        launch = Launch("dockerd", command, home, lambda: demo_engine.answers(home))
         engine = DockerEngine(launch)
         stack.callback(_end, engine)
         engine.start()
@@ -164,7 +164,7 @@ def docker_engine(
 def _end(engine: DockerEngine) -> None:
     """Its containers first: it waits 10 s and more for each that does not heed SIGTERM."""
     engine.thaw()
-    if private_engine.answers(engine.home):
+    if demo_engine.answers(engine.home):
         with contextlib.suppress(DockerException, OSError):
             engine.remove_containers()
     engine.stop()

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.server.options import ServeOptions
-from queue_core.server.run import ServerThread
-from queue_core.stores.memory import MemoryStore
+from queue_core.server.server import ServerThread
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import program_environment
 from tests.support.docker_engine import DockerEngine

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 
 FOLDER = "TOWLINE_TEST_FOLDER"
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import Retry, Task
+from queue_core.worker.context import Retry, Task
 
 STANDS = 2
 CALL_SECONDS = 0.2

@@ -8,8 +8,8 @@ import yaml
 
 from orchestrator.export.request import ExportRequest
 from orchestrator.export.text import yaml_of
-from orchestrator.project import parse
-from queue_core.yaml_text import read_document
+from orchestrator.settings_file import parse
+from queue_core.config.yaml_document import read_document
 
 HOSTILE = {
     "LINES": "one\n- two: {three}\r\n\ttabbed # no comment",

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from queue_core.errors import QueueError
 from queue_core.store import Unit
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 
 
 class FailingStore(MemoryStore):

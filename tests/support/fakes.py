@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
-from orchestrator.metrics import PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.samples import PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
-from orchestrator.suspects import Suspect, SuspectedTask, SuspectVerdict
 
 
 class FakeRuntime:

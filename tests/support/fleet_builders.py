@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Decision, Inputs, Limit
-from orchestrator.fleet import Fleet, State, Worker
-from orchestrator.metrics import LeaseSample, QueueSample, RunningLease, Waiting
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet, State, Worker
+from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
+from orchestrator.scaling.decision import Decision, Inputs, Limit
 
 NOW = Monotonic(10_000.0)
 INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.8, 30.0, 21.0, 0.0)

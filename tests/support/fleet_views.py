@@ -1,10 +1,10 @@
 """Views of a fleet as a supervisor shows them, with everything filled in."""
 
 from orchestrator.clock import ManualMonotonicClock, Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.exits import Cause
-from orchestrator.fleet_view import FleetView, Heartbeat, Phase, view_of
-from orchestrator.managed import Pool
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import Cause
+from orchestrator.supervisor.pool import Pool
+from orchestrator.supervisor.view import FleetView, Heartbeat, Phase, view_of
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker
 

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 
 app = App()
 async_app = App()

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from queue_core.clock import Instant, SystemClock, after
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.moving.exporting import ExportResult, export
-from queue_core.moving.importing import Import, ImportResult, check_file
-from queue_core.moving.migrating import MigrationResult, QueueMove
-from queue_core.moving.reading import ExportReader, opened_for_reading
 from queue_core.service import QueueService
 from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Store, Transaction, Unit
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.transfer.exporter import ExportResult, export
+from queue_core.transfer.importer import Import, ImportResult, check_file
+from queue_core.transfer.migration import MigrationResult, QueueMove
+from queue_core.transfer.reader import ExportReader, opened_for_reading
 
 QUEUE = "thumbs"
 STATES = frozenset(TaskState)

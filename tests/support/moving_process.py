@@ -10,10 +10,10 @@ Writes, when it lives to, how much memory it took at most, in bytes.
 import sys
 from pathlib import Path
 
-from queue_core.moving.exporting import export
-from queue_core.moving.importing import import_file
 from queue_core.store import Store
 from queue_core.stores import open_store
+from queue_core.transfer.exporter import export
+from queue_core.transfer.importer import import_file
 from tests.support.moving import imported, killed, moved, quiet
 
 

@@ -12,16 +12,16 @@ from typing import Final, Literal
 
 from hypothesis import strategies as st
 
+from orchestrator.capacity.allocation import Allocation
 from orchestrator.clock import Monotonic
-from orchestrator.config import PoolSpec
-from orchestrator.decision import Conditions, Decision, FinishBy
-from orchestrator.fleet import Fleet, draining, exited, finishing, joined
-from orchestrator.learning import PolicyState
-from orchestrator.metrics import LeaseSample, Outcome, QueueSample, RunningLease, Waiting
-from orchestrator.observing import observe
-from orchestrator.plan import Plan, plan_actions
-from orchestrator.room import Allocation
-from orchestrator.sharing import SharingPool, helper
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import Fleet, draining, exited, finishing, joined
+from orchestrator.samples import LeaseSample, Outcome, QueueSample, RunningLease, Waiting
+from orchestrator.scaling.decision import Conditions, Decision, FinishBy
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.plan import Plan, plan_actions
+from orchestrator.scaling.sharing import SharingPool, helper
 from queue_core.stats import positions_of
 from tests.support.decisions import learn_and_decide
 from tests.support.fleet_builders import NOW, AnExit, a_fleet_of, a_lease, a_pool, a_sample

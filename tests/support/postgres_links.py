@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from queue_core.store import Subscription
-from queue_core.stores.postgres.address import parse_address
-from queue_core.stores.postgres.link import MAX_CONNECTIONS, ConnectionPool
+from queue_core.stores.postgres.client.address import parse_address
+from queue_core.stores.postgres.client.pool import MAX_CONNECTIONS, ConnectionPool
+from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.schema import schema_text
-from queue_core.stores.postgres.signals import NotifySignals
 from queue_core.task import ANY
 from tests.support import engines
 from tests.support.engines import Engine, EngineUnavailableError

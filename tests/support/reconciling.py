@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from structlog.typing import EventDict
 
-from orchestrator.circumstances import ConditionsTracker
 from orchestrator.clock import ManualMonotonicClock
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
-from orchestrator.reconcile import Reconciler
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.conditions import ConditionsTracker
+from orchestrator.supervisor.reconciler import Reconciler
 from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import a_pool
 

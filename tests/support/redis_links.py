@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from queue_core.errors import StoreUnavailableError
-from queue_core.stores.redis import link as link_module
+from queue_core.stores.redis.client import client as link_module
+from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.link import FunctionLibrary, RedisClient
 from queue_core.stores.redis.signals import RedisSignals
 from tests.support import engines
 from tests.support.engines import Engine, EngineUnavailableError

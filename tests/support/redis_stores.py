@@ -8,11 +8,11 @@ import redis
 
 from queue_core.store import Store
 from queue_core.stores import open_store
+from queue_core.stores.redis.client.connection import Answer, Cell
+from queue_core.stores.redis.client.topology import Key
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.line import Answer, Cell
+from queue_core.stores.redis.leases import REQUEST
 from queue_core.stores.redis.store import RedisStore
-from queue_core.stores.redis.topology import Key
-from queue_core.stores.redis.working import REQUEST
 from queue_core.task import ANY, Lease, TagFilter
 from tests.support.stores import new_url
 from tests.support.task_builders import QUEUE, a_queue, lease

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.docker.runtime import DockerRuntime

@@ -142,7 +142,7 @@ def _with_schema(url: str) -> str:
     """Make the store's schema there; the database's name. Nobody is connected to it after."""
     import psycopg
 
-    from queue_core.stores.postgres.address import SCHEMA
+    from queue_core.stores.postgres.client.address import SCHEMA
     from queue_core.stores.postgres.schema import prepare
 
     with psycopg.connect(url, autocommit=True) as connection:

@@ -7,7 +7,7 @@ from threading import Event
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError
 from queue_core.store import Ticket, Unit
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 
 
 class SlowDisk(MemoryStore):

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from tests.support.any_verb import QUEUES, TAGS, WORKERS, delays, filters, names, next_tasks, queues, some_tasks, specs
 from tests.support.task_builders import MICROSECOND

@@ -9,7 +9,7 @@ from typing import cast
 from queue_core.connect import open_queues
 from queue_core.errors import WorkerRetiredError
 from queue_core.task import Lease
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from tests.support.working import work
 
 queues = open_queues(os.environ["TOWLINE_URL"])

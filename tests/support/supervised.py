@@ -8,14 +8,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.config import PoolSpec, SupervisorSettings, parse_pools
+from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools
 from orchestrator.errors import ConfigError, ReloadRefusedError
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.sources.pull_queue import QueueSource
-from orchestrator.state import StateDir
-from orchestrator.supervisor import Supervisor
-from queue_core import logs
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.supervisor import Supervisor
 from queue_core.connect import open_queues
+from queue_core.process import logs
 
 
 def load(path: Path) -> Mapping[str, PoolSpec]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.runtimes import procfs
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.api import Queue, Queues
 from queue_core.connect import open_queues
 from queue_core.task import NewTask, QueueSpec

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.config import PoolSpec, SupervisorSettings
-from orchestrator.state import StateDir
-from orchestrator.supervisor import Supervisor
+from orchestrator.config.pools import PoolSpec, SupervisorSettings
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.supervisor import Supervisor
 from tests.support.fakes import FakeRuntime, FakeSource
 from tests.support.fleet_builders import a_pool
 

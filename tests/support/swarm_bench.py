@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.swarm.runtime import SwarmRuntime

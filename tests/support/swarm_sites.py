@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.state import StateDir
+from orchestrator.state.directory import StateDir
 from queue_core.api import Queue
 from queue_core.client import HttpQueues
 from queue_core.task import NewTask

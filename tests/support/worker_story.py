@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from queue_core.connect import open_queues
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 
 ROOT = Path(__file__).parents[2]

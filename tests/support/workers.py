@@ -10,12 +10,12 @@ import pytest
 
 from queue_core.api import Queue
 from queue_core.errors import StoreUnavailableError
-from queue_core.pull_queue import LocalQueue, LocalQueues
+from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec
 from queue_core.worker.app import App
-from queue_core.worker.held import Task
+from queue_core.worker.context import Task
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually

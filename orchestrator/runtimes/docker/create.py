@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from orchestrator.config import PoolSpec
-from orchestrator.containers import ContainerSettings, Volume
+from orchestrator.config.containers import ContainerSettings, Volume
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.docker import state as labels
-from orchestrator.value import value
+from orchestrator.runtimes.docker import container_state as labels
+from orchestrator.values import value
 
 LOCK_TARGET: Final = "/run/towline/supervisor.lock"
 QUEUE_TARGET: Final = "/run/towline/queue"

@@ -16,11 +16,11 @@ import docker
 import structlog
 
 from orchestrator import events
-from orchestrator.config import PoolSpec
-from orchestrator.containers import ContainerSettings
+from orchestrator.config.containers import ContainerSettings
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.runtimes.docker.container_state import at
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, answering, explained
-from orchestrator.runtimes.docker.state import at
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_LINKS: Final = 16

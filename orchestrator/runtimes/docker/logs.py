@@ -19,10 +19,10 @@ from urllib.parse import quote
 import structlog
 
 from orchestrator import events
+from orchestrator.runtimes.docker.container_state import nanoseconds
 from orchestrator.runtimes.docker.engine import DockerEngine, dial
-from orchestrator.runtimes.docker.state import nanoseconds
 from orchestrator.runtimes.worker_logs import WorkerLogs
-from orchestrator.value import value
+from orchestrator.values import value
 
 MAX_LINE_CHARS: Final = 500
 MAX_PAIRS: Final = 20

@@ -14,13 +14,13 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
+from orchestrator.runtimes.docker.container_state import HOST_LABEL, KnownContainer, known_of
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering
-from orchestrator.runtimes.docker.hands import EngineThreads
-from orchestrator.runtimes.docker.place import identity_in
-from orchestrator.runtimes.docker.state import HOST_LABEL, KnownContainer, known_of
+from orchestrator.runtimes.docker.identity import identity_in
+from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.warden import is_held
-from orchestrator.runtimes.warden_duty import WatchdogProcess
-from orchestrator.value import value
+from orchestrator.runtimes.warden_process import WatchdogProcess
+from orchestrator.values import value
 
 LOOK_SECONDS: Final = 60.0
 MARGIN_SECONDS: Final = 10.0

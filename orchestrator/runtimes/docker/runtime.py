@@ -18,21 +18,21 @@ from urllib.parse import urlsplit
 import docker
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
-from orchestrator.config import PoolSpec
-from orchestrator.containers import ContainerSettings
+from orchestrator.config.containers import ContainerSettings
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.runtimes.docker import place
-from orchestrator.runtimes.docker import state as docker_state
+from orchestrator.runtimes.docker import container_state as docker_state
+from orchestrator.runtimes.docker import identity
+from orchestrator.runtimes.docker.container_state import KnownContainer, known_of
 from orchestrator.runtimes.docker.create import HostPaths, command_of, creation
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
-from orchestrator.runtimes.docker.hands import EngineThreads
+from orchestrator.runtimes.docker.events import EngineWatch
 from orchestrator.runtimes.docker.images import Images
 from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.orphans import OrphanCollector
-from orchestrator.runtimes.docker.state import KnownContainer, known_of
-from orchestrator.runtimes.docker.ward import STOP, Container, ContainerRegistry
-from orchestrator.runtimes.docker.watch import EngineWatch
+from orchestrator.runtimes.docker.registry import STOP, Container, ContainerRegistry
+from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 PATIENCE_SECONDS: Final = 5.0
@@ -64,7 +64,7 @@ class DockerRuntime:
         """
         self._state_dir = state_dir.resolve()
         self._lock_path = lock or self._state_dir / "supervisor.lock"
-        self._state = place.identity_of(self._state_dir)
+        self._state = identity.identity_of(self._state_dir)
         self._clock = clock or SystemMonotonicClock()
         self._engine = DockerEngine(engine)
         self._ref = REF if engine is None else f"{REF}{engine}#"
@@ -76,7 +76,7 @@ class DockerRuntime:
         self._ward = ContainerRegistry(self._engine, self._hands, follower, self.logs, on_exit=self._exited)
         self._watch = EngineWatch(self._engine, self._ward, state=self._state, review=self._review)
         self._images = Images(self._engine)
-        self._host = place.host_id()
+        self._host = identity.host_id()
         self._guardians = OrphanCollector(
             self._engine, self._hands, self._state_dir, state=self._state, host=self._host, lock=lock
         )
@@ -302,10 +302,10 @@ class DockerRuntime:
         return HostPaths(
             self._state,
             self._host,
-            lock=str(place.shown_lock(self._lock_path)),
-            token=str(place.secret_file(self._state_dir, token)) if token else None,
-            url=str(place.secret_file(self._state_dir, url)) if urlsplit(url).password else None,
-            socket_uid=place.owner_of_socket(url),
+            lock=str(identity.shown_lock(self._lock_path)),
+            token=str(identity.secret_file(self._state_dir, token)) if token else None,
+            url=str(identity.secret_file(self._state_dir, url)) if urlsplit(url).password else None,
+            socket_uid=identity.owner_of_socket(url),
         )
 
     def _name_of(self, worker: str) -> str:

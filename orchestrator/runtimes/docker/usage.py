@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.runtime import Usage
-from orchestrator.runtimes.docker.state import at
-from orchestrator.value import value
+from orchestrator.runtimes.docker.container_state import at
+from orchestrator.values import value
 
 UNKNOWN: Final = Usage(0, 0.0)
 

@@ -9,9 +9,9 @@ from typing import Literal
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.runtimes.swarm.crew import SwarmRegistry, SwarmWorker
-from orchestrator.runtimes.swarm.growth import ScaleUp
 from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager
+from orchestrator.runtimes.swarm.registry import SwarmRegistry, SwarmWorker
+from orchestrator.runtimes.swarm.scale_up import ScaleUp
 from orchestrator.runtimes.swarm.service import service_body
 from orchestrator.runtimes.swarm.tasks import REF_PREFIX, handle_of, worker_of
 from orchestrator.runtimes.swarm.watch import SwarmWatch

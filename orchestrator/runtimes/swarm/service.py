@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.containers import SwarmSettings, Volume
+from orchestrator.config.containers import SwarmSettings, Volume
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker.create import (
     MAX_PIDS,

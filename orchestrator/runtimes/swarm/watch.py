@@ -14,9 +14,9 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit
 from orchestrator.runtimes.swarm import slots as swarm_slots
-from orchestrator.runtimes.swarm.crew import NEVER, SwarmRegistry, SwarmWorker
-from orchestrator.runtimes.swarm.growth import ScaleUp
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmManager
+from orchestrator.runtimes.swarm.registry import NEVER, SwarmRegistry, SwarmWorker
+from orchestrator.runtimes.swarm.scale_up import ScaleUp
 from orchestrator.runtimes.swarm.tasks import SwarmTask, by_service, exit_of, lost, vanished
 
 log = structlog.get_logger()

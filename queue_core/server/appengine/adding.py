@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from queue_core import limits
-from queue_core.building import builder
 from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, QueueModeError, UnknownQueueError
-from queue_core.server.appengine import messages, plain_adds
+from queue_core.fast_values import builder
+from queue_core.server.appengine import fast_adds, messages
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
+from queue_core.server.appengine.fast_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.modes import KnownQueues, pull_queue
-from queue_core.server.appengine.plain_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Step
 from queue_core.task import NewTask
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_PULL_TASK_BYTES = 1 << 20
 """Of the whole request for one task, as App Engine's servers counted."""
@@ -60,7 +60,7 @@ def bulk_add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
     """`TaskQueueService.BulkAdd`."""
 
     def prepare(payload: bytes) -> Step[bytes]:
-        plain = plain_adds.read(payload)
+        plain = fast_adds.read(payload)
         if plain is None:
             return bulk_add_each(payload, known)
 
@@ -68,7 +68,7 @@ def bulk_add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
             tasks = plain.tasks_at(turn.now)
             try:
                 known.pull_queue(turn, plain.queue)
-                return plain_adds.answer(tasks, turn.add(plain.queue, tasks))
+                return fast_adds.answer(tasks, turn.add(plain.queue, tasks))
             except (UnknownQueueError, QueueModeError, InvalidEtaError):
                 return bulk_add_each(payload, known)(turn)
 
@@ -91,7 +91,7 @@ def bulk_add_each(payload: bytes, known: KnownQueues) -> Step[bytes]:
 
     def step(turn: UnitOfWork) -> bytes:
         results = add_all(turn, wanted, known)
-        return b"".join([plain_adds.result(one.code, one.chosen_name) for one in results])
+        return b"".join([fast_adds.result(one.code, one.chosen_name) for one in results])
 
     return step
 

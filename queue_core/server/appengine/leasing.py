@@ -23,7 +23,7 @@ from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Step
 from queue_core.store import Granted, PayloadAllowance
 from queue_core.task import ANY, Lease, TagFilter, TaskState
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 ROOM = PayloadAllowance(32 << 20, each_bytes=64)
 """Room for the tasks of one answer. Source: App Engine's documentation, by which fewer tasks are returned where more

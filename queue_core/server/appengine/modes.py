@@ -4,9 +4,9 @@ from typing import Final
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import QueueModeError, UnknownQueueError
-from queue_core.queue_file_plan import ALWAYS_THERE
+from queue_core.queue_files.plan import ALWAYS_THERE
 from queue_core.task import QueueSpec
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 KNOWN_SECONDS = 1.0
 """How long a queue's settings are taken for granted by calls that are made often."""

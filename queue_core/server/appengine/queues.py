@@ -17,7 +17,7 @@ from queue_core.server.leases.rates import LeaseCounts
 from queue_core.service import Step
 from queue_core.stats import QueueStats
 from queue_core.task import ANY, QueueSpec, StoredTask, TaskState
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_QUEUES_PER_CALL = 1000
 MAX_ANSWER_BYTES = 32 << 20

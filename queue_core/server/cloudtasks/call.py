@@ -8,7 +8,7 @@ from queue_core.server.auth import Access, Principal, check_access, check_role
 from queue_core.server.cloudtasks.fields import MessageReader
 from queue_core.server.leases.rates import LeaseRate
 from queue_core.task import QueueSpec
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 IsGone = Callable[[], Awaitable[bool]]
 

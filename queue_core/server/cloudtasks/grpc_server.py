@@ -22,8 +22,8 @@ from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, fa
 from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
-from queue_core.server.core import ServerState
 from queue_core.server.options import GrpcOptions
+from queue_core.server.state import ServerState
 
 NANOSECONDS = 1000
 

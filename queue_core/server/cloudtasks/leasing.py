@@ -20,10 +20,10 @@ from queue_core.server.cloudtasks.task_values import (
     tasks_values,
     view_of,
 )
-from queue_core.server.core import ServerState
+from queue_core.server.state import ServerState
 from queue_core.store import Deletion, PayloadAllowance, Release
 from queue_core.task import Lease, StoredTask, TaskState
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_SETTLING_TURNS = 10_000
 """Each settles hundreds of tasks; no queue has more that are due at once."""

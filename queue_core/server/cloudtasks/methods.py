@@ -10,7 +10,7 @@ from queue_core.server.cloudtasks.call import CloudTasksCall, IsGone
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, refused
 from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.names import parse_queue, parse_task
-from queue_core.server.core import ServerState
+from queue_core.server.state import ServerState
 
 
 async def run_task(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method

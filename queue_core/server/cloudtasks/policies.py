@@ -7,9 +7,9 @@ from queue_core.errors import UnknownQueueError
 from queue_core.server.cloudtasks.call import CloudTasksCall
 from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.names import parse_place, parse_project, parse_queue
-from queue_core.server.core import ServerState
+from queue_core.server.state import ServerState
 from queue_core.task import QueueSpec
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 LOCATION = "local"
 """The one place told of; every other name is as good."""

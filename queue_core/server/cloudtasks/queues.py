@@ -15,9 +15,9 @@ from queue_core.server.cloudtasks.messages import PAUSED, RUNNING
 from queue_core.server.cloudtasks.names import QueueName, parse_place, parse_queue
 from queue_core.server.cloudtasks.paging import page_size, page_token, parse_page_token
 from queue_core.server.cloudtasks.times import MAX_DURATION_MICROSECONDS
-from queue_core.server.core import ServerState
+from queue_core.server.state import ServerState
 from queue_core.task import ANY, QueueSpec
-from queue_core.verbs import PURGE_CHUNK, UnitOfWork
+from queue_core.unit_of_work import PURGE_CHUNK, UnitOfWork
 
 MAX_PAGE_QUEUES = 9800
 TOMBSTONE_SECONDS = 3600.0

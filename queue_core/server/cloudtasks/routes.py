@@ -16,8 +16,8 @@ from queue_core.server.cloudtasks.json_codec import json_of
 from queue_core.server.cloudtasks.masks import partial
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.uploads import http_body
-from queue_core.server.core import ServerState
-from queue_core.server.request_body import read_body
+from queue_core.server.http.request_body import read_body
+from queue_core.server.state import ServerState
 
 Answer = Callable[[CloudTasks, Request], Awaitable[Response]]
 

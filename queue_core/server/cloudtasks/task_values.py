@@ -10,7 +10,7 @@ from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.messages import BASIC, FULL
 from queue_core.server.cloudtasks.names import QueueName, TaskName
 from queue_core.task import ANY, StoredTask, TaskState
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_RESPONSE_BYTES = 32 << 20
 """Of all tasks of one answer together. Source: the API's own documentation."""

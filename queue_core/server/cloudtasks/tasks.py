@@ -17,9 +17,9 @@ from queue_core.server.cloudtasks.task_values import (
     tasks_values,
     view_of,
 )
-from queue_core.server.core import ServerState
+from queue_core.server.state import ServerState
 from queue_core.task import ANY, NewTask, StoredTask
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_PAGE_TASKS = 1000
 

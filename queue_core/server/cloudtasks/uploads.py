@@ -1,14 +1,14 @@
 """UploadQueueYaml: the queues of the server made what an uploaded queue.yaml says, in one step."""
 
-from queue_core.queue_file_plan import plan_of
-from queue_core.queue_yaml import read_queue_yaml
+from queue_core.config.yaml_document import DocumentError
+from queue_core.queue_files.plan import plan_of
+from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.server.cloudtasks.call import CloudTasksCall
 from queue_core.server.cloudtasks.failures import invalid
 from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.json_codec import values_of
-from queue_core.server.core import ServerState
-from queue_core.verbs import UnitOfWork
-from queue_core.yaml_text import DocumentError
+from queue_core.server.state import ServerState
+from queue_core.unit_of_work import UnitOfWork
 
 NAME = "queue.yaml"
 

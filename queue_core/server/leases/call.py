@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from queue_core.building import builder
 from queue_core.errors import QueueError, StoreError
+from queue_core.fast_values import builder
+from queue_core.server.commit.committer import Committer
 from queue_core.server.leases.presence import Presence
 from queue_core.server.leases.waiters import Activity
-from queue_core.server.turns import Committer
 from queue_core.service import QueueService, Step
 from queue_core.store import ClientCall, Deletion, Granted, PayloadAllowance, Release, Unit, handed_over, unit_of_lease
 from queue_core.task import Lease, TagFilter
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 OVERTIME_SECONDS = 1.0
 """How long an answer of the store is awaited when the time is up meanwhile."""

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TypeAlias
 
 from queue_core.errors import UnknownQueueError
+from queue_core.server.commit.committer import Committer
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.leases.timers import RECHECK_SECONDS
 from queue_core.server.leases.waiters import Waiters, Watchers
-from queue_core.server.turns import Committer
 from queue_core.task import TagFilter
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 PAUSE_SECONDS = 0.002
 """How soon a queue is checked again after a check: many notifications lead to one."""

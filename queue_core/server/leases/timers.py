@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
-from queue_core.server.turns import Committer
+from queue_core.server.commit.committer import Committer
 from queue_core.task import ANY
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 PAUSE_SECONDS = 0.002
 """After a turn, how soon the next eta is read again: bounds what a busy server spends on one idle waiter."""

@@ -6,16 +6,16 @@ They cost nothing while they wait, and the most recently active worker is served
 from collections.abc import Iterable, Iterator, Sequence
 
 from queue_core.errors import QueueError
-from queue_core.notes import WakeUp
+from queue_core.outbox import WakeUp
+from queue_core.server.commit.committer import Committer
 from queue_core.server.leases.call import CallContext, LeaseAnswer, LeaseCall
 from queue_core.server.leases.notifications import NotificationListener, NotificationSender
 from queue_core.server.leases.ready_checks import ReadyChecks
 from queue_core.server.leases.timers import DueTimer
 from queue_core.server.leases.waiters import Waiters, Watcher, Watchers, taking
-from queue_core.server.turns import Committer
 from queue_core.service import QueueService
 from queue_core.task import Lease
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_FOLLOWERS = 8
 """Calls that lease in the turn that made something leasable; that turn is to be answered soon, and more of them are

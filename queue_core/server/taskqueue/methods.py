@@ -10,9 +10,9 @@ from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
 from queue_core.server.auth import Access, check_access
-from queue_core.server.core import ServerState
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import Role
+from queue_core.server.state import ServerState
 from queue_core.server.taskqueue.answer import TaskqueueError, invalid, not_found
 from queue_core.server.taskqueue.call import Place, TaskqueueCall
 from queue_core.server.taskqueue.selection import Shape
@@ -32,7 +32,7 @@ from queue_core.server.taskqueue.task_json import (
 )
 from queue_core.store import PayloadAllowance
 from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import UnitOfWork
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_ANSWER_BYTES = 1 << 20
 """Of a lease's tasks as JSON. The first task is in the answer whatever its size."""

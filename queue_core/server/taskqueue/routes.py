@@ -18,8 +18,8 @@ from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
 from queue_core.server import events
 from queue_core.server.auth import VERBS, check_role
-from queue_core.server.core import ServerState
-from queue_core.server.request_body import read_body
+from queue_core.server.http.request_body import read_body
+from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import discovery
 from queue_core.server.taskqueue.answer import (
     TaskqueueError,

@@ -4,8 +4,8 @@ import psycopg
 from psycopg import sql
 
 from queue_core.store import Check
-from queue_core.stores.postgres.calling import spelled
-from queue_core.stores.postgres.wire import Connection
+from queue_core.stores.postgres.client.connection import Connection
+from queue_core.stores.postgres.client.statements import spelled
 
 MAX_PROBLEMS = 50
 

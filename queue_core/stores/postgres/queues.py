@@ -3,11 +3,11 @@
 from typing import Literal
 
 from queue_core.store import Storage
-from queue_core.stores.kept_settings import kept_settings, kept_text
-from queue_core.stores.postgres import packing as pack
-from queue_core.stores.postgres import told
-from queue_core.stores.postgres.calling import Row, Statement
-from queue_core.stores.postgres.step import UNKNOWN, PostgresSession, refuse
+from queue_core.stores.extra_settings import kept_settings, kept_text
+from queue_core.stores.postgres import results
+from queue_core.stores.postgres.client import binary as pack
+from queue_core.stores.postgres.client.statements import Row, Statement
+from queue_core.stores.postgres.session import UNKNOWN, PostgresSession, refuse
 from queue_core.task import QueueSpec
 
 _COLUMNS = (
@@ -42,7 +42,7 @@ _SET_MOVED = Statement(
 )
 _SEIZE = Statement("towline_seize", "SELECT towline.seize_queue($1)", (pack.text,))
 _DROP = Statement("towline_drop", "SELECT towline.drop_queue(id) FROM towline.queues WHERE name = $1", (pack.text,))
-_OPEN = Statement("towline_open", f"SELECT {told.COLUMNS} FROM towline.open_queue($1)", (pack.text,))  # noqa: S608
+_OPEN = Statement("towline_open", f"SELECT {results.COLUMNS} FROM towline.open_queue($1)", (pack.text,))  # noqa: S608
 _SET_STORAGE_LIMIT = Statement("towline_set_storage", "SELECT towline.set_storage_limit($1)", (pack.int8,))
 _STORAGE = Statement(
     "towline_storage",
@@ -61,7 +61,7 @@ def find(step: PostgresSession, name: str) -> QueueSpec:
 
 def hold_open(step: PostgresSession, name: str) -> None:
     """Hold a queue, to change what is in it. Raises `UnknownQueueError`, `QueueMovedError`."""
-    told.ask(step, _OPEN, name)
+    results.ask(step, _OPEN, name)
 
 
 def all_queues(step: PostgresSession) -> list[QueueSpec]:

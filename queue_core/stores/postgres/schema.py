@@ -7,8 +7,8 @@ from importlib.resources import files
 from psycopg import errors, sql
 
 from queue_core.errors import StoreCorruptError, StoreUnsafeError, StoreVersionError
-from queue_core.stores.postgres.calling import spelled
-from queue_core.stores.postgres.wire import Connection
+from queue_core.stores.postgres.client.connection import Connection
+from queue_core.stores.postgres.client.statements import spelled
 
 LOCK = 0x546F776C  # "Towl"; with the schema's name, the key of the lock under which the schema changes
 

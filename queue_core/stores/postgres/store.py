@@ -12,22 +12,22 @@ import psycopg
 import structlog
 from psycopg import pq
 
-from queue_core import forking
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
+from queue_core.process import forking
 from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.postgres import events, schema
-from queue_core.stores.postgres.address import parse_address
-from queue_core.stores.postgres.calling import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
+from queue_core.stores.postgres.caller_transaction import CallerTransaction
 from queue_core.stores.postgres.check import check
-from queue_core.stores.postgres.link import ConnectionPool
-from queue_core.stores.postgres.marking import CommitMarker
-from queue_core.stores.postgres.signals import NotifySignals
-from queue_core.stores.postgres.step import PostgresSession
-from queue_core.stores.postgres.telling import CallerTransaction
+from queue_core.stores.postgres.client.address import parse_address
+from queue_core.stores.postgres.client.connection import PostgresConnection
+from queue_core.stores.postgres.client.pool import ConnectionPool
+from queue_core.stores.postgres.client.statements import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
+from queue_core.stores.postgres.commit_markers import CommitMarker
+from queue_core.stores.postgres.maintenance import Maintenance, MaintenanceDue
+from queue_core.stores.postgres.notify.signals import NotifySignals
+from queue_core.stores.postgres.session import PostgresSession
 from queue_core.stores.postgres.transaction import PostgresTransaction
-from queue_core.stores.postgres.upkeep import Maintenance, MaintenanceDue
-from queue_core.stores.postgres.wire import PostgresConnection
 from queue_core.stores.remote_clock import RemoteClock
 
 _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)

@@ -21,9 +21,9 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.postgres import adding, administering, looking, moving, queues, working
-from queue_core.stores.postgres.administering import NameOutcome
-from queue_core.stores.postgres.step import PostgresSession
+from queue_core.stores.postgres import adds, admin, leases, queues, reads, transfer
+from queue_core.stores.postgres.admin import NameOutcome
+from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
 T = TypeVar("T")
@@ -66,51 +66,51 @@ class PostgresTransaction:
     # -- producers and workers ------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        return adding.add(self._step, queue, tasks, now=now)
+        return adds.add(self._step, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        return working.lease(self._step, queue, request, now=now)
+        return leases.lease(self._step, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        return working.renew(self._step, queue, renewals, now=now)
+        return leases.renew(self._step, queue, renewals, now=now)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        return working.release(self._step, queue, releases, now=now)
+        return leases.release(self._step, queue, releases, now=now)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
-        return working.delete(self._step, queue, deletions, now=now)
+        return leases.delete(self._step, queue, deletions, now=now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return working.exchange(self._step, queue, deletions, request, now=now)
+        return leases.exchange(self._step, queue, deletions, request, now=now)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        return working.settle(self._step, queue, limit=limit, now=now)
+        return leases.settle(self._step, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        return administering.delete_by_name(self._step, queue, names, now=now)
+        return admin.delete_by_name(self._step, queue, names, now=now)
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return administering.purge(self._step, queue, tags, _ALIVE, limit=limit, now=now)
+        return admin.purge(self._step, queue, tags, _ALIVE, limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return administering.purge(self._step, queue, tags, _DEAD, limit=limit, now=now)
+        return admin.purge(self._step, queue, tags, _DEAD, limit=limit, now=now)
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        return administering.redrive(self._step, queue, names, tags, limit=limit, now=now)
+        return admin.redrive(self._step, queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return administering.postpone(self._step, queue, name, expected=expected, eta=eta, now=now)
+        return admin.postpone(self._step, queue, name, expected=expected, eta=eta, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
-        return working.lease_delayed(
+        return leases.lease_delayed(
             self._step, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
@@ -128,55 +128,53 @@ class PostgresTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        return looking.peek(
-            self._step, queue, looking.PostgresPeek(tags, states, names, after, limit, payload_bytes, now)
-        )
+        return reads.peek(self._step, queue, reads.PostgresPeek(tags, states, names, after, limit, payload_bytes, now))
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        return looking.stats(self._step, queue, tags, now=now)
+        return reads.stats(self._step, queue, tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return looking.tag_stats(self._step, queue, after=after, limit=limit, now=now)
+        return reads.tag_stats(self._step, queue, after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return looking.waiting(self._step, queue, tags, now=now)
+        return reads.waiting(self._step, queue, tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return looking.upcoming(self._step, queue, tags, until=until, limit=limit, now=now)
+        return reads.upcoming(self._step, queue, tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        return looking.samples(self._step, queue, after=after, limit=limit)
+        return reads.samples(self._step, queue, after=after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return looking.live_leases(self._step, queue, limit=limit, now=now)
+        return reads.live_leases(self._step, queue, limit=limit, now=now)
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return looking.next_eta(self._step, queue)
+        return reads.next_eta(self._step, queue)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
-        return administering.workers_seen(self._step, workers)
+        return admin.workers_seen(self._step, workers)
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
-        return administering.retire_worker(self._step, worker, busy=busy, now=now)
+        return admin.retire_worker(self._step, worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return administering.release_worker(self._step, worker, now=now)
+        return admin.release_worker(self._step, worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
-        return administering.lead(self._step, name, holder, seconds=seconds, now=now)
+        return admin.lead(self._step, name, holder, seconds=seconds, now=now)
 
     # -- moving a queue to another store --------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        return moving.restore(self._step, queue, tasks, now=now)
+        return transfer.restore(self._step, queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return moving.held_names(self._step, queue, after=after, limit=limit, now=now)
+        return transfer.held_names(self._step, queue, after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        moving.hold_names(self._step, queue, names, now=now)
+        transfer.hold_names(self._step, queue, names, now=now)
 
     def set_moved(self, queue: str, to: str) -> None:
         queues.set_moved(self._step, queue, to)
@@ -194,10 +192,10 @@ class PostgresTransaction:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return administering.last_answer(self._step, session)
+        return admin.last_answer(self._step, session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        administering.keep_answer(self._step, session, number, answer, now=now)
+        admin.keep_answer(self._step, session, number, answer, now=now)
 
 
 class CallTransaction(PostgresTransaction):
@@ -210,21 +208,21 @@ class CallTransaction(PostgresTransaction):
         self._call = call
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        return self._marked(lambda: adding.add(self._step, queue, tasks, now=now))
+        return self._marked(lambda: adds.add(self._step, queue, tasks, now=now))
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        return self._granting(lambda: ((), working.lease(self._step, queue, request, now=now)))[1]
+        return self._granting(lambda: ((), leases.lease(self._step, queue, request, now=now)))[1]
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         def delete() -> tuple[Sequence[Deleted | None], Granted]:
-            return working.delete(self._step, queue, deletions, now=now), Granted(())
+            return leases.delete(self._step, queue, deletions, now=now), Granted(())
 
         return self._once_more(delete)[0]
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return self._granting(lambda: working.exchange(self._step, queue, deletions, request, now=now))
+        return self._granting(lambda: leases.exchange(self._step, queue, deletions, request, now=now))
 
     def _granting(
         self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]

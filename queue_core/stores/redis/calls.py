@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from struct import unpack_from
 from typing import NoReturn
 
-from queue_core.admission import check_lease_time, check_not_moved
 from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
 from queue_core.store import ClientCall
+from queue_core.stores.redis.binary import parse_settings
+from queue_core.stores.redis.client.client import RedisClient
+from queue_core.stores.redis.client.connection import Answer, Cell
 from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
-from queue_core.stores.redis.line import Answer, Cell
-from queue_core.stores.redis.link import RedisClient
-from queue_core.stores.redis.packing import parse_settings
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
+from queue_core.validation import check_lease_time, check_not_moved
 
 HEARD = 1
 """The flag of an answer that says that somebody waits on the queue."""

@@ -6,8 +6,8 @@ from struct import Struct
 
 from queue_core.store import Check
 from queue_core.stores.redis.calls import Calls
+from queue_core.stores.redis.client.connection import Answer
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.line import Answer
 
 MAX_PROBLEMS = 50
 TAGS_PER_CALL = 500

@@ -15,8 +15,8 @@ from secrets import token_hex
 from threading import Condition, Lock
 
 from queue_core.errors import StoreError
-from queue_core.stores.redis.hearing import PubSub
-from queue_core.stores.redis.link import RedisClient
+from queue_core.stores.redis.client.client import RedisClient
+from queue_core.stores.redis.client.pubsub import PubSub
 from queue_core.task import TagFilter
 
 MAX_IDLE = 1000

@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from secrets import token_hex
 from typing import Literal
 
-from queue_core import forking
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreVersionError
+from queue_core.process import forking
 from queue_core.store import Check, Ticket, Unit
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.check import check
+from queue_core.stores.redis.client.client import RedisClient
+from queue_core.stores.redis.functions import VERSION, library
 from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
-from queue_core.stores.redis.library import VERSION, library
-from queue_core.stores.redis.link import RedisClient
+from queue_core.stores.redis.sharding.transaction import ShardedTransaction
 from queue_core.stores.redis.signals import RedisSignals
-from queue_core.stores.redis.spread_transaction import ShardedTransaction
 
 
 class RedisStore:

@@ -21,8 +21,9 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.redis import adding, administering, looking, moving, supervising, working
-from queue_core.stores.redis.administering import NameOutcome
+from queue_core.stores.redis import adds, admin, leases, reads, transfer
+from queue_core.stores.redis import workers as worker_verbs
+from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
@@ -39,74 +40,74 @@ class RedisTransaction:
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        return administering.put_queue(self._calls, spec, now=now)
+        return admin.put_queue(self._calls, spec, now=now)
 
     def queue(self, name: str) -> QueueSpec:
-        return administering.queue(self._calls, name)
+        return admin.queue(self._calls, name)
 
     def queues(self) -> list[QueueSpec]:
-        return administering.queues(self._calls)
+        return admin.queues(self._calls)
 
     def delete_queue(self, name: str) -> int:
-        return administering.delete_queue(self._calls, name)
+        return admin.delete_queue(self._calls, name)
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        return administering.set_paused(self._calls, queue, paused)
+        return admin.set_paused(self._calls, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        administering.set_storage_limit(self._calls, limit_bytes)
+        admin.set_storage_limit(self._calls, limit_bytes)
 
     def storage(self) -> Storage:
-        return administering.storage(self._calls)
+        return admin.storage(self._calls)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        return adding.add(self._calls, queue, tasks, now=now)
+        return adds.add(self._calls, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        return working.lease(self._calls, queue, request, now=now)
+        return leases.lease(self._calls, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        return working.renew(self._calls, queue, renewals, now=now)
+        return leases.renew(self._calls, queue, renewals, now=now)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        return working.release(self._calls, queue, releases, now=now)
+        return leases.release(self._calls, queue, releases, now=now)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
-        return working.delete(self._calls, queue, deletions, now=now)
+        return leases.delete(self._calls, queue, deletions, now=now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[list[Deleted | None], Granted]:
-        return working.exchange(self._calls, queue, deletions, request, now=now)
+        return leases.exchange(self._calls, queue, deletions, request, now=now)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        return working.settle(self._calls, queue, limit=limit, now=now)
+        return leases.settle(self._calls, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        return administering.delete_by_name(self._calls, queue, names, now=now)
+        return admin.delete_by_name(self._calls, queue, names, now=now)
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return administering.purge(self._calls, queue, tags, "alive", limit=limit, now=now)
+        return admin.purge(self._calls, queue, tags, "alive", limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return administering.purge(self._calls, queue, tags, "dead", limit=limit, now=now)
+        return admin.purge(self._calls, queue, tags, "dead", limit=limit, now=now)
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        return administering.redrive(self._calls, queue, names, tags, limit=limit, now=now)
+        return admin.redrive(self._calls, queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return administering.postpone(self._calls, queue, name, expected=expected, eta=eta, now=now)
+        return admin.postpone(self._calls, queue, name, expected=expected, eta=eta, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
-        return working.lease_delayed(
+        return leases.lease_delayed(
             self._calls, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
@@ -124,57 +125,57 @@ class RedisTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = looking.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
-        return looking.peek(self._calls, queue, look)
+        look = reads.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
+        return reads.peek(self._calls, queue, look)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        return looking.stats(self._calls, queue, tags, now=now)
+        return reads.stats(self._calls, queue, tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return looking.tag_stats(self._calls, queue, after=after, limit=limit, now=now)
+        return reads.tag_stats(self._calls, queue, after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return looking.waiting(self._calls, queue, tags, now=now)
+        return reads.waiting(self._calls, queue, tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return looking.upcoming(self._calls, queue, tags, until=until, limit=limit, now=now)
+        return reads.upcoming(self._calls, queue, tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        return looking.samples(self._calls, queue, after=after, limit=limit)
+        return reads.samples(self._calls, queue, after=after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return looking.live_leases(self._calls, queue, limit=limit, now=now)
+        return reads.live_leases(self._calls, queue, limit=limit, now=now)
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return looking.next_eta(self._calls, queue)
+        return reads.next_eta(self._calls, queue)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
-        return supervising.workers_seen(self._calls, workers)
+        return worker_verbs.workers_seen(self._calls, workers)
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
-        return supervising.retire(self._calls, worker, busy=busy, now=now)
+        return worker_verbs.retire(self._calls, worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return supervising.release(self._calls, worker, now=now)
+        return worker_verbs.release(self._calls, worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
-        return supervising.lead(self._calls, name, holder, seconds=seconds, now=now)
+        return worker_verbs.lead(self._calls, name, holder, seconds=seconds, now=now)
 
     # -- moving a queue to another store, and repeats -------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        return moving.restore(self._calls, queue, tasks, now=now)
+        return transfer.restore(self._calls, queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return moving.held_names(self._calls, queue, after=after, limit=limit, now=now)
+        return transfer.held_names(self._calls, queue, after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        moving.hold_names(self._calls, queue, names, now=now)
+        transfer.hold_names(self._calls, queue, names, now=now)
 
     def set_moved(self, queue: str, to: str) -> None:
-        administering.set_moved(self._calls, queue, to)
+        admin.set_moved(self._calls, queue, to)
 
     def of_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
         return RedisTransaction(self._calls.of_call(call))
@@ -186,7 +187,7 @@ class RedisTransaction:
         """See `answer_of`."""
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return moving.last_answer(self._calls, session)
+        return transfer.last_answer(self._calls, session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
-        moving.keep_answer(self._calls, session, number, answer)
+        transfer.keep_answer(self._calls, session, number, answer)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from queue_core.errors import InvalidRequestError, StoreCorruptError
 from queue_core.stores.sqlite.driver import Progress
-from queue_core.stores.sqlite.durable import sync_folder
 from queue_core.stores.sqlite.file import create_file, real_path
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.stores.sqlite.wal import sync_folder
 
 OWN_SUFFIXES = ("", "-wal", "-shm", "-lock", "-wake", "-reserve")
 

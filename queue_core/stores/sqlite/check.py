@@ -1,7 +1,7 @@
 """Verifies the file and recounts everything the counters, indexes and names promise."""
 
 from queue_core.store import Check
-from queue_core.stores.sqlite.administering import RECOUNT
+from queue_core.stores.sqlite.admin import RECOUNT
 from queue_core.stores.sqlite.driver import SqliteConnection
 
 MAX_PROBLEMS = 50

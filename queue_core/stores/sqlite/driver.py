@@ -12,8 +12,8 @@ from operator import methodcaller
 from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
-from queue_core import forking
 from queue_core.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError, StoreUnavailableError
+from queue_core.process import forking
 
 Cell = int | str | bytes | float | None
 Row: TypeAlias = tuple[Any, ...]  # what its columns are is known only to the statement

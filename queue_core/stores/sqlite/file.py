@@ -21,7 +21,7 @@ from queue_core.errors import (
     StoreVersionError,
 )
 from queue_core.stores.sqlite.driver import Driver, SqliteConnection
-from queue_core.stores.sqlite.durable import sync_folder
+from queue_core.stores.sqlite.wal import sync_folder
 
 APPLICATION_ID = 0x546F776C  # "Towl"
 PAGE_BYTES = 2048

@@ -9,14 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from queue_core import forking
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
+from queue_core.process import forking
 from queue_core.store import Check, Ticket, Unit
-from queue_core.stores.sqlite import adding
+from queue_core.stores.sqlite import adds
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import INHERITED, Driver, Progress, Row, SqliteConnection, best_driver
-from queue_core.stores.sqlite.durable import FileSyncer, GroupSync, OpenSyncer, Reserve, SyncAhead, WalPreallocator
 from queue_core.stores.sqlite.file import (
     Identity,
     check_path,
@@ -27,9 +26,10 @@ from queue_core.stores.sqlite.file import (
     prepare,
     real_path,
 )
+from queue_core.stores.sqlite.session import CatalogCache, Readers, SqliteSession
 from queue_core.stores.sqlite.signals import SocketSignals
-from queue_core.stores.sqlite.step import CatalogCache, Readers, SqliteSession
 from queue_core.stores.sqlite.transaction import SqliteTransaction
+from queue_core.stores.sqlite.wal import FileSyncer, GroupSync, OpenSyncer, Reserve, SyncAhead, WalPreallocator
 from queue_core.stores.sqlite.write_lock import WriteLock
 
 CHECKPOINT_PAGES = 2000  # twice as many were tried: pages then take longer to find in the log than is gained
@@ -207,7 +207,7 @@ class SqliteStore:
         if error is None:
             try:
                 if step.arriving:
-                    adding.let_wait(step)
+                    adds.let_wait(step)
                 step.write()
                 if self._is_strict:
                     self._room.keep(self._log.pages)
@@ -286,7 +286,7 @@ class SqliteStore:
         """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
         step = self.enter(to_keep=False)
         try:
-            adding.sort_in(step)
+            adds.sort_in(step)
             step.write()
             yield step
         finally:

@@ -21,20 +21,10 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.sqlite import (
-    adding,
-    administering,
-    answers,
-    counts,
-    ending,
-    leasing,
-    looking,
-    moving,
-    rows,
-    supervision,
-)
-from queue_core.stores.sqlite.administering import NameOutcome
-from queue_core.stores.sqlite.step import SqliteSession
+from queue_core.stores.sqlite import adds, admin, idempotency, lease_ends, leases, reads, rows, statistics, transfer
+from queue_core.stores.sqlite import workers as worker_verbs
+from queue_core.stores.sqlite.admin import NameOutcome
+from queue_core.stores.sqlite.session import SqliteSession
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
@@ -51,7 +41,7 @@ class SqliteTransaction:
         """For all but adds: by now nothing waits to be sorted in."""
         step = self._bare
         if step.waits:
-            adding.sort_in(step)
+            adds.sort_in(step)
         return step
 
     def _at(self, now: Instant) -> SqliteSession:
@@ -60,60 +50,60 @@ class SqliteTransaction:
 
     def sort_in(self) -> None:
         """Let nothing wait: see `arriving`."""
-        adding.sort_in(self._bare)
+        adds.sort_in(self._bare)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        return administering.put_queue(self._at(now), spec, now=now)
+        return admin.put_queue(self._at(now), spec, now=now)
 
     def queue(self, name: str) -> QueueSpec:
         return self._step.queue(name).spec
 
     def queues(self) -> list[QueueSpec]:
-        return administering.all_queues(self._step)
+        return admin.all_queues(self._step)
 
     def delete_queue(self, name: str) -> int:
-        return administering.delete_queue(self._step, name)
+        return admin.delete_queue(self._step, name)
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        return administering.set_paused(self._step, queue, paused)
+        return admin.set_paused(self._step, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        administering.set_storage_limit(self._step, limit_bytes)
+        admin.set_storage_limit(self._step, limit_bytes)
 
     def storage(self) -> Storage:
-        return administering.storage(self._bare.connection)
+        return admin.storage(self._bare.connection)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
         step = self._bare
         step.now = now
-        adding.check_adds(step, queue, tasks, now=now)
-        if (arrived := adding.arrive(step, queue, tasks, now=now)) is not None:
+        adds.check_adds(step, queue, tasks, now=now)
+        if (arrived := adds.arrive(step, queue, tasks, now=now)) is not None:
             return arrived
-        return adding.add(self._step, queue, tasks, now=now)
+        return adds.add(self._step, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         step = self._at(now)
-        if (exchanged := ending.exchange_one(step, queue, (), request, now=now)) is not None:
+        if (exchanged := lease_ends.exchange_one(step, queue, (), request, now=now)) is not None:
             return exchanged[1]
-        return leasing.lease(step, queue, request, now=now)
+        return leases.lease(step, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        return ending.renew(self._at(now), queue, renewals, now=now)
+        return lease_ends.renew(self._at(now), queue, renewals, now=now)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        return ending.release(self._at(now), queue, releases, now=now)
+        return lease_ends.release(self._at(now), queue, releases, now=now)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
-        return ending.delete(self._at(now), queue, deletions, now=now)
+        return lease_ends.delete(self._at(now), queue, deletions, now=now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return ending.exchange(self._at(now), queue, deletions, request, now=now)
+        return lease_ends.exchange(self._at(now), queue, deletions, request, now=now)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         step = self._at(now)
@@ -123,26 +113,26 @@ class SqliteTransaction:
     # -- administrators -------------------------------------------------------------------------------------------
 
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        return administering.delete_by_name(self._at(now), queue, names, now=now)
+        return admin.delete_by_name(self._at(now), queue, names, now=now)
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return administering.purge(self._at(now), queue, tags, _ALIVE, limit=limit, now=now)
+        return admin.purge(self._at(now), queue, tags, _ALIVE, limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return administering.purge(self._at(now), queue, tags, (TaskState.DEAD,), limit=limit, now=now)
+        return admin.purge(self._at(now), queue, tags, (TaskState.DEAD,), limit=limit, now=now)
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        return administering.redrive(self._at(now), queue, names, tags, limit=limit, now=now)
+        return admin.redrive(self._at(now), queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return administering.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now)
+        return admin.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
-        return leasing.lease_delayed(
+        return leases.lease_delayed(
             self._at(now), queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
@@ -160,71 +150,71 @@ class SqliteTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = looking.SqlitePeek(tags, states, names, after, limit, payload_bytes, now)
-        return looking.peek(self._at(now), queue, look)
+        look = reads.SqlitePeek(tags, states, names, after, limit, payload_bytes, now)
+        return reads.peek(self._at(now), queue, look)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        return looking.stats(self._at(now), queue, tags, now=now)
+        return reads.stats(self._at(now), queue, tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return looking.tag_stats(self._at(now), queue, after=after, limit=limit, now=now)
+        return reads.tag_stats(self._at(now), queue, after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return looking.waiting(self._at(now), queue, tags, now=now)
+        return reads.waiting(self._at(now), queue, tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return looking.upcoming(self._at(now), queue, tags, until=until, limit=limit, now=now)
+        return reads.upcoming(self._at(now), queue, tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         self._step.write_samples()
         row = self._step.queue(queue)
-        return counts.read_samples(self._step.connection, queue, row.id, after=after, limit=limit)
+        return statistics.read_samples(self._step.connection, queue, row.id, after=after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return looking.live_leases(self._at(now), queue, limit=limit, now=now)
+        return reads.live_leases(self._at(now), queue, limit=limit, now=now)
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
-        return looking.next_eta(self._at(now), queue)
+        return reads.next_eta(self._at(now), queue)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
-        return supervision.seen(self._step, workers)
+        return worker_verbs.seen(self._step, workers)
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
-        return supervision.retire(self._at(now), worker, busy=busy, now=now)
+        return worker_verbs.retire(self._at(now), worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return supervision.release(self._at(now), worker, now=now)
+        return worker_verbs.release(self._at(now), worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
-        return supervision.lead(self._at(now), name, holder, seconds=seconds, now=now)
+        return worker_verbs.lead(self._at(now), name, holder, seconds=seconds, now=now)
 
     # -- moving a queue to another store, repeats -----------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        return moving.restore(self._at(now), queue, tasks, now=now)
+        return transfer.restore(self._at(now), queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return moving.held_names(self._step, queue, after=after, limit=limit, now=now)
+        return transfer.held_names(self._step, queue, after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        moving.hold_names(self._at(now), queue, names, now=now)
+        transfer.hold_names(self._at(now), queue, names, now=now)
 
     def set_moved(self, queue: str, to: str) -> None:
-        moving.set_moved(self._step, queue, to)
+        transfer.set_moved(self._step, queue, to)
 
     def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
-        return answers.answer_of(self._bare, call, now=now)
+        return idempotency.answer_of(self._bare, call, now=now)
 
     def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
-        answers.note_answer(self._bare, call, answer)
+        idempotency.note_answer(self._bare, call, answer)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return answers.last_answer(self._bare, session)
+        return idempotency.last_answer(self._bare, session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        answers.keep_answer(self._bare, session, number, answer, now=now)
+        idempotency.keep_answer(self._bare, session, number, answer, now=now)

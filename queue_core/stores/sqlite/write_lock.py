@@ -10,7 +10,7 @@ from threading import Lock
 
 from queue_core.errors import StoreReadOnlyError
 from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
-from queue_core.stores.sqlite.durable import open_beside
+from queue_core.stores.sqlite.wal import open_beside
 
 
 class WriteLock:

@@ -8,7 +8,7 @@ from google.auth.exceptions import GoogleAuthError
 
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
-from queue_core.stores.memory import MemoryStore
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY
 from tests.support.cloud_tasks import MINUTE, PARENT, Wire, a_client, a_cloud_tasks_server
 from tests.support.eventually import eventually

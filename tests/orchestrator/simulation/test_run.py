@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.config import PoolSpec
+from orchestrator.config.pools import PoolSpec
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.rules import RULES, RuleScaler, RuleSettings, told_of
 from orchestrator.simulation.scaler import PolicyScaler

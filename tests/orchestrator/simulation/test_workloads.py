@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload
-from orchestrator.workloads.arrival_file import read_arrivals
-from orchestrator.workloads.errors import WorkloadError
-from orchestrator.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle, read_lifecycles
-from orchestrator.workloads.services import ServiceTimes
-from orchestrator.workloads.shapes import shaped
+from orchestrator.simulation.workloads.arrival_file import read_arrivals
+from orchestrator.simulation.workloads.errors import WorkloadError
+from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle, read_lifecycles
+from orchestrator.simulation.workloads.service_times import ServiceTimes
+from orchestrator.simulation.workloads.shapes import shaped
 from queue_core import events
 from queue_core.clock import Instant
 from queue_core.events import QueueEvent
-from queue_core.logs import LifecycleFile
+from queue_core.process.logs import LifecycleFile
 
 SECOND = 1_000_000
 NOON = 1_700_000_000

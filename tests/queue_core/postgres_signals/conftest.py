@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from queue_core.stores.postgres import listening
-from queue_core.stores.postgres.signals import NotifySignals
+from queue_core.stores.postgres.notify import listener
+from queue_core.stores.postgres.notify.signals import NotifySignals
 from tests.support.postgres_links import make_schema, signals_on
 from tests.support.stores import new_url
 
@@ -13,7 +13,7 @@ from tests.support.stores import new_url
 @pytest.fixture(autouse=True)
 def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has the first listener of its store; that it looks again after a while is tested by itself."""
-    monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", ())
+    monkeypatch.setattr(listener, "LOOK_AGAIN_SECONDS", ())
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from queue_core.clock import SystemClock
-from queue_core.stores.postgres import listening
-from queue_core.stores.postgres.signals import NotifySignals
+from queue_core.stores.postgres.notify import listener
+from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from tests.support.eventually import eventually
 from tests.support.postgres_links import LONG, closing, operator, rows, settle, signals_on, woken
@@ -198,8 +198,8 @@ def test_a_waiter_is_woken_in_a_few_milliseconds(url: str, here: NotifySignals) 
 def test_the_connection_is_closed_when_nobody_waits_any_more_and_opened_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "LINGER_SECONDS", 0.02)
-    monkeypatch.setattr(listening, "PASS_ON_SECONDS", 0.01)
+    monkeypatch.setattr(listener, "LINGER_SECONDS", 0.02)
+    monkeypatch.setattr(listener, "PASS_ON_SECONDS", 0.01)
     with signals_on(url) as here:
         for _ in range(2):
             ear = here.subscribe("q", ANY)

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.stores.postgres import events, listening
-from queue_core.stores.postgres.ears import PostgresSubscription
-from queue_core.stores.postgres.signals import NotifySignals
+from queue_core.stores.postgres import events
+from queue_core.stores.postgres.notify import listener
+from queue_core.stores.postgres.notify.signals import NotifySignals
+from queue_core.stores.postgres.notify.waiters import PostgresSubscription
 from queue_core.task import ANY
 from tests.support.eventually import eventually
 from tests.support.postgres_links import (
@@ -70,12 +71,12 @@ def test_a_waiter_that_came_during_the_caller_s_transaction_is_woken_in_seconds(
         connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
         ear = here.subscribe("q", ANY)
         connection.execute("COMMIT")
-    assert ear.wait(timeout_seconds=2 * listening.PASS_ON_SECONDS)
+    assert ear.wait(timeout_seconds=2 * listener.PASS_ON_SECONDS)
     closing(ear, other)
 
 
 def test_the_first_listener_looks_again_for_those_who_told_nobody(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "LOOK_AGAIN_SECONDS", (0.2,))
+    monkeypatch.setattr(listener, "LOOK_AGAIN_SECONDS", (0.2,))
     with operator(url) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
@@ -93,7 +94,7 @@ def test_the_first_listener_looks_again_for_those_who_told_nobody(url: str, monk
 def test_behind_a_pooler_waiters_look_for_themselves_and_it_is_said_once(
     url: str, pooled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "LOOK_SECONDS", 0.05)
     with capture_logs() as logged, signals_on(pooled) as here:
         for _ in range(3):
             ear = here.subscribe("q", ANY)

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.stores.postgres import events
-from queue_core.stores.postgres.signals import NotifySignals
+from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.task import ANY
 from tests.support.cutting_wire import a_wire
 from tests.support.engines import Engine

@@ -128,7 +128,7 @@ CREATE TABLE storage (
 );
 
 -- Answers to clients' calls, those of one transaction in one row: a line each of session, number and answer, between line
--- ends. A repeat finds its line by a search from the newest row on (`answers.py`, ADR 28).
+-- ends. A repeat finds its line by a search from the newest row on (`sqlite/idempotency.py`, ADR 28).
 CREATE TABLE answers (
   id      INTEGER PRIMARY KEY,
   kept_at INTEGER NOT NULL,

@@ -1,0 +1,157 @@
+"""What workers of each pool take of a host, learned from measurements now and then. Pure but for being a table."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from orchestrator.capacity.allocation import MEASURED_SECONDS, PRIOR_BYTES, WorkerUsage
+from orchestrator.clock import Monotonic
+from orchestrator.fleet.workers import Fleet
+from orchestrator.runtime import Usage
+from orchestrator.values import value
+
+NEARLY_ALL: Final = 0.95
+_FORGET: Final = 0.1
+_LEARN: Final = 0.3
+
+
+@value
+class _Measured:
+    """A worker had used so much at an instant, at which it was busy or not."""
+
+    at: Monotonic
+    used: Usage
+    is_busy: bool
+
+
+@value
+class _Sum:
+    """Seconds of busy workers that were measured and not learned from yet, and what they wanted in them."""
+
+    seconds: float = 0.0
+    core_seconds: float = 0.0
+
+    @property
+    def cores(self) -> float | None:
+        """Cores that one of them wanted; it is None where too little was measured."""
+        return self.core_seconds / self.seconds if self.seconds >= MEASURED_SECONDS else None
+
+
+class WorkerUsages:
+    """What one worker of each pool takes; a pool of which nothing is known is like the others."""
+
+    def __init__(self, known: Mapping[str, WorkerUsage] | None = None) -> None:
+        self._known: dict[str, WorkerUsage] = dict(known or {})
+        self._measured: dict[str, _Measured] = {}
+        self._sums: dict[str, _Sum] = {}
+
+    def of(self, pool: str) -> WorkerUsage:
+        """The pool's own if it is known; else it has the mean memory of all and no CPU while busy, or is a guess."""
+        known = self._known.get(pool)
+        if known is not None:
+            return known
+        if not self._known:
+            return WorkerUsage(PRIOR_BYTES)
+        memory = _mean([one.memory_bytes for one in self._known.values()])
+        starts = [one.start_seconds for one in self._known.values() if one.start_seconds is not None]
+        return WorkerUsage(memory, start_seconds=_mean(starts) if starts else None)
+
+    def learn(self, fleets: Iterable[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
+        """Learn from one measurement of all workers.
+
+        Memory is what nearly all workers that are up have, and is slow to fall; CPU is what those want that were busy
+        both at this measurement and at the one before, whether or not they got it. A start takes what a worker has used
+        when it is first seen to be up, and no more than the time that it took.
+        """
+        measured: dict[str, _Measured] = {}
+        for fleet in fleets:
+            memory: list[int] = []
+            starts: list[float] = []
+            total = self._sums.pop(fleet.pool, _Sum())
+            for worker in fleet.workers.values():
+                used = usage.get(worker.worker)
+                if used is None or worker.state == "starting":
+                    continue
+                memory.append(used.memory_bytes)
+                is_busy = worker.state == "busy"
+                before = self._measured.get(worker.worker)
+                if before is None and worker.started_at is not None and not worker.adopted:
+                    starts.append(min(used.cpu_seconds, worker.started_at - worker.spawned_at))
+                if before is not None and before.is_busy and is_busy and now > before.at:
+                    seconds = now - before.at
+                    wanted = _cores_wanted(before.used, used, seconds)
+                    total = _Sum(total.seconds + seconds, total.core_seconds + wanted * seconds)
+                if before is not None and used.cpu_seconds < before.used.cpu_seconds:
+                    used = before.used  # something that it started ended just then, and is counted the next time
+                measured[worker.worker] = _Measured(now, used, is_busy)
+            if total.cores is None:
+                self._sums[fleet.pool] = total
+            if memory:
+                self._known[fleet.pool] = _after(
+                    self._known.get(fleet.pool), sorted(memory), cores=total.cores, starts=starts
+                )
+        self._measured = measured
+
+    def forget(self, pools: Collection[str]) -> None:
+        """Pools other than these are no more."""
+        self._known = {name: one for name, one in self._known.items() if name in pools}
+        self._sums = {name: one for name, one in self._sums.items() if name in pools}
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values."""
+        return {
+            name: {
+                "memory_bytes": round(one.memory_bytes),
+                "cores": None if one.cores is None else round(one.cores, 4),
+                "start_seconds": None if one.start_seconds is None else round(one.start_seconds, 4),
+            }
+            for name, one in self._known.items()
+        }
+
+    @staticmethod
+    def from_json(data: object) -> "WorkerUsages":
+        """What `to_json` gave. Raises `ValueError` for anything else."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"no appetites: {data!r}")  # noqa: TRY004  a caller meets one class of error
+        known = {}
+        for name, one in data.items():
+            match one:
+                case {
+                    "memory_bytes": int() | float() as memory,
+                    "cores": (int() | float() | None) as cores,
+                    "start_seconds": (int() | float() | None) as start,
+                }:
+                    known[str(name)] = WorkerUsage(float(memory), cores, start)
+                case _:
+                    raise ValueError(f"no appetite: {one!r}")
+        return WorkerUsages(known)
+
+
+def _after(known: WorkerUsage | None, memory: list[int], *, cores: float | None, starts: list[float]) -> WorkerUsage:
+    nearly_all = float(memory[math.ceil(NEARLY_ALL * len(memory)) - 1])
+    if known is None:
+        known = WorkerUsage(nearly_all)
+    nearly_all = max(nearly_all, known.memory_bytes + _FORGET * (nearly_all - known.memory_bytes))
+    start = _learned(known.start_seconds, _mean(starts) if starts else None)
+    return WorkerUsage(nearly_all, _learned(known.cores, cores), start)
+
+
+def _learned(known: float | None, seen: float | None) -> float | None:
+    if known is None or seen is None:
+        return known if seen is None else seen
+    return known + _LEARN * (seen - known)
+
+
+def _cores_wanted(before: Usage, after: Usage, seconds: float) -> float:
+    """The cores that a worker would take if it never waited for one, between two measurements.
+
+    One thread that ran for 5 ms, waited for 20 and slept for 95 would have run for 5 of 100. Many threads that wait at
+    the same time would all have run.
+    """
+    taken = max(0.0, after.cpu_seconds - before.cpu_seconds) / seconds
+    waited = max(0.0, after.waited_seconds - before.waited_seconds) / seconds
+    return taken + waited if waited >= 1.0 else min(taken + waited, taken / (1.0 - waited))
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,293 @@
+"""The checks behind `towline doctor`: each looks at one thing and says ok, warn or bad, and what to do."""
+
+import glob
+import os
+import platform
+import resource
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from orchestrator.cli.commands.fleet import Json, concerns_in, titled
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.settings_file import Project, state_of
+from queue_core.cli.credentials import bearer_token
+from queue_core.cli.failure import CommandError
+from queue_core.cli.settings_file import store_url
+from queue_core.cli.target import DEFAULT_URL, answers
+from queue_core.config.store_urls import is_shared, masked
+from queue_core.config.units import format_bytes
+from queue_core.errors import QueueError, StoreUnsafeError
+from queue_core.http_api.caller import HttpCaller, Retries
+from queue_core.service import QueueService
+from queue_core.stores import open_store, sqlite_path
+from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
+from queue_core.stores.sqlite.file import real_path
+from queue_core.task import ANY
+
+Level = Literal["ok", "warn", "bad"]
+
+RUNBOOK: Final = "orchestrator/doc/runbook.md"
+MIN_FREE_BYTES: Final = 256 << 20
+LOW_FREE_BYTES: Final = 2 << 30
+SLOW_SYNC_SECONDS: Final = 0.02
+UNREAL_SYNC_SECONDS: Final = 0.000_02
+SYNCS: Final = 20
+LOOKS: Final = 20
+SLOW_LOOK_SECONDS: Final = 0.02
+MIN_FILES: Final = 1024
+_NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph"})
+_EARLIEST_CLOCK: Final = 1_735_689_600.0  # 2025: before it this program did not exist
+_STUCK_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found, and what to do about it."""
+
+    check: str
+    level: Level
+    found: str
+    fix: str = ""
+
+    @property
+    def see(self) -> str:
+        """Its section in the runbook: cause, check, cure; "" when nothing is wrong."""
+        return "" if self.level == "ok" else f"{RUNBOOK}#doctor-{self.check.replace(' ', '-')}"
+
+
+def findings(project: Project | None) -> Iterator[Finding]:
+    """All checks, in order; those that need settings only when there are some."""
+    yield _python()
+    yield _driver()
+    folder = Path.cwd()
+    if project is not None and project.store.startswith("sqlite:"):
+        store = real_path(sqlite_path(project.store))
+        folder = store.parent
+        yield from _store_file(store)
+    elif project is not None and is_shared(project.store):
+        yield _shared_store(project)
+    if folder.is_dir():
+        yield _disk(folder)
+        yield _file_system(folder)
+        yield _sync(folder)
+    yield from _limits()
+    yield _clock(folder)
+    yield _server(project)
+    if project is not None:
+        yield from _supervisor(project)
+
+
+def _python() -> Finding:
+    found = (
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.release()}"
+    )
+    if platform.system() != "Linux":
+        return Finding(
+            "python", "warn", found, "the supervisor needs Linux (pidfd); queue and workers run elsewhere too"
+        )
+    return Finding("python", "ok", found)
+
+
+def _driver() -> Finding:
+    driver = best_driver()
+    if driver.name.startswith("apsw"):
+        return Finding("sqlite", "ok", driver.name)
+    fixed = ".".join(map(str, WAL_RESET_FIXED))
+    fix = f"`pip install apsw`: an SQLite before {fixed} can, rarely, damage a file that several processes write"
+    return Finding("sqlite", "warn", driver.name, fix)
+
+
+def _store_file(store: Path) -> Iterator[Finding]:
+    folder = store.parent
+    if not folder.is_dir():
+        yield Finding("store", "bad", f"{folder} does not exist", "make the folder, or change `store:`")
+        return
+    if not os.access(folder, os.W_OK) or (store.exists() and not os.access(store, os.W_OK)):
+        yield Finding("store", "bad", f"{store} can't be written by this user", "change its owner or mode, or `store:`")
+        return
+    log = store.with_name(f"{store.name}-wal")
+    if not store.exists():
+        if log.exists() and log.stat().st_size:
+            fix = "put the file back; a server that has it open saves what it holds with `towline backup FILE`"
+            yield Finding("store", "bad", f"{store} is missing, but its log {log.name} is there", fix)
+        else:
+            yield Finding("store", "ok", f"{store} will be made")
+        return
+    size = format_bytes(store.stat().st_size)
+    names = store.stat().st_nlink
+    beside = [path for path in store.parent.glob(f"{glob.escape(store.name)}*") if path.is_file()]
+    wide = sorted(path.name for path in beside if path.stat().st_mode & 0o007)
+    if names > 1:
+        fix = f"find the others with `find / -xdev -samefile {store}`, and remove all but one"
+        yield Finding("store", "bad", f"{store} has {names} names (hard links): it can't be opened", fix)
+    elif wide:
+        told = f"{', '.join(wide)} in {store.parent} ({size}) can be read or written by every user of this machine"
+        yield Finding("store", "warn", told, f"if payloads are private: chmod o-rwx {store}*")
+    else:
+        yield Finding("store", "ok", f"{store} ({size})")
+
+
+def _shared_store(project: Project) -> Finding:
+    """What a store across a network says when it is opened, how far it is, and what its clock says of ours."""
+    settings, place = project.queue_file, masked(project.store)
+    try:
+        store = open_store(store_url(settings, project.directory), durability=settings.durability)
+    except CommandError as error:
+        return Finding("store", "bad", "; ".join(error.lines), error.fix)
+    except StoreUnsafeError as error:
+        return Finding("store", "bad", str(error), "mend the engine's settings")
+    except QueueError as error:
+        return Finding("store", "bad", f"{place}: {error}", "start it, or mend `store:`")
+    clock = SystemMonotonicClock()
+    took = []
+    try:
+        for _ in range(LOOKS):
+            began = clock.monotonic()
+            QueueService(store).look(lambda turn: turn.transaction.queues())
+            took.append(clock.monotonic() - began)
+        ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
+        store.signals.subscribe("doctor", ANY).close()
+        trouble = store.signals.trouble
+    except QueueError as error:
+        return Finding("store", "bad", f"{place}: {error}", "look at the engine's log")
+    finally:
+        store.close()
+    median = statistics.median(took)
+    told = f"{store.url} answers in {median * 1000:.2f} ms, {store.durability}"
+    if abs(ahead) >= 1.0:
+        told += f"; this host's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}, which changes nothing"
+    if median > SLOW_LOOK_SECONDS:
+        return Finding("store", "warn", told, "every lease waits for it: run the server nearer to it")
+    if trouble:
+        return Finding("store", "warn", told, trouble)
+    return Finding("store", "ok", told)
+
+
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    told = f"{free / (1 << 30):.1f} GiB free for {folder}"
+    if free < MIN_FREE_BYTES:
+        return Finding("disk", "bad", told, "make room: a full disk refuses adds; tasks are still leased and deleted")
+    return Finding("disk", "warn" if free < LOW_FREE_BYTES else "ok", told)
+
+
+def _file_system(folder: Path) -> Finding:
+    kind = _kind_of_file_system(folder.resolve())
+    if kind in _NETWORK_FILE_SYSTEMS:
+        fix = "keep the store on a local disk: locks and syncs over a network can't be trusted"
+        return Finding("file system", "bad", kind, fix)
+    if kind in ("tmpfs", "ramfs"):
+        return Finding("file system", "warn", f"{kind}: gone after a reboot", "keep the store on a disk")
+    return Finding("file system", "ok", kind or "unknown")
+
+
+def _kind_of_file_system(folder: Path) -> str:
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    best = ("", "")
+    for line in mounts:
+        _, place, kind, *_ = line.split()
+        if folder.is_relative_to(place) and len(place) >= len(best[0]):
+            best = (place, kind)
+    return best[1]
+
+
+def _sync(folder: Path) -> Finding:
+    """How long the disk takes to keep 4 KiB: the price of a change that is durable."""
+    clock = SystemMonotonicClock()
+    took = []
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            for _ in range(SYNCS):
+                began = clock.monotonic()
+                os.write(file.fileno(), b"\0" * 4096)
+                os.fdatasync(file.fileno())
+                took.append(clock.monotonic() - began)
+    except OSError as error:
+        return Finding("sync", "bad", f"can't write in {folder}: {error.strerror}", "free space, or change its mode")
+    median = statistics.median(took)
+    told = f"{median * 1000:.2f} ms to make 4 KiB durable in {folder}"
+    if median > SLOW_SYNC_SECONDS:
+        return Finding(
+            "sync", "warn", told, "changes wait for it: add in batches, or use a disk with a fast write cache"
+        )
+    if median < UNREAL_SYNC_SECONDS:
+        return Finding(
+            "sync", "warn", told, "too fast to be true: this disk may lose acknowledged changes at a power cut"
+        )
+    return Finding("sync", "ok", told)
+
+
+def _limits() -> Iterator[Finding]:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    told = f"{files:,} open files"
+    if files < MIN_FILES:
+        yield Finding("limits", "warn", told, f"`ulimit -n {MIN_FILES * 4}`: each waiting worker takes one")
+    else:
+        yield Finding("limits", "ok", told)
+    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if processes not in (-1, resource.RLIM_INFINITY) and processes < 256:
+        yield Finding("limits", "warn", f"{processes} processes", "`ulimit -u 1024`: each worker is one")
+
+
+def _clock(folder: Path) -> Finding:
+    now = SystemMonotonicClock().wall_seconds()
+    newest = max((path.stat().st_mtime for path in folder.glob("*.db*") if path.is_file()), default=0.0)
+    if now < _EARLIEST_CLOCK:
+        return Finding("clock", "bad", "before 2025", "set the clock: leases and etas are instants of it")
+    if newest > now + 60:
+        told = f"{newest - now:.0f} s behind the store's newest change"
+        return Finding("clock", "bad", told, "set the clock: tasks seem to lie in the future, and wait")
+    return Finding("clock", "ok", "not before the store's newest change")
+
+
+def _server(project: Project | None) -> Finding:
+    url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
+    if not answers(url):
+        return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
+    caller = HttpCaller(url, token=bearer_token(), retries=Retries(silences=1), timeout_seconds=5.0)
+    try:
+        caller.get("/readyz")
+    except QueueError as error:
+        return Finding("server", "bad", f"{url}: {error}", "look at its log; `towline serve` says why it can't start")
+    finally:
+        caller.close()
+    return Finding("server", "ok", f"{url} takes changes")
+
+
+def _supervisor(project: Project) -> Iterator[Finding]:
+    files = state_of(project)
+    snapshot = files.read_snapshot()
+    if not files.is_supervised():
+        told = "none is alive" if snapshot else "none has run here"
+        yield Finding("supervisor", "warn" if project.pools else "ok", told, "`towline up` starts it")
+        return
+    shown_at = (snapshot or {}).get("shown_at")
+    age = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
+    if age > _STUCK_SECONDS:
+        yield Finding("supervisor", "bad", f"alive, but silent for {age:.0f} s", "look at its log; restart it")
+        return
+    workers = (snapshot or {}).get("workers")
+    count = len(workers) if isinstance(workers, list) else 0
+    yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {count} worker(s)")
+    yield from _pools(snapshot or {})
+
+
+def _pools(snapshot: Json) -> Iterator[Finding]:
+    """The findings list what the supervisor says is wrong with its pools; a pool that starts no worker is a failure."""
+    concerns = concerns_in(snapshot)
+    for concern in concerns:
+        fix = f"`towline why {concern['pool']}` tells what decides its size"
+        is_bad = "no_starts" in str(concern["kinds"])
+        if is_bad:
+            fix += "; `towline why-died` how its workers ended"
+        yield Finding("pools", "bad" if is_bad else "warn", f"{concern['pool']}: {titled(concern)}", fix)
+    if not concerns and snapshot.get("pools"):
+        yield Finding("pools", "ok", "none is late, at its max, or without starts")

@@ -1,0 +1,168 @@
+"""`towline export`: tasks to a file; or, with --to, the pools to whatever else shall run them."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from inspect import cleandoc
+from pathlib import Path
+from typing import Final
+
+import click
+
+from orchestrator.cli.project_file import load_project
+from orchestrator.export.compose import compose
+from orchestrator.export.keda import DNS_LABEL, keda
+from orchestrator.export.request import ExportedFiles, ExportRefusedError, ExportRequest, Platform
+from orchestrator.export.systemd import systemd
+from orchestrator.settings_file import DEFAULT_FILE
+from queue_core.cli import exits
+from queue_core.cli.commands.export_import import export as export_tasks
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.opened_store import store_options
+from queue_core.cli.output import print_json, say
+from queue_core.cli.settings_file import read_text
+from queue_core.config.messages import did_you_mean
+from queue_core.config.yaml_document import read_document
+
+EXPORTS: Final = {"keda": keda, "compose": compose, "systemd": systemd}
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+_FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+_PLATFORMS: Final = """
+With --to: write what runs the pools of the settings file there. keda: manifests for Kubernetes, where KEDA scales
+the workers as the supervisor says; compose: a compose file; systemd: units. Nothing is applied. Exit code 78: the
+settings can't be had there; every reason is listed.
+"""
+
+
+@command(
+    "export",
+    help=f"{cleandoc(export_tasks.help or '')}\n{_PLATFORMS}",
+    examples=(
+        "towline export backup.jsonl.gz",
+        "towline export thumbs.jsonl --queue thumbs --store sqlite:///towline.db",
+        "towline export --to keda --image resize=thumbs:1 --namespace work | kubectl apply --filename -",
+        "towline export --to compose --out deploy",
+        "towline export --to systemd --out /etc/systemd/system",
+    ),
+)
+@click.argument("path", type=_FILE, metavar="FILE", required=False)
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only this queue; again for more.")
+@click.option("--resume", is_flag=True, help="Go on after the last whole line of FILE, where it was cut short.")
+@click.option("--to", type=click.Choice(["keda", "compose", "systemd"]), help="Instead of tasks: the pools, to this.")
+@click.option("--out", type=_FOLDER, help="With --to: the folder for the files  [default: stdout]")
+@click.option("--force", is_flag=True, help="With --out: write over files that are there.")
+@click.option("--image", "images", multiple=True, metavar="[POOL=]IMAGE", help="With --to: of workers; again for more.")
+@click.option("--server-image", default="towline:latest", show_default=True, help="Of queue server and supervisor.")
+@click.option("--namespace", default="default", show_default=True, help="Of Kubernetes.")
+@store_options
+def export(
+    path: Path | None,
+    queues: tuple[str, ...],
+    resume: bool,  # noqa: FBT001  click's flags
+    to: Platform | None,
+    out: Path | None,
+    force: bool,  # noqa: FBT001
+    images: tuple[str, ...],
+    server_image: str,
+    namespace: str,
+    store: str | None,
+    file: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> int:
+    """Tasks by the queue's own export, pools by ours."""
+    if to is None:
+        if path is None:
+            raise click.UsageError("which FILE? or --to keda, compose or systemd, for the pools")
+        if out is not None or images or force:
+            raise click.UsageError("--out, --force and --image go with --to")
+        assert export_tasks.callback is not None
+        code: int = export_tasks.callback(
+            path=path, queues=queues, resume=resume, store=store, file=file, as_json=as_json
+        )
+        return code
+    if path is not None or queues or resume or store:
+        raise click.UsageError("--to goes with neither FILE, --queue, --resume nor --store")
+    request = _request(file, images, server_image=server_image, namespace=namespace)
+    try:
+        exported = EXPORTS[to](request)
+    except ExportRefusedError as error:
+        raise CommandError(error.lines, code=exits.BAD_CONFIG, fix="mend the settings, then export again") from None
+    for warning in exported.warnings:
+        say(f"warning: {warning}")
+    if out is None:
+        _print(exported, as_json=as_json)
+    else:
+        _write(exported, out, force=force, as_json=as_json)
+    return exits.OK
+
+
+def _request(file: Path | None, images: tuple[str, ...], *, server_image: str, namespace: str) -> ExportRequest:
+    if not DNS_LABEL.fullmatch(namespace):
+        raise click.UsageError(f"--namespace: {namespace!r} is no name: 1 to 63 of a-z, 0-9 and -, no - at its ends")
+    place = file or Path(DEFAULT_FILE)
+    project = load_project(file)
+    document = read_document(read_text(place), name=str(place))
+    return ExportRequest(
+        project,
+        document,
+        images=_images(images, project.pools),
+        server_image=server_image,
+        namespace=namespace,
+        program=_program(),
+        settings_path=str(place.absolute()),
+    )
+
+
+def _images(given: tuple[str, ...], pools: Mapping[str, object]) -> dict[str, str]:
+    images: dict[str, str] = {}
+    for one in given:
+        pool, separator, image = one.partition("=")
+        if not separator:
+            pool, image = "", one
+        if pool and pool not in pools:
+            raise click.UsageError(f"--image: there is no pool '{pool}'{did_you_mean(pool, pools)}")
+        if not image:
+            raise click.UsageError(f"--image: {one}: give POOL=IMAGE, or IMAGE for all pools")
+        images[pool] = image
+    return images
+
+
+def _program() -> tuple[str, ...]:
+    found = shutil.which("towline")
+    return (found,) if found else (sys.executable, "-m", "orchestrator")
+
+
+def _print(exported: ExportedFiles, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"files": exported.files, "warnings": list(exported.warnings)})
+        return
+    for number, (name, text) in enumerate(exported.files.items()):
+        if len(exported.files) > 1:
+            click.echo(f"{'---' if number and name.endswith('.yaml') else ''}\n# {name}".lstrip())
+        click.echo(text, nl=False)
+
+
+def _write(exported: ExportedFiles, out: Path, *, force: bool, as_json: bool) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    there = [name for name, text in exported.files.items() if _differs(out / name, text)]
+    if there and not force:
+        told = f"there already, and different: {', '.join(there)}"
+        raise CommandError(told, code=exits.CANT_CREATE, where=str(out.absolute()), fix="--force writes over them")
+    for name, text in exported.files.items():
+        (out / name).write_text(text, encoding="utf-8")
+    if as_json:
+        print_json({"files": [str(out / name) for name in exported.files], "warnings": list(exported.warnings)})
+    else:
+        say(f"wrote {', '.join(str(out / name) for name in exported.files)}")
+
+
+def _differs(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") != text
+    except FileNotFoundError:
+        return False
+    except UnicodeDecodeError:
+        return True

@@ -1,0 +1,139 @@
+"""`towline health`: for probes and scripts, whether a queue server and a supervisor are well; asked where they are."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, Unpack
+
+import click
+
+from orchestrator.cli.commands.fleet import concerns_in, titled
+from orchestrator.cli.project_file import load_project
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
+from orchestrator.supervisor.view import LIVE_SECONDS
+from queue_core.cli import exits
+from queue_core.cli.commands.health import ask, server_health
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import target_options
+from queue_core.cli.output import echo, print_json
+from queue_core.cli.target import Target, Where, answers, find_target
+from queue_core.config.settings import ServerSettings
+
+READY: Final = "/v1/supervisor/readyz"
+POOLS: Final = "/v1/pools"
+
+Part = Literal["all", "queue", "supervisor"]
+
+
+@command(
+    "health",
+    examples=("towline health", "towline health --part supervisor", "towline health --url unix:///run/towline.sock"),
+)
+@click.option(
+    "--part",
+    type=click.Choice(["all", "queue", "supervisor"]),
+    default="all",
+    show_default=True,
+    help="What must be well; all: the queue server, and the supervisor where there is one.",
+)
+@target_options
+def health(part: Part, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+    """Ask the queue server whether its store takes changes, and the supervisor whether its turns finish.
+
+    The supervisor is asked at the URL of the server, else at supervisor.listen of the settings file, else looked for in
+    its state directory on this machine. Exit code 69 when something is not well. Pools that are late, at their max, or
+    start no worker are named with the cause, as far as this token may see them; that is no failure of either, and
+    changes no exit code.
+    """
+    told: dict[str, object] = {"status": "ok"}
+    target = find_target(**where) if part != "supervisor" or where["url"] else None
+    if part != "supervisor":
+        assert target is not None
+        told |= server_health(target)
+    if part != "queue":
+        found = _supervisor(target, where["file"])
+        if found is None and part == "supervisor":
+            fix = "start it with `towline up` or `towline supervise`, and set supervisor.listen to ask it from afar"
+            raise CommandError("no supervisor answers", code=exits.UNAVAILABLE, fix=fix)
+        told |= {"supervisor": found} if found else {}
+    if as_json:
+        print_json(told)
+    else:
+        for line in _shown(told):
+            echo(line)
+    return exits.OK
+
+
+def _supervisor(target: Target | None, file: Path | None) -> dict[str, object] | None:
+    """How it is; None when there is none. Raises `CommandError` when it is not well."""
+    if target is not None and target.is_server:
+        found = ask(target, READY, what="the supervisor", missing="fine")
+        if found is not None:
+            return found | {"concerns": _concerns_at(target)}
+    path = file or Path(DEFAULT_FILE)
+    project = load_project(file) if path.is_file() else None
+    if project is None:
+        return None
+    return _listening(project, target) or _local(project)
+
+
+def _listening(project: Project, target: Target | None) -> dict[str, object] | None:
+    listen = project.supervisor.listen
+    if listen is None:
+        return None
+    url = ServerSettings(listen=listen).url(project.directory)
+    if not answers(url):
+        return None
+    there = Target(url, "supervisor.listen", target.token if target else None)
+    found = ask(there, READY, what="the supervisor", missing="fine")
+    return found and found | {"concerns": _concerns_at(there)}
+
+
+def _concerns_at(target: Target) -> list[dict[str, object]]:
+    """What a supervisor tells of its pools; nothing where it may not be asked, or does not lead."""
+    found: dict[str, object] = {}
+    with suppress(CommandError):
+        found = ask(target, POOLS, what="the supervisor", missing="fine") or {}
+    pools = found.get("pools")
+    return [
+        {"pool": pool.get("pool"), "kinds": str(pool["concerns"]).split(","), "why": pool.get("concerns_why")}
+        for pool in (pools if isinstance(pools, list) else ())
+        if pool.get("concerns")
+    ]
+
+
+def _local(project: Project) -> dict[str, object] | None:
+    files = state_of(project)
+    if not files.is_supervised():
+        return None
+    snapshot = files.read_snapshot() or {}
+    shown_at, phase = snapshot.get("shown_at"), snapshot.get("phase")
+    age_seconds = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
+    if age_seconds > LIVE_SECONDS:
+        told = f"not well: the supervisor has shown nothing for {age_seconds:.0f} s"
+        fix = "look at its log; restart it"
+        raise CommandError(told, code=exits.UNAVAILABLE, where=str(files.path), fix=fix)
+    turn_age_seconds = round(max(0.0, age_seconds), 3)
+    return {
+        "status": "ok",
+        "phase": phase,
+        "turn_age_seconds": turn_age_seconds,
+        "concerns": concerns_in(snapshot),
+    }
+
+
+def _shown(told: dict[str, object]) -> Iterator[str]:
+    parts: list[str] = []
+    concerns: list[dict[str, object]] = []
+    if "url" in told:
+        parts.append(f"ready: {told['url']} ({told['milliseconds']} ms)")
+    match told.get("supervisor"):
+        case {"phase": phase, "concerns": list(concerns)}:
+            parts.append(f"supervisor: {phase}")
+        case _:
+            pass
+    yield "; ".join(parts)
+    for one in concerns:
+        yield f"pool {one['pool']}: {titled(one)}"

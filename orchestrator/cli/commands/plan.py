@@ -1,0 +1,173 @@
+"""`towline plan`: one turn without the acting: sample, learn, decide, plan, print."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from orchestrator.cli.commands.fleet import Json
+from orchestrator.cli.project_file import load_project
+from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.workers import Fleet, adopted, joined, unresponsive
+from orchestrator.samples import QueueSample
+from orchestrator.scaling.context import context_of
+from orchestrator.scaling.decision import NOTHING_SPECIAL, Decision
+from orchestrator.scaling.learning import PolicyState, learn
+from orchestrator.scaling.plan import Plan, plan_actions
+from orchestrator.scaling.policy import decide
+from orchestrator.scaling.sharing import SharingPool, helper, order_of, sharers
+from orchestrator.scaling.upcoming import lead_seconds
+from orchestrator.settings_file import state_of
+from orchestrator.source import SampleQuery
+from orchestrator.sources.pull_queue import QueueSource
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.conditions import ConditionsTracker
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_option, json_option
+from queue_core.cli.output import echo, print_json, say
+from queue_core.cli.target import opened
+
+
+@command("plan", examples=("towline plan", "towline plan -f deploy/towline.yaml --json"))
+@file_option
+@json_option
+def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """What a supervisor would do now for each pool, and why. Nothing is started, stopped or written.
+
+    Looks at the queues once, so arrival rates come from what an earlier supervisor learned, where one did.
+    """
+    project = load_project(file)
+    files, clock = state_of(project), SystemMonotonicClock()
+    learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
+    tracker.overrides.changed()
+    for trouble in tracker.troubles():
+        say(trouble)
+    looked: dict[str, SharingPool] = {}
+    with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
+        there = {spec.name for spec in queues.queues()}
+        missing = [name for name in project.queue_file.queues if name not in there]
+        source, fleets = QueueSource(queues), _fleets(project.pools, files, clock)
+        states = {name: _state_of(learned.get(name)) for name in project.pools}
+        asked = [
+            SampleQuery(pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, NOTHING_SPECIAL))
+            for name, pool in project.pools.items()
+        ]
+        ahead = source.samples([one for one in asked if one.pool.queue in there], now=clock.monotonic())
+        for one in asked:
+            pool, name = one.pool, one.pool.name
+            sample = ahead.get(name)
+            try:
+                if pool.queue in missing:  # it is made at the next reload, and has no tasks until then
+                    sample = QueueSample(clock.monotonic(), ready=0, delayed=0, in_flight=0, dead=0)
+                elif sample is None:
+                    sample = source.sample(
+                        pool, workers=one.workers, ahead_seconds=one.ahead_seconds, now=clock.monotonic()
+                    )
+                elif isinstance(sample, SourceUnavailableError):
+                    raise sample
+            except SourceUnavailableError as error:
+                raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
+            looked[name] = SharingPool(pool, observe(fleets[name], sample), sample, states[name])
+    decided = _decided(looked, clock, tracker)
+    found = [decided[name] for name in project.pools]
+    if as_json:
+        made = {pool.name: pool.queue for pool in project.pools.values() if pool.queue in missing}
+        told = [decision.record() | _actions(todo) for decision, todo in found]
+        print_json([one | {"make_queue": made.get(str(one["pool"]))} for one in told])
+        return exits.OK
+    for name in missing:
+        echo(f"queue {name}: would be made")
+    for decision, todo in found:
+        _print(decision, todo)
+    return exits.OK
+
+
+def _decided(
+    looked: dict[str, SharingPool], clock: MonotonicClock, tracker: ConditionsTracker
+) -> dict[str, tuple[Decision, Plan]]:
+    """One decision after the other, in the order of a turn: those that one pool would start count for the next."""
+    shared = sharers(pool.spec for pool in looked.values())
+    found = {}
+    for name in sorted(looked, key=lambda name: order_of(looked[name].spec)):
+        pool, now = looked[name], clock.monotonic()
+        spec, conditions = tracker.of(pool.spec, pool.fleet)
+        others = [looked[other] for other in shared.get(name, ()) if looked[other].fleet.alive]
+        conditions = replace(conditions, helpers=tuple([helper(pool, other, now=now) for other in others]))
+        learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
+        decision = decide(
+            context_of(pool.sample, fleet=pool.fleet, spec=spec, state=learned, now=now, conditions=conditions)
+        )
+        todo = plan_actions(decision, fleet=pool.fleet, spec=spec, now=now)
+        found[name] = decision, todo
+        fleet = pool.fleet
+        for number, _ in enumerate(todo.spawn):
+            worker = f"{name}-{number}"
+            fleet = joined(fleet, worker=worker, ref="", spec_digest=spec.digest(), spawned_at=now)
+        looked[name] = replace(pool, fleet=fleet)
+    return found
+
+
+def _state_of(learned: object) -> PolicyState:
+    try:
+        return PolicyState.from_json(learned) if learned is not None else PolicyState()
+    except ValueError:
+        return PolicyState()
+
+
+def _fleets(pools: Iterable[str], files: StateDir, clock: MonotonicClock) -> dict[str, Fleet]:
+    """The pools' workers as a living supervisor shows them; without one there are none."""
+    fleets = {name: Fleet(name) for name in pools}
+    snapshot = files.read_snapshot() if files.is_supervised() else None
+    offset = clock.monotonic() - clock.wall_seconds()
+    for worker in cast("list[Json]", (snapshot or {}).get("workers", [])):
+        name = str(worker.get("pool"))
+        if name not in fleets or worker.get("state") in ("draining", "killed"):
+            continue
+        fleets[name] = adopted(
+            fleets[name],
+            worker=str(worker["worker"]),
+            ref=str(worker["ref"]),
+            spec_digest=str(worker["spec_digest"]),
+            spawned_at=Monotonic(cast("float", worker["spawned_at"]) + offset),
+            now=clock.monotonic(),
+        )
+        if worker.get("state") == "unresponsive":
+            fleets[name] = unresponsive(fleets[name], str(worker["worker"]), now=clock.monotonic())
+    return fleets
+
+
+def _learned(files: StateDir) -> dict[str, object]:
+    try:
+        return files.read_learned()
+    except ValueError:
+        return {}
+
+
+def _actions(todo: Plan) -> dict[str, object]:
+    return {
+        "spawn": len(todo.spawn),
+        "retire": [leave.worker for leave in todo.retire],
+        "finish": [leave.worker for leave in todo.finish],
+        "kill": [leave.worker for leave in todo.kill],
+        "end": [leave.worker for leave in todo.end],
+    }
+
+
+def _print(decision: Decision, todo: Plan) -> None:
+    echo(f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`")
+    echo(f"  {decision.why}")
+    for limit in decision.limits:
+        echo(f"  limited by {limit.guard}: {limit.why}")
+    for note in decision.notes:
+        echo(f"  in force: {note}")
+    if todo.spawn:
+        echo(f"  would start {len(todo.spawn)}")
+    for verb, leaves in (("retire", todo.retire), ("let finish", todo.finish), ("end", (*todo.kill, *todo.end))):
+        for leave in leaves:
+            echo(f"  would {verb} {leave.worker}: {leave.why}")
+    if todo.is_empty:
+        echo("  would do nothing")

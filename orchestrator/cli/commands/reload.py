@@ -1,0 +1,130 @@
+"""`towline reload`: the supervisor reads its settings file again, and whoever asks learns what came of it."""
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+from orchestrator.cli.project_file import load_project
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.private_files import make_folder
+from orchestrator.settings_file import state_of
+from orchestrator.state.directory import StateDir
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import DURATION, file_option, json_option
+from queue_core.cli.output import print_json, say
+
+POLL_SECONDS: Final = 0.05
+
+
+@command(
+    "reload",
+    when_cut="tell",
+    examples=("towline reload", "towline reload --wait 1m --json", "systemctl reload towline"),
+)
+@click.option("--wait", "seconds", type=DURATION, default="15s", show_default=True, help="For its answer, at most.")
+@file_option
+@json_option
+def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Let the supervisor read its settings file again, and tell what changed.
+
+    The same as SIGHUP, or as a change of the file, which it notices by itself. A pool that did not change is not
+    touched; where workers have to be other ones they are replaced a few at a time, new before old. Queues that are new
+    in the file are made. Other settings that belong to no pool wait for the next start. Exit code 78: the file can't be
+    used, every mistake is told, and all goes on as before; 69: no supervisor is alive; 75: it did not answer in time.
+    """
+    files = state_of(load_project(file))
+    with _one_at_a_time(files):
+        answer = _answer(files, seconds=seconds)
+    mistakes = answer.get("mistakes")
+    if isinstance(mistakes, list):
+        if as_json:
+            print_json({"reloaded": False, "mistakes": mistakes})
+            return exits.BAD_CONFIG
+        raise CommandError(
+            list(map(str, mistakes)), code=exits.BAD_CONFIG, fix="mend the file; the supervisor goes on as before"
+        )
+    changes = [change for change in _list(answer, "changes") if isinstance(change, dict)]
+    waiting = [str(setting) for setting in _list(answer, "next_start")]
+    made = [str(queue) for queue in _list(answer, "queues")]
+    if as_json:
+        print_json({"reloaded": True, "changes": changes, "queues": made, "next_start": waiting})
+        return exits.OK
+    for queue in made:
+        click.echo(f"queue {queue}: made")
+    for change in changes:
+        click.echo(_told(change))
+    if waiting:
+        say(f"for the next start only: {', '.join(waiting)}")
+    if not changes:
+        click.echo("no pool changed")
+    return exits.OK
+
+
+def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
+    """What the supervisor answers. Raises `CommandError`."""
+    if not files.is_supervised():
+        raise CommandError(
+            "no supervisor is alive",
+            code=exits.UNAVAILABLE,
+            where=str(files.path),
+            fix="start it with `towline up`, or name the settings file it was started with by -f",
+        )
+    request = secrets.token_hex(8)
+    clock = SystemMonotonicClock()
+    until = clock.monotonic() + seconds
+    try:
+        files.ask_reload(request)
+    except OSError as error:
+        raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
+    while True:
+        answer = files.reload_answer()
+        if answer.get("request") == request:
+            return answer
+        if clock.monotonic() >= until:
+            raise CommandError(
+                f"no answer within {seconds:g} s",
+                code=exits.TRY_AGAIN,
+                where=str(files.path),
+                fix="it heeds the request when it can; `towline pools` and its log tell what it does",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def _one_at_a_time(files: StateDir) -> Iterator[None]:
+    """Another one who asks meanwhile waits for us: there is one answer."""
+    try:
+        make_folder(files.path)
+        lock = os.open(files.path / "reload.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _list(answer: dict[str, object], key: str) -> list[object]:
+    found = answer.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _told(change: dict[str, object]) -> str:
+    pool, kind = change.get("pool"), change.get("kind")
+    if kind == "removed":
+        return f"{pool}: removed; its workers finish what they hold"
+    if kind == "added":
+        return f"{pool}: added"
+    settings = ", ".join(map(str, _list(change, "settings")))
+    workers = "its workers are replaced, new before old" if change.get("replaces") else "no worker is replaced"
+    return f"{pool}: {settings}; {workers}"

@@ -1,0 +1,138 @@
+"""`towline check`, `config` and `schema`: the settings file, looked at from three sides."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.project_file import load_project
+from orchestrator.settings_file import DEFAULT_FILE, Project, effective, json_schema
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_argument, file_option, json_option, setting_options
+from queue_core.cli.output import columns, print_json, print_table, say
+from queue_core.cli.serving import flag_overrides
+
+
+@command("check", examples=("towline check", "towline check deploy/towline.yaml --import", "towline check --json"))
+@click.option(
+    "--import", "imports", is_flag=True, help="Also import each pool's app, and see that its tags are handled."
+)
+@file_argument
+@json_option
+def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Read the settings file and list every mistake, each with its line and column. Exit code 78 when there is one."""
+    try:
+        project = load_project(file)
+        problems = [*_store_problems(project), *(_imported(project) if imports else [])]
+    except CommandError as error:
+        if as_json and error.code == exits.BAD_CONFIG:
+            print_json({"mistakes": list(error.lines), "notes": []})
+            return exits.BAD_CONFIG
+        raise
+    if as_json:
+        print_json({"mistakes": problems, "notes": list(project.notes)})
+        return exits.BAD_CONFIG if problems else exits.OK
+    for note in project.notes:
+        say(f"note: {note}")
+    if problems:
+        raise CommandError(problems, code=exits.BAD_CONFIG, fix="mend what the app needs, then check again")
+    queues, pools = len(project.queue_file.queues), len(project.pools)
+    click.echo(f"{file or DEFAULT_FILE}: right, {queues} queue(s), {pools} pool(s)")
+    return exits.OK
+
+
+@command(
+    "config",
+    examples=("towline config", "towline config --origin", "TOWLINE_STORE=sqlite:///b.db towline config --origin"),
+)
+@click.option("--origin", is_flag=True, help="Where each value comes from: flag, variable, file and line, or default.")
+@setting_options
+@file_option
+@json_option
+def config(
+    origin: bool,  # noqa: FBT001
+    store: str | None,
+    durability: str | None,
+    listen: str | None,
+    lifecycle: str | None,
+    log: str | None,
+    file: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> int:
+    """Print every setting in force. A flag comes before a TOWLINE_... variable, then the file, then the default."""
+    flags = flag_overrides(
+        [
+            (("store",), store),
+            (("durability",), durability),
+            (("server", "listen"), listen),
+            (("lifecycle",), lifecycle),
+            (("log",), log),
+        ]
+    )
+    rows = effective(load_project(file, flags=flags))
+    if as_json:
+        print_json([{"setting": path, "value": value, "origin": where} for path, value, where in rows])
+        return exits.OK
+    heads = columns("SETTING", "VALUE", *(["FROM"] if origin else []))
+    print_table(heads, [(path, _shown(value), where)[: len(heads)] for path, value, where in rows], empty="")
+    return exits.OK
+
+
+@command(
+    "schema", examples=("towline schema > towline.schema.json", "# yaml-language-server: $schema=towline.schema.json")
+)
+@json_option
+def schema(as_json: bool) -> int:  # noqa: ARG001, FBT001
+    """Print the JSON Schema of the settings file; editors complete and check by it."""
+    import json
+
+    click.echo(json.dumps(json_schema(), indent=2))
+    return exits.OK
+
+
+def _store_problems(project: Project) -> list[str]:
+    """Return the fault of the store's URL that only its driver can find."""
+    from queue_core.errors import InvalidSettingError
+    from queue_core.stores import check_url
+
+    try:
+        check_url(project.store)
+    except InvalidSettingError as error:
+        origin = project.origins.get("store.url") or project.origins.get("store", "")
+        return [f"{origin}: store: {error}"]
+    return []
+
+
+def _imported(project: Project) -> list[str]:
+    """What keeps a pool's app from being used, pool by pool."""
+    from orchestrator.sources.pull_queue import tags_of
+    from queue_core.errors import QueueError
+    from queue_core.worker.loading import load_app
+
+    problems = []
+    path, modules = list(sys.path), set(sys.modules)
+    for pool in project.pools.values():
+        if pool.app is None:
+            continue
+        try:
+            also = Path(pool.app_folder) if pool.app_folder else None
+            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), also=also)
+            app.offer(pool.queue, tags_of(pool))
+        except QueueError as error:
+            problems.append(f"pools.{pool.name}.app: {error}")
+        finally:
+            sys.path[:] = path  # the next pool's `tasks` may be another file
+            for name in set(sys.modules) - modules:
+                if name == pool.app.partition(":")[0]:
+                    del sys.modules[name]
+    return problems
+
+
+def _shown(value: object) -> str:
+    if value is None or value in ([], {}):
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

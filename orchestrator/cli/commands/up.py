@@ -1,0 +1,217 @@
+"""`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NoReturn
+
+import click
+import structlog
+
+from orchestrator import events
+from orchestrator.assembly import open_supervisor
+from orchestrator.cli.project_file import load_project, pools_loader
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.config.pools import PoolSpec
+from orchestrator.errors import AlreadySupervisedError
+from orchestrator.http_api.listener import FleetListener
+from orchestrator.http_api.paths import fleet_paths
+from orchestrator.settings_file import DEFAULT_FILE, Project
+from orchestrator.supervisor.view import Heartbeat
+from orchestrator.unix_signals import ignore_what_is_asked
+from queue_core.cli import exits
+from queue_core.cli.credentials import bearer_token
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_argument, json_option, log_options, setting_options
+from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
+from queue_core.config.settings import Override
+from queue_core.config.store_urls import masked
+from queue_core.errors import ListenError
+from queue_core.process import logs
+from queue_core.process.init_process import stay_first
+from queue_core.server.extensions import Extensions
+from queue_core.server.http import socket_activation
+from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.server import ServerThread
+
+RENEW: Final = -1
+"""What stands for an exit code until every resource is let go of, and the new program may start."""
+
+
+def begin_as_daemon() -> None:
+    """Before anything else: as the first process of a container go on in a child; heed no reload before we can."""
+    stay_first()
+    ignore_what_is_asked()
+
+
+def renew(listening: int | None) -> NoReturn:
+    """Execute the command that we were started by, as it is installed now.
+
+    Args:
+        listening: a descriptor of the address that is to stay ours meanwhile, if any.
+    """
+    command = [sys.executable, *sys.orig_argv[1:]]
+    structlog.get_logger().info(events.SUPERVISOR_RENEWED, command=command)
+    ignore_what_is_asked()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if listening is not None:
+        socket_activation.leave(listening)
+    os.execv(sys.executable, command)  # noqa: S606  it is ourselves
+
+
+@command(
+    "up",
+    examples=(
+        "towline up",
+        "towline up deploy/towline.yaml --listen 127.0.0.1:0",
+        "towline up --log events.jsonl --log-level warning",
+    ),
+)
+@setting_options
+@log_options
+@file_argument
+@json_option
+def up(
+    store: str | None,
+    durability: str | None,
+    listen: str | None,
+    lifecycle: str | None,
+    log: str | None,
+    log_level: logs.Level,
+    file: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> int:
+    """Serve the queues of a settings file and size its pools, until SIGTERM or Ctrl-C.
+
+    SIGHUP, a change of the file, or `towline reload` reloads the pools. The first SIGTERM lets workers finish within
+    their grace, a second one ends them. SIGUSR2 starts this command anew in the same process, as it is installed now,
+    while workers work on and callers wait; SIGUSR1 ends it and leaves the workers to the next one.
+
+    Under systemd it says when it is ready and feeds the watchdog by finished turns; as the first process of a container
+    it collects orphans. Exit code 78: the settings are wrong, and starting it again does not help.
+    """
+    begin_as_daemon()
+    flags = flag_overrides(
+        [
+            (("store",), store),
+            (("durability",), durability),
+            (("server", "listen"), listen),
+            (("lifecycle",), lifecycle),
+            (("log",), log),
+        ]
+    )
+    project = load_project(file, flags=flags)
+    logs.configure(level=log_level, shape="json" if as_json else "auto")
+    settings, directory = project.queue_file, project.directory
+    kept: int | None = None
+    with ExitStack() as stack:
+        opened = stack.enter_context(opened_store(settings, directory))
+        lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
+        options, ours, workers = _credentials(serve_options(settings, directory))
+        pulse, paths = _pulse()
+        try:
+            server = ServerThread(opened, options, log=lifecycle_file, also=paths)
+        except ListenError as error:
+            raise listen_failure(error) from None
+        url = server.start()
+        stack.callback(server.stop)
+        click.echo(f"serving at {url}, sizing {_counted(project.pools)}", err=True)
+        code = _supervise(project, url=url, token=ours, worker_token=workers, file=file, flags=flags, pulse=pulse)
+        if code == RENEW:
+            kept = server.hand_over()
+    return renew(kept) if code == RENEW else code
+
+
+@command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
+@click.option("--url", envvar="TOWLINE_URL", help="The queue server  [default: server.listen of the file]")
+@log_options
+@file_argument
+@json_option
+def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C.
+
+    Signals, systemd and exit codes are as for `towline up`.
+    """
+    begin_as_daemon()
+    project = load_project(file)
+    logs.configure(level=log_level, shape="json" if as_json else "auto")
+    found = url or project.queue_file.server.url(project.directory)
+    click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
+    token = bearer_token()
+    with ExitStack() as stack:
+        pulse, paths = _pulse(is_alone=True)
+        if project.supervisor.listen is not None:
+            listener = _listener(project, project.supervisor.listen, paths)
+            click.echo(f"telling of them at {listener.start()}", err=True)
+            stack.callback(listener.stop)
+        code = _supervise(project, url=found, token=token, worker_token=token, file=file, flags=(), pulse=pulse)
+    return renew(None) if code == RENEW else code
+
+
+def _pulse(*, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
+    """What the supervisor will show, and the paths that tell of it."""
+    clock = SystemMonotonicClock()
+    pulse = Heartbeat(now=clock.monotonic())
+    return pulse, fleet_paths(pulse, clock, is_alone=is_alone)
+
+
+def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:
+    try:
+        options = serve_options(project.queue_file, project.directory, listen=listen)
+        return FleetListener(replace(options, grpc=None), paths)
+    except ListenError as error:
+        raise listen_failure(error) from None
+
+
+def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str | None]:
+    """The server's options, the supervisor's own token, and that of its workers.
+
+    The supervisor's is made up, and known to this process alone. A worker's comes from the settings: a worker may be
+    adopted by the next supervisor, and must still be let in. Raises `CommandError` when there is none.
+    """
+    if not options.tokens:
+        return options, None, None
+    own = AccessToken(Role.ADMIN, secrets.token_urlsafe())
+    for role in (Role.WORKER, Role.ADMIN):
+        for token in options.tokens:
+            if token.role & role:
+                return replace(options, tokens=(*options.tokens, own)), own.secret, token.secret
+    told = "server.tokens: none of role worker or admin, and the pools' workers need one"
+    raise CommandError(told, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
+
+
+def _supervise(
+    project: Project,
+    *,
+    url: str,
+    token: str | None,
+    worker_token: str | None,
+    file: Path | None,
+    flags: tuple[Override, ...],
+    pulse: Heartbeat,
+) -> int:
+    try:
+        with open_supervisor(
+            project,
+            url=url,
+            token=token,
+            worker_token=worker_token,
+            loader=lambda queues: pools_loader(file, flags=flags, started_with=project, queues=queues),
+            watched=file or Path(DEFAULT_FILE),
+            pulse=pulse,
+        ) as supervisor:
+            code = supervisor.run()
+            return RENEW if supervisor.is_renewed else code
+    except AlreadySupervisedError as error:
+        fix = "`towline pools` shows what the other one does"
+        raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
+
+
+def _counted(pools: Mapping[str, PoolSpec]) -> str:
+    return f"{len(pools)} pool{'' if len(pools) == 1 else 's'}" + (f" ({', '.join(pools)})" if pools else "")

@@ -1,0 +1,177 @@
+"""`towline why POOL`: what was seen, which rule decided, and what held it back; now, before, or at a time."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from orchestrator.cli.commands.drain import drained_note, is_drained
+from orchestrator.cli.commands.fleet import Json, shown_fleet
+from orchestrator.cli.project_file import load_project
+from orchestrator.cli.times import typed_instant
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.scaling.replay import replayed
+from orchestrator.settings_file import state_of
+from orchestrator.state.directory import StateDir
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import file_option, json_option
+from queue_core.cli.output import echo, print_json, say, shown_seconds
+from queue_core.config.messages import did_you_mean
+
+MAX_READ: Final = 50_000
+MAX_REPLAYS: Final = 10_000
+_SEEN: Final = (
+    ("tasks", (("ready", "ready"), ("in_flight", "in flight"), ("delayed", "delayed"), ("dead", "dead"))),
+    ("workers", (("busy", "busy"), ("idle", "idle"), ("starting", "starting"), ("draining", "draining"))),
+)
+
+
+@command(
+    "why",
+    examples=(
+        "towline why resize",
+        "towline why resize --at 14:05",
+        "towline why resize --last 20",
+        "towline why resize --at 2h --full --json",
+    ),
+)
+@click.argument("pool")
+@click.option("--at", "then", metavar="TIME", help="The decision in force then: 14:05, 2026-03-29T14:05, or 2h (ago).")
+@click.option("--last", default=5, show_default=True, type=click.IntRange(1, 1000), help="Decisions to show.")
+@click.option(
+    "--full", is_flag=True, help="With every input, where they are kept; and the decision made again from them."
+)
+@file_option
+@json_option
+def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+    """Why POOL has the size it has: what was seen, which rule decided, which task forced it, what held it back.
+
+    A decision is kept when it changed the pool, or was held back in a new way; between two of them the earlier holds.
+    """
+    project = load_project(file)
+    files = state_of(project)
+    shown = shown_fleet(files)
+    if pool not in shown.pools and pool not in project.pools:
+        told = f"there is no pool '{pool}'{did_you_mean(pool, [*shown.pools, *project.pools])}"
+        raise CommandError(told, code=exits.NO_INPUT, fix="`towline pools` lists them")
+    now = SystemMonotonicClock().wall_seconds()
+    at = now if then is None else _instant(then, now=now)
+    kept = [one for one in files.read_decisions(limit=MAX_READ) if one.get("pool") == pool and _at(one) <= at]
+    current = shown.pools.get(pool, {}).get("decision") if then is None else next(iter(kept), None)
+    found = kept[:last]
+    chosen = current if then is not None and isinstance(current, dict) else next(iter(found), None)
+    inputs = _inputs(files, pool, chosen) if full and chosen is not None else None
+    if as_json:
+        print_json(
+            {"pool": pool, "drained": is_drained(files), "now": current, "decisions": found}
+            | ({"inputs": inputs} if full else {})
+        )
+        return exits.OK
+    if then is None and (note := drained_note(files)):
+        echo(note)
+    if isinstance(current, dict):
+        if then is not None:
+            echo(f"{_clock(_at(current))}, {shown_seconds(now - _at(current))} ago")
+        _print(pool, current)
+    if full:
+        _print_again(inputs, chosen)
+    if found:
+        echo()
+        echo(f"last {len(found)} decisions, newest first")
+    for one in found:
+        ago = shown_seconds(now - _at(one)) + " ago"
+        limits = one.get("limited_by")
+        held = f" [{', '.join(map(str, limits))}]" if isinstance(limits, list) and limits else ""
+        echo(f"  {ago:<12} {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}{held}")
+    if not found and current is None:
+        say("no decision yet" if then is None else f"no decision is kept from before {_clock(at)}")
+    return exits.OK
+
+
+def _print(pool: str, decision: Json) -> None:
+    echo(f"{pool}: {decision.get('current')} -> {decision.get('target')} workers, by rule `{decision.get('rule')}`")
+    echo(f"  {decision.get('why')}")
+    guards, limits = _list(decision, "limited_by"), _list(decision, "limits")
+    for guard, limit in zip(guards, limits, strict=False):
+        echo(f"  held back by {guard}: {limit}")
+    if limits:
+        echo(f"  without guards it would be {decision.get('would_be_without_guards')}")
+    for note in _list(decision, "notes"):
+        echo(f"  in force: {note}")
+    for title, names in _SEEN:
+        told = ", ".join(f"{decision[name]} {word}" for name, word in names if name in decision)
+        if told:
+            echo(f"  seen: {told} {title}")
+    learned = _learned(decision)
+    if learned:
+        echo(f"  learned: {learned}")
+
+
+def _learned(decision: Json) -> str:
+    """What the numbers behind a decision say, those that it has."""
+    sentences = (
+        ("service_seconds", "a task takes {:.3g} s"),
+        ("startup_seconds", "a start {:.3g} s"),
+        ("arrival_rate", "{:.3g} arrive a second"),
+        ("usable_slo_seconds", "{:.3g} s"),
+        ("slo_seconds", "of the slo of {:g} s can be planned with"),
+        ("slack", "(slack {:.2f})"),
+    )
+    told = [text.format(value) for name, text in sentences if isinstance(value := decision.get(name), int | float)]
+    held = decision.get("held")
+    if isinstance(held, dict):
+        told += [f"{level} is kept for {seconds:g} s when spare" for level, seconds in held.items()]
+    return ", ".join(told).replace(" s, of the slo", " s of the slo").replace(", (slack", " (slack")
+
+
+def _inputs(files: StateDir, pool: str, decision: Json) -> object:
+    """All that the decision was made from, if it is still kept."""
+    for one in files.read_replays(limit=MAX_REPLAYS):
+        if one.get("pool") == pool and abs(_at(one) - _at(decision)) < 0.01:
+            return one.get("inputs")
+    return None
+
+
+def _print_again(inputs: object, decision: Json | None) -> None:
+    if inputs is None or decision is None:
+        say("its inputs are no longer kept")
+        return
+    try:
+        again = replayed(inputs)
+    except ValueError as error:
+        say(f"its inputs can't be read, as those of another version can't: {error}")
+        return
+    same = "the same" if again.target == decision.get("target") else f"not {decision.get('target')}"
+    ago = shown_seconds(SystemMonotonicClock().wall_seconds() - _at(decision))
+    told = f"{again.target} workers, {same} (--json shows them)"
+    echo(f"  the decision of {ago} ago, made again from its {_count(inputs)} inputs: {told}")
+
+
+def _count(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(map(_count, value.values()))
+    return sum(map(_count, value)) if isinstance(value, list) else 1
+
+
+def _instant(text: str, *, now: float) -> float:
+    try:
+        return typed_instant(text, now=now, side="last").at
+    except ValueError as error:
+        raise click.UsageError(f"--at {error}") from None
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _at(record: Json) -> float:
+    at = record.get("at")
+    return float(at) if isinstance(at, int | float) else 0.0
+
+
+def _list(decision: Json, name: str) -> list[object]:
+    value = decision.get(name)
+    return value if isinstance(value, list) else []

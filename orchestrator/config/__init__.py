@@ -1,0 +1,1 @@
+"""The settings of pools, runtimes and schedules, as pydantic models."""

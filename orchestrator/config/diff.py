@@ -1,0 +1,71 @@
+"""What is different between the pools before and after their settings were read again. Pure."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from orchestrator.config.pools import PoolSpec
+from orchestrator.values import value
+
+Kind = Literal["added", "removed", "changed"]
+
+SHORT_CHARS: Final = 40
+_NEVER_TOLD: Final = frozenset({"env", "command"})
+"""Settings whose values may hold secrets: that they changed is told, and no more."""
+
+
+@value
+class PoolChange:
+    """One pool that is new, gone, or set otherwise.
+
+    `settings` name what changed, as in the file, with old and new value where these are short; `replaces` says whether
+    its workers have to be other ones.
+    """
+
+    pool: str
+    kind: Kind
+    settings: tuple[str, ...] = ()
+    replaces: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values."""
+        return {"pool": self.pool, "kind": self.kind, "settings": list(self.settings), "replaces": self.replaces}
+
+
+def changes_between(before: Mapping[str, PoolSpec], after: Mapping[str, PoolSpec]) -> list[PoolChange]:
+    """Every pool that is not as it was, in the order of their names."""
+    changes = []
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old is None:
+            changes.append(PoolChange(name, "added"))
+        elif new is None:
+            changes.append(PoolChange(name, "removed"))
+        elif old != new:
+            changes.append(PoolChange(name, "changed", _settings(old, new), old.digest() != new.digest()))
+    return changes
+
+
+def _settings(old: PoolSpec, new: PoolSpec) -> tuple[str, ...]:
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    # By a link to the settings that leads elsewhere.
+    before["app_folder"], after["app_folder"] = old.app_folder, new.app_folder
+    return tuple(line for key in before for line in _compared(key, before[key], after.get(key), top=key))
+
+
+def _compared(path: str, old: object, new: object, *, top: str) -> list[str]:
+    if old == new:
+        return []
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and top not in _NEVER_TOLD:
+        keys = list(dict.fromkeys([*old, *new]))
+        return [line for key in keys for line in _compared(f"{path}.{key}", old.get(key), new.get(key), top=top)]
+    if top in _NEVER_TOLD or not (_is_short(old) and _is_short(new)):
+        return [path]
+    return [f"{path}: {_shown(old)} -> {_shown(new)}"]
+
+
+def _is_short(setting: object) -> bool:
+    return setting is None or (isinstance(setting, bool | int | float | str) and len(str(setting)) <= SHORT_CHARS)
+
+
+def _shown(setting: object) -> str:
+    return "none" if setting is None else f"{setting:g}" if isinstance(setting, float) else str(setting)

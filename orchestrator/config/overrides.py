@@ -1,0 +1,198 @@
+"""What people asked of a pool beside its settings: a size for a while, a pause, an instant to be done by. Pure.
+
+Kept as plain values in the supervisor's folder, so that it survives a restart of whoever heeds it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast
+
+from orchestrator.config.model import MAX_WORKERS
+
+Paused = Literal["no", "both", "up", "down"]
+"""Which changes of size an operator has stopped."""
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now, on every clock that an expiry is told by; `boot` names this boot of the host, and may be empty."""
+
+    wall_seconds: float
+    monotonic: float
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When an order ends: `wall_seconds` since the epoch, and the same on the monotonic clock of one boot.
+
+    The monotonic clock decides, as nobody can set it; after a reboot, when it tells nothing, the wall clock does.
+    """
+
+    wall_seconds: float
+    monotonic: float
+    boot: str
+
+    @staticmethod
+    def after(seconds: float, now: Moment) -> "Expiry":
+        """So many seconds from now."""
+        return Expiry(round(now.wall_seconds + seconds, 3), round(now.monotonic + seconds, 3), now.boot)
+
+    def left_seconds(self, now: Moment) -> float:
+        """How long it is until then; 0 or less once it is over."""
+        if self.boot and self.boot == now.boot:
+            return self.monotonic - now.monotonic
+        return self.wall_seconds - now.wall_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOverride:
+    """This many workers, no fewer and no more, for a while."""
+
+    workers: int
+    until: Expiry
+
+
+@dataclass(frozen=True, slots=True)
+class FinishOverride:
+    """What waits is to be done by then; over with the instant. `utc_offset_seconds` is of the asker's clock."""
+
+    until: Expiry
+    utc_offset_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """All that was asked of one pool."""
+
+    scale: ScaleOverride | None = None
+    paused: Paused = "no"
+    finish_by: FinishOverride | None = None
+
+    def in_force(self, now: Moment) -> "Overrides":
+        """Without what is over."""
+        scale, finish_by = self.scale, self.finish_by
+        if scale is not None and scale.until.left_seconds(now) <= 0:
+            scale = None
+        if finish_by is not None and finish_by.until.left_seconds(now) <= 0:
+            finish_by = None
+        return (
+            self
+            if (scale, finish_by) == (self.scale, self.finish_by)
+            else replace(self, scale=scale, finish_by=finish_by)
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values; what was not asked is left out."""
+        plain: dict[str, object] = {}
+        if self.scale is not None:
+            plain["scale"] = {"workers": self.scale.workers, **_expiry(self.scale.until)}
+        if self.paused != "no":
+            plain["paused"] = self.paused
+        if self.finish_by is not None:
+            offset = {"utc_offset_seconds": self.finish_by.utc_offset_seconds}
+            plain["finish_by"] = {**_expiry(self.finish_by.until), **offset}
+        return plain
+
+    @staticmethod
+    def from_json(data: object) -> "Overrides":
+        """What `to_json` gave. Raises `ValueError` for anything else."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"no orders: {data!r}")  # noqa: TRY004  a caller meets one class of error
+        paused = data.get("paused", "no")
+        if paused not in ("no", "both", "up", "down"):
+            raise ValueError(f"paused must be both, up or down: {paused!r}")
+        scale = data.get("scale")
+        finish_by = data.get("finish_by")
+        return Overrides(
+            scale=None if scale is None else ScaleOverride(_workers(scale), _read_expiry(scale)),
+            paused=cast("Paused", paused),
+            finish_by=None if finish_by is None else FinishOverride(_read_expiry(finish_by), _offset(finish_by)),
+        )
+
+
+NO_ORDERS: Final = Overrides()
+
+
+@dataclass(frozen=True, slots=True)
+class HostOverride:
+    """What was asked of a whole host: since `drained_at`, seconds since the epoch, no worker is to be there."""
+
+    drained_at: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values."""
+        return {"version": _VERSION, "drained_at": self.drained_at}
+
+    @staticmethod
+    def from_json(data: object) -> "HostOverride":
+        """What `to_json` gave. Raises `ValueError` for anything else."""
+        match data:
+            case {"version": int() as version, "drained_at": (int() | float() | None) as at} if version == _VERSION:
+                return HostOverride(at)
+        raise ValueError(f"no order of a host of version {_VERSION}")
+
+
+NOT_DRAINED: Final = HostOverride()
+
+
+def told(orders: Overrides, now: Moment) -> list[str]:
+    """What is in force, in words."""
+    words = []
+    if orders.scale is not None:
+        left = shown_seconds(orders.scale.until.left_seconds(now))
+        words.append(f"scaled to {orders.scale.workers} by hand, for {left} more")
+    if orders.paused != "no":
+        words.append("changes of size are paused" if orders.paused == "both" else f"changes {orders.paused} are paused")
+    if orders.finish_by is not None:
+        words.append(f"to be done in {shown_seconds(orders.finish_by.until.left_seconds(now))}")
+    return words
+
+
+def shown_seconds(seconds: float) -> str:
+    """A time span for people, rounded up: 40 s, 12 min, 3 h 5 min."""
+    if seconds <= 90:
+        return f"{math.ceil(seconds)} s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def kept(orders: Mapping[str, Overrides]) -> dict[str, object]:
+    """The orders of all pools as plain values; pools of which nothing was asked are left out."""
+    return {"version": _VERSION, "pools": {name: one.to_json() for name, one in orders.items() if one != NO_ORDERS}}
+
+
+def found(data: object) -> dict[str, Overrides]:
+    """What `kept` gave. Raises `ValueError` for anything else."""
+    match data:
+        case {"version": int() as version, "pools": dict() as pools} if version == _VERSION:
+            return {str(name): Overrides.from_json(one) for name, one in pools.items()}
+    raise ValueError(f"no orders of version {_VERSION}")
+
+
+def _expiry(until: Expiry) -> dict[str, object]:
+    return {"until": until.wall_seconds, "until_monotonic": until.monotonic, "boot": until.boot}
+
+
+def _read_expiry(data: object) -> Expiry:
+    match data:
+        case {"until": int() | float() as wall, "until_monotonic": int() | float() as monotonic, "boot": str() as boot}:
+            return Expiry(float(wall), float(monotonic), boot)
+    raise ValueError(f"no expiry: {data!r}")
+
+
+def _workers(data: object) -> int:
+    match data:
+        case {"workers": int() as workers} if 0 <= workers <= MAX_WORKERS:
+            return workers
+    raise ValueError(f"workers must be in [0, {MAX_WORKERS}]: {data!r}")
+
+
+def _offset(data: object) -> int:
+    match data:
+        case {"utc_offset_seconds": int() as offset}:
+            return offset
+    return 0

@@ -1,0 +1,344 @@
+"""What a pool is, as its owner wrote it: frozen models, and every mistake of a document at once.
+
+Text in is somebody else's; here a mapping becomes values, and a mistake carries its path in the document.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from orchestrator.config.budget import WorkerHours
+from orchestrator.config.containers import PROCESS, ContainerSettings, RuntimeChoice, RuntimeKind
+from orchestrator.config.model import (
+    CONTRADICTION,
+    DEFAULT_MAX_WORKERS,
+    MAX_WORKERS,
+    Count,
+    FleetSettingsModel,
+    WorkerBounds,
+)
+from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
+from orchestrator.errors import ConfigError
+from queue_core.config.listen import Listen
+from queue_core.config.messages import SettingProblem, mistakes_of
+from queue_core.config.units import Bytes, Fraction, Seconds
+
+MAX_CONCURRENCY: Final = 1_000
+MAX_TAG_CHARS: Final = 500
+MAX_PRIORITY: Final = 1_000
+MAX_MIN_BILLING_SECONDS: Final = 86_400.0
+_APP_FILE: Final = re.compile(r"(?P<module>[^:]*)\.py(?::(?P<attribute>.*))?")
+POOL_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+# What a running worker was started with: a change to any of these needs another worker in its place.
+_NEEDS_REPLACEMENT: Final = frozenset(
+    {
+        "queue",
+        "tags",
+        "untagged",
+        "app",
+        "command",
+        "runtime",
+        "env",
+        "cwd",
+        "concurrency",
+        "recycle",
+        "grace",
+    }
+)
+
+
+class RecycleSettings(FleetSettingsModel):
+    """When a worker is replaced by a fresh one, between tasks; the replacement starts first.
+
+    A worker with an `app` counts its tasks itself: it leases no more in all. On its supervisor's host it then goes on
+    in a fresh process, which has imported the handlers anew; anywhere else it ends, and the next one is started.
+    """
+
+    tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")
+    memory: Bytes | None = Field(default=None, gt=0, description="Resident memory of one worker.")
+    age: Seconds | None = Field(default=None, gt=0, description="Time since the worker was started.")
+
+
+def _hold_or_count(value: object) -> object:
+    if value == "hold" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_WORKERS):
+        return value
+    raise ValueError(f"{value}: write hold, or a number of workers, at least 1 and at most {MAX_WORKERS:,}")
+
+
+def _app(value: object) -> object:
+    """A module is not its file."""
+    if isinstance(value, str) and (found := _APP_FILE.fullmatch(value)):
+        module = found["module"].removeprefix("./").strip("/").replace("/", ".")
+        raise ValueError(f"{value}: a module, not a file: write {module}:{found['attribute'] or 'app'}")
+    return value
+
+
+class PoolSpec(FleetSettingsModel):
+    """One pool: which work it does, what runs, and how long work may wait. `name` is its key in the file."""
+
+    name: str = Field(description="The pool's key in the file.")
+    queue: str = Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9-]+$",
+        examples=["thumbs"],
+        description="The queue it works on.",
+    )
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=MAX_TAG_CHARS)], ...] | None = Field(
+        default=None, min_length=1, description="Lease these tags only; left out: any task."
+    )
+    untagged: bool = Field(default=False, strict=True, description="Lease only tasks without a tag.")
+    app: Annotated[str | None, BeforeValidator(_app)] = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
+        examples=["tasks:app"],
+        description="Handlers, as module:attribute; run by `towline work`.",
+    )
+    command: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
+        default=None, min_length=1, description="Any other worker program, as a list of arguments."
+    )
+    runtime: RuntimeChoice = Field(default=PROCESS, description="What a worker is.")
+    slo: Seconds = Field(gt=0, description="The longest a task may wait before it is leased.")
+    workers: WorkerBounds = Field(default=WorkerBounds())
+    grace: Seconds = Field(default=30.0, gt=0, description="From asking a worker to stop to ending it.")
+    concurrency: Count = Field(default=1, ge=1, le=MAX_CONCURRENCY, description="Tasks one worker holds at a time.")
+    recycle: RecycleSettings = Field(default=RecycleSettings())
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = Field(
+        default_factory=dict, description="Added to the worker's environment."
+    )
+    cwd: str | None = Field(
+        default=None, min_length=1, description="The worker's working directory; of a container, in its image."
+    )
+    churn: Seconds = Field(default=15.0, description="Worker-seconds that one start less is worth.")
+    eps: Fraction = Field(default=0.005, gt=0, le=0.5, description="Share of tasks that may wait beyond the slo.")
+    on_failure: Literal["freeze", "ignore"] = Field(
+        default="freeze",
+        description="Whether the pool holds back where its work fails.",
+    )
+    contention: Literal["off", "watch", "guard"] = Field(
+        default="off", description="Whether it is told, or tried and heeded, that fewer workers get as much done."
+    )
+    max_step_up: Count | None = Field(default=None, ge=1, description="Workers added by one decision, at most.")
+    spawn_parallelism: Count | None = Field(
+        default=None,
+        ge=1,
+        description="Workers starting at a time, at most; left out: what the cores carry, at least twice their number.",
+    )
+    schedule: tuple[Window, ...] = Field(
+        default=(),
+        max_length=MAX_WINDOWS,
+        description="Times in which it has other bounds; the later has the last word.",
+    )
+    finish_by: TimeOfDay | None = Field(
+        default=None, description="When what waits is to be done, every day; never later than the slo wants it."
+    )
+    surge: Count | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_WORKERS,
+        description="Workers beyond max while old ones are replaced; left out: a quarter of max, none where max is 1.",
+    )
+    priority: Count = Field(
+        default=0,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Pools of higher priority are first given room on a host that has too little for all.",
+    )
+    budget: WorkerHours | None = Field(
+        default=None, gt=0, examples=["200h/day"], description="Worker-hours it may use a day, on average."
+    )
+    min_billing: Seconds = Field(
+        default=0.0,
+        le=MAX_MIN_BILLING_SECONDS,
+        description="What a worker costs at least, and in steps of which: an idle one stays until a step ends.",
+    )
+    fallback: Annotated[Literal["hold"] | int, BeforeValidator(_hold_or_count)] = Field(
+        default="hold", description="Without a recent look at the queue: hold, or so many workers at least."
+    )
+    dry_run: bool = Field(default=False, strict=True, description="Decide and record, but start and stop nobody.")
+    _app_folder: str | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "PoolSpec":
+        for mistake in _contradictions(self.model_dump(exclude_none=True)):
+            raise PydanticCustomError(CONTRADICTION, "{why}", {"why": mistake.message})
+        return self
+
+    @cached_property
+    def turn_seconds(self) -> float:
+        """The pool's pace of decisions: a tenth of its slo, in [1, 5] s."""
+        return min(5.0, max(1.0, self.slo / 10))
+
+    @property
+    def runtime_kind(self) -> RuntimeKind:
+        """What a worker is, in one word."""
+        return self.runtime.kind
+
+    @property
+    def containers(self) -> ContainerSettings | None:
+        """What its workers' containers are made of; None where a worker is no container."""
+        return self.runtime.containers
+
+    @property
+    def app_folder(self) -> str | None:
+        """Where the handlers' module is looked for after `cwd`: the settings file's folder, where `cwd` has a link."""
+        return self._app_folder
+
+    def beside(self, app_folder: str | None) -> "PoolSpec":
+        """The same pool with another `app_folder`."""
+        copied = self.model_copy()
+        copied._app_folder = app_folder  # noqa: SLF001  of our own kind
+        return copied
+
+    @property
+    def surge_workers(self) -> int:
+        """Workers that may be there beyond `workers.max` while they stand beside those they replace.
+
+        A quarter of max, rounded up, unless `surge` says otherwise. A pool of at most one worker may rely on there
+        never being two at a time.
+        """
+        most = self.workers.max
+        default = -(-most // 4) if most > 1 else 0
+        return default if self.surge is None else self.surge
+
+    def digest(self) -> str:
+        """Names what a worker of this pool is started with: two pools with one digest have equal workers.
+
+        Bounds, slo and other scaling settings are left out: changing them replaces nobody.
+        """
+        return self._digest
+
+    def bounded(self, low: int, high: int) -> "PoolSpec":
+        """The same pool with these bounds."""
+        return self.model_copy(update={"workers": WorkerBounds(min=low, max=high)})
+
+    @cached_property
+    def _digest(self) -> str:
+        settings = self.model_dump(mode="json", include=set(_NEEDS_REPLACEMENT))
+        if self._app_folder is not None:
+            settings["app_folder"] = self._app_folder
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+    def __copy__(self) -> "PoolSpec":
+        """A copy may be given other values, and then has another digest."""
+        copied = super().__copy__()
+        copied.__dict__.pop("_digest", None)
+        copied.__dict__.pop("turn_seconds", None)
+        return copied
+
+
+class SupervisorSettings(FleetSettingsModel):
+    """What concerns the supervisor itself and no pool."""
+
+    orphan_grace: Seconds = Field(
+        default=60.0, gt=0, description="Workers that miss their supervisor this long drain themselves."
+    )
+    state_dir: str = Field(default=".towline", min_length=1, description="Where it keeps what it has learned.")
+    listen: Listen | None = Field(
+        default=None,
+        examples=["127.0.0.1:7879"],
+        description="Where `towline supervise` tells its numbers, as host:port or unix:/path; `up` does at the server.",
+    )
+
+
+def parse_pools(data: object) -> dict[str, PoolSpec]:
+    """The pools of a document, from the mapping under its `pools` key.
+
+    Raises `ConfigError` with every mistake; paths begin with "pools".
+    """
+    if data is None:
+        raise ConfigError([SettingProblem(("pools",), "no pool is named below it: name one, or write {} for none")])
+    if not isinstance(data, Mapping):
+        raise ConfigError([SettingProblem(("pools",), "must be a mapping of pool names to their settings")])
+    pools: dict[str, PoolSpec] = {}
+    mistakes: list[SettingProblem] = []
+    for name, settings in data.items():
+        outcome = _parse_pool(name, settings)
+        if isinstance(outcome, PoolSpec):
+            pools[outcome.name] = outcome
+        else:
+            mistakes.extend(outcome)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return pools
+
+
+def parse_supervisor(data: object) -> SupervisorSettings:
+    """The supervisor's own settings. Raises `ConfigError` with every mistake; paths begin with "supervisor"."""
+    try:
+        return SupervisorSettings.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(mistakes_of(error, model=SupervisorSettings, prefix=("supervisor",))) from None
+
+
+def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProblem]:
+    path = ("pools", str(name))
+    if not isinstance(name, str) or not POOL_NAME.fullmatch(name):
+        return [
+            SettingProblem(
+                path,
+                f"{name}: a pool's name is 1 to 63 of a-z, 0-9 and -, and begins with a letter or digit",
+            )
+        ]
+    if not isinstance(settings, Mapping):
+        return [SettingProblem(path, "must be a mapping of settings, with at least queue, slo, and app or command")]
+    mistakes = []
+    if "name" in settings:
+        mistakes.append(SettingProblem((*path, "name"), "a pool is named by its key: leave this out"))
+    try:
+        pool = PoolSpec.model_validate({**settings, "name": name})
+    except ValidationError as error:
+        mistakes += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
+        # A field's mistake keeps pydantic from comparing fields, so they are compared here in any case.
+        mistakes += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
+        return mistakes
+    return mistakes or pool
+
+
+def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
+    """Settings that are fine one by one, but not together."""
+    app, command = settings.get("app"), settings.get("command")
+    if app is not None and command is not None:
+        yield SettingProblem(("command",), "give either app or command, not both")
+    if app is None and command is None and settings.get("runtime") != "external":
+        yield SettingProblem((), "give app: module:attribute, or command: [program, argument]")
+    tags = settings.get("tags")
+    if tags is not None and settings.get("untagged"):
+        yield SettingProblem(("untagged",), "give either tags or untagged, not both")
+    if isinstance(tags, list | tuple) and len(set(map(str, tags))) < len(tags):
+        yield SettingProblem(("tags",), "a tag is given twice")
+    cwd, runtime = settings.get("cwd"), settings.get("runtime")
+    if isinstance(cwd, str) and isinstance(runtime, Mapping) and not cwd.startswith("/"):
+        yield SettingProblem(("cwd",), f"{cwd}: a container's cwd is a path in its image: begin it with /")
+    workers = settings.get("workers")
+    if isinstance(workers, Mapping):
+        low, high = workers.get("min", 0), workers.get("max", DEFAULT_MAX_WORKERS)
+        if isinstance(low, int) and isinstance(high, int) and low > high:
+            yield SettingProblem(("workers", "min"), f"must be at most max, which is {high}: {low}")
+        if isinstance(low, int) and isinstance(high, int):
+            yield from _window_contradictions(settings.get("schedule"), low, high)
+    else:
+        yield from _window_contradictions(settings.get("schedule"), 0, DEFAULT_MAX_WORKERS)
+
+
+def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[SettingProblem]:
+    """Windows that leave the pool's own bounds, `low` and `high`, with a min above a max; or that set nothing."""
+    for index, window in enumerate(schedule if isinstance(schedule, list | tuple) else ()):
+        workers = window.get("workers") if isinstance(window, Mapping) else None
+        if not isinstance(workers, Mapping):
+            continue
+        path = ("schedule", index, "workers")
+        if not workers:
+            yield SettingProblem(path, "give min, max or both")
+        least, most = workers.get("min", low), workers.get("max", high)
+        shuts = most == 0 and "min" not in workers  # whatever min is otherwise
+        if isinstance(least, int) and isinstance(most, int) and least > most and not shuts:
+            whose = "" if "max" in workers else "the pool's own "
+            yield SettingProblem((*path, "min"), f"must be at most {whose}max, which is {most}: {least}")

@@ -1,0 +1,349 @@
+"""The workers of one pool as a value, and what happens to it: starts, work, idleness, asks to finish, ends. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Final, Literal
+
+from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, Ended, at_work, cause_of
+from orchestrator.fleet.quarantine import is_alone
+from orchestrator.values import value
+
+MAX_BACKOFF_SECONDS: Final = 60.0
+PROVEN_SECONDS: Final = 5.0
+"""A started worker that lives this long is no failed start, whatever it did; nor is one that worked before."""
+DRAIN_MARGIN_SECONDS: Final = 2.0
+"""A worker gives back its leases when its grace ends; only after this much more is it ended."""
+KILL_REPEAT_SECONDS: Final = 10.0
+BILLED_TURNS: Final = 2
+"""A worker goes this many turns before the next step of its bill: it must be seen, asked and gone by then."""
+
+_MIB: Final = 2**20
+_LEAVING: Final = frozenset({"draining", "killed"})
+NOT_COUNTED: Final = frozenset({"draining", "killed", "alone", "unresponsive"})
+"""States of workers that are no part of the pool's size."""
+_LONG_AGO: Final = Monotonic(float("-inf"))
+EXTERNAL: Final = "external:"
+"""How the `ref` begins of a worker that somebody else starts and ends."""
+
+State = Literal["starting", "idle", "busy", "draining", "killed", "alone", "unresponsive"]
+"""`alone`: it is there for one suspect and no part of the pool's size. `unresponsive`: it neither holds a lease nor
+asks for one (see `presence`)."""
+
+
+@value
+class Worker:
+    """One worker. `since` is when it entered its state; for an idle one, the end of its last lease.
+
+    `leases` are held now, `finished` ended since it joined; `deadline_at` is when a draining worker is ended (None: it
+    was not asked to end yet, the queue only grants it no more);
+    `replaced_by` names the worker that was started to take its place. `acted_at` is when it last ended a lease itself,
+    and `lapsed_at` when a lease of its last ended by time, if none has ended otherwise since. `hung_at`: since when it
+    is unresponsive, also while it is ended for that; `condition` is what its runtime then knew of it.
+    """
+
+    worker: str
+    ref: str
+    spec_digest: str
+    spawned_at: Monotonic
+    state: State
+    since: Monotonic
+    leases: int = 0
+    finished: int = 0
+    started_at: Monotonic | None = None
+    deadline_at: Monotonic | None = None
+    memory_bytes: int = 0
+    replaced_by: str | None = None
+    adopted: bool = False
+    acted_at: Monotonic | None = None
+    lapsed_at: Monotonic | None = None
+    hung_at: Monotonic | None = None
+    condition: str = ""
+
+    @property
+    def is_external(self) -> bool:
+        """True for one that somebody else starts and ends (see `rollcall`)."""
+        return self.ref.startswith(EXTERNAL)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True once it was asked to finish or ended."""
+        return self.state in _LEAVING
+
+    @property
+    def is_finishing(self) -> bool:
+        """True for one that gets no more leases, and is asked to end when it holds none: it may take its time."""
+        return self.state == "draining" and self.deadline_at is None and not self.is_external
+
+
+@value
+class Memory:
+    """What an earlier supervisor was about with a worker: who was to replace it, and until when it was to finish, or
+    that it was let finish in its own time."""
+
+    replaced_by: str | None = None
+    leaves_by: Monotonic | None = None
+    finishes: bool = False
+
+
+NOTHING_KNOWN: Final = Memory()
+
+
+@value
+class Started:
+    """A worker that asked for its first lease, `seconds` after it was spawned."""
+
+    worker: str
+    seconds: float
+
+
+@value
+class CrashLoop:
+    """Starts that failed in a row, with one digest of the pool's settings; growth waits until `retry_at`."""
+
+    failures: int = 0
+    failed_at: Monotonic = _LONG_AGO
+    retry_at: Monotonic = _LONG_AGO
+    spec_digest: str = ""
+
+
+@value
+class Death:
+    """A worker's end: why, how long it lived, and whether it was a start that failed."""
+
+    worker: str
+    cause: Cause
+    detail: str
+    lived_seconds: float
+    failed_start: bool
+
+
+@value
+class Fleet:
+    """The workers of one pool, by name. `started` are those whose first lease call the last sample told."""
+
+    pool: str
+    workers: Mapping[str, Worker] = field(default_factory=dict)
+    crash: CrashLoop = CrashLoop()
+    started: tuple[Started, ...] = ()
+
+    @property
+    def alive(self) -> tuple[Worker, ...]:
+        """Workers that count: neither leaving, nor alone with a suspect, nor with a replacement under way."""
+        return tuple(
+            [
+                w
+                for w in self.workers.values()
+                if w.state not in NOT_COUNTED and (w.replaced_by is None or w.replaced_by not in self.workers)
+            ]
+        )
+
+    @property
+    def unresponsive(self) -> tuple[Worker, ...]:
+        """Workers that hang, and were not asked to finish yet; the longest first."""
+        hung = [w for w in self.workers.values() if w.state == "unresponsive"]
+        return tuple(sorted(hung, key=lambda w: (w.since, w.worker)))
+
+    @property
+    def leaving(self) -> tuple[Worker, ...]:
+        """Workers that were asked to finish, or ended, and are not collected yet."""
+        return tuple([w for w in self.workers.values() if w.state in _LEAVING])
+
+    def failed_starts(self, spec: PoolSpec) -> int:
+        """Starts that failed in a row with the settings of `spec`; other settings begin anew."""
+        failures = self.crash.failures
+        return failures if failures and self.crash.spec_digest == spec.digest() else 0
+
+
+def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
+    """The idle ones among `workers`, the longest idle first."""
+    idle = [w for w in workers if w.state == "idle"]
+    return sorted(idle, key=lambda w: (w.since, w.worker)) if len(idle) > 1 else idle
+
+
+def billed_for(worker: Worker, spec: PoolSpec, *, now: Monotonic) -> float:
+    """How long a worker stays because it is paid for anyway (`min_billing`), in seconds; 0 when it may go now."""
+    if not spec.min_billing:
+        return 0.0
+    left = spec.min_billing - (now - worker.spawned_at) % spec.min_billing
+    return max(0.0, left - BILLED_TURNS * spec.turn_seconds)
+
+
+def joined(
+    fleet: Fleet,
+    *,
+    worker: str,
+    ref: str,
+    spec_digest: str,
+    spawned_at: Monotonic,
+    replaces: str | None = None,
+) -> Fleet:
+    """A worker was spawned; `replaces` names the one that goes when this one is up."""
+    workers = dict(fleet.workers)
+    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), spawned_at)
+    if replaces is not None and replaces in workers:
+        workers[replaces] = replace(workers[replaces], replaced_by=worker)
+    return replace(fleet, workers=workers)
+
+
+def _first_state(worker: str) -> State:
+    return "alone" if is_alone(worker) else "starting"
+
+
+def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
+    """A worker of an earlier supervisor was found; its start-up time is not learned from."""
+    found = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), now, adopted=True)
+    return replace(fleet, workers={**fleet.workers, worker: found})
+
+
+def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
+    """Go on with adopted workers where an earlier supervisor was: nobody is asked to finish, or replaced, twice."""
+    workers = {}
+    for name, worker in fleet.workers.items():
+        known = memories.get(name, NOTHING_KNOWN)
+        is_leaving = (known.finishes or known.leaves_by is not None) and not worker.is_external
+        if known.replaced_by in fleet.workers or is_leaving:
+            worker = replace(worker, replaced_by=known.replaced_by)  # noqa: PLW2901
+        if is_leaving:
+            worker = replace(worker, state="draining", deadline_at=known.leaves_by)  # noqa: PLW2901
+        workers[name] = worker
+    return replace(fleet, workers=workers)
+
+
+def unresponsive(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
+    """A worker neither holds a lease nor asks for one."""
+    hung = replace(fleet.workers[worker], state="unresponsive", since=now, hung_at=now)
+    return replace(fleet, workers={**fleet.workers, worker: hung})
+
+
+def examined(fleet: Fleet, worker: str, condition: str) -> Fleet:
+    """Note the runtime's knowledge of a worker that hangs. Unknown: no change."""
+    known = fleet.workers.get(worker)
+    if known is None or known.condition == condition:
+        return fleet
+    return replace(fleet, workers={**fleet.workers, worker: replace(known, condition=condition)})
+
+
+def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
+    """Note what each worker uses now; a worker that is not named keeps its last value."""
+    workers = {
+        name: replace(w, memory_bytes=memory_bytes[name])
+        if memory_bytes.get(name, w.memory_bytes) != w.memory_bytes
+        else w
+        for name, w in fleet.workers.items()
+    }
+    return replace(fleet, workers=workers)
+
+
+def finishing(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
+    """The queue grants a worker no more leases; nobody asked it to end yet. Unknown or leaving: no change."""
+    known = fleet.workers.get(worker)
+    if known is None or known.is_leaving:
+        return fleet
+    return replace(fleet, workers={**fleet.workers, worker: replace(known, state="draining", since=now)})
+
+
+def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic) -> Fleet:
+    """A worker was asked to finish; a second ask does not move its deadline. Unknown: no change."""
+    known = fleet.workers.get(worker)
+    if known is None or known.deadline_at is not None:
+        return fleet
+    deadline_at = Monotonic(now + grace_seconds + DRAIN_MARGIN_SECONDS)
+    asked = replace(known, state="draining", since=now, deadline_at=deadline_at)
+    return replace(fleet, workers={**fleet.workers, worker: asked})
+
+
+def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
+    """A worker was ended; until it is collected it is ended again every `KILL_REPEAT_SECONDS`. Unknown: no change."""
+    known = fleet.workers.get(worker)
+    if known is None:
+        return fleet
+    gone = replace(known, state="killed", since=now, deadline_at=Monotonic(now + KILL_REPEAT_SECONDS))
+    return replace(fleet, workers={**fleet.workers, worker: gone})
+
+
+def cause_in(fleet: Fleet, ended: Ended) -> tuple[Cause, str]:
+    """Why one of these workers ended, and the same in words."""
+    worker = fleet.workers.get(ended.worker)
+    if worker is None:
+        return cause_of(ended, asked=False, overdue=False)
+    has_finished = worker.is_finishing and ended.code == EXIT_FINISHED  # by itself: nobody has asked it to end yet
+    is_asked = worker.is_leaving and not has_finished
+    return cause_of(ended, asked=is_asked, overdue=worker.state == "killed", hung=_hung(worker, ended))
+
+
+def _hung(worker: Worker, ended: Ended) -> str:
+    """How a worker hung that was ended for it; empty for any other."""
+    if worker.hung_at is None or not worker.is_leaving:
+        return ""
+    condition = f"; {worker.condition}" if worker.condition else ""
+    return f"neither held a lease nor asked for one for {max(0.0, ended.at - worker.hung_at):.0f} s{condition}"
+
+
+def exited(
+    fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0, worked: Literal["yes", "no"] = "no"
+) -> tuple[Fleet, Death]:
+    """A worker was collected, that `held` so many tasks. A start that failed lengthens the crash loop's back-off.
+
+    `worked`: whether it ended leases since the last sample, which no later one will tell of it.
+    """
+    worker = fleet.workers.get(ended.worker)
+    cause, detail = cause_in(fleet, ended)
+    if held:
+        detail = at_work(cause, detail)
+    has_worked = bool(held) or worked == "yes"
+    failed = worker is not None and not has_worked and _is_failed_start(worker, cause, at=ended.at)
+    lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0
+    death = Death(ended.worker, cause, detail, lived_seconds, failed)
+    left = replace(fleet, workers={name: w for name, w in fleet.workers.items() if name != ended.worker})
+    if failed and worker is not None:
+        left = spawn_failed(left, spec_digest=worker.spec_digest, spawned_at=worker.spawned_at, now=now)
+    elif cause is Cause.FINISHED and worker is not None and has_worked and proves(worker, left.crash):
+        left = replace(left, crash=CrashLoop())
+    return left, death
+
+
+def proves(worker: Worker, crash: CrashLoop) -> bool:
+    """Whether what this worker does shows that starts succeed again: it was started, so, since the last failure."""
+    return bool(crash.failures) and worker.spawned_at >= crash.failed_at and worker.spec_digest == crash.spec_digest
+
+
+def spawn_failed(fleet: Fleet, *, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
+    """A start failed: growth holds for 2, 4, 8 ... 60 s (see `guards.crash_loop`).
+
+    Workers spawned before the failure counted last are of the same round, and count no further.
+    """
+    crash = fleet.crash
+    if crash.spec_digest == spec_digest and spawned_at < crash.failed_at:
+        return fleet
+    failures = crash.failures + 1 if crash.spec_digest == spec_digest else 1
+    hold_seconds = min(MAX_BACKOFF_SECONDS, 2.0 ** min(failures, 6))
+    return replace(fleet, crash=CrashLoop(failures, now, Monotonic(now + hold_seconds), spec_digest))
+
+
+def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> str | None:
+    """Why a worker should be replaced by a fresh one, or None. `digest` is that of `spec`."""
+    limits = spec.recycle
+    if worker.is_external:
+        return None  # whoever started it replaces it
+    if worker.spec_digest != digest:
+        return "its settings changed"
+    if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
+        return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
+    if limits.memory is not None and worker.memory_bytes > limits.memory:
+        return f"it uses {worker.memory_bytes / _MIB:.0f} MiB (recycle.memory {limits.memory / _MIB:.0f} MiB)"
+    if limits.age is not None and now - worker.spawned_at >= limits.age:
+        return f"it is {now - worker.spawned_at:.0f} s old (recycle.age {limits.age:.0f} s)"
+    return None
+
+
+def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:
+    """It never asked for a lease; or it did, but went wrong by itself, or ended at once, before it held one."""
+    if cause is Cause.DRAINED or (worker.state == "alone" and cause is Cause.FINISHED):
+        return False
+    if worker.started_at is None:
+        return not worker.adopted
+    if worker.leases or worker.finished:
+        return False
+    return cause in WRONG_BY_ITSELF or (cause is Cause.FINISHED and at - worker.started_at < PROVEN_SECONDS)

@@ -1,0 +1,180 @@
+"""What an engine tells of a container, as values: how it is, and how it ended. Pure."""
+
+import signal
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, Literal
+
+from orchestrator.values import value
+
+STATE_LABEL: Final = "towline.state"
+WORKER_LABEL: Final = "towline.worker"
+POOL_LABEL: Final = "towline.pool"
+SPEC_LABEL: Final = "towline.spec"
+SPAWNED_AT_LABEL: Final = "towline.spawned_at"
+HOST_LABEL: Final = "towline.host"
+APP_LABEL: Final = "towline.app"
+STOP_SIGNAL_LABEL: Final = "towline.stop_signal"
+ORPHAN_GRACE_LABEL: Final = "towline.orphan_grace"
+ORPHAN_LABEL: Final = "towline.orphan_seconds"
+
+Phase = Literal["created", "running", "paused", "ended"]
+
+_PHASES: Final[Mapping[str, Phase]] = {
+    "created": "created",
+    "running": "running",
+    "restarting": "running",
+    "paused": "paused",
+    "removing": "ended",
+    "exited": "ended",
+    "dead": "ended",
+}
+_MIB: Final = 2**20
+_SIGNAL_BASE: Final = 128
+_MAX_SIGNAL: Final = 64
+_MAX_REASON_CHARS: Final = 500
+
+
+@value
+class KnownContainer:
+    """One container of a supervisor, by its labels. `spawned_at` is in seconds since the epoch.
+
+    `host` names where that supervisor is; `orphan_seconds` is how long the container may do without it.
+    """
+
+    container: str
+    state: str
+    worker: str
+    pool: str
+    spec_digest: str
+    spawned_at: float
+    phase: Phase
+    host: str = ""
+    orphan_seconds: float = 0.0
+
+
+@value
+class ContainerExit:
+    """How a container ended. Exactly one of `code` and `signal` is known, or neither: nobody can tell any more."""
+
+    code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+    memory_limit_bytes: int | None = None
+    reason: str = ""
+
+
+def known_of(listed: object) -> KnownContainer | None:
+    """One entry of the engine's list of containers; None when it has not all of our labels."""
+    labels = mapping(at(listed, "Labels"))
+    names = (STATE_LABEL, WORKER_LABEL, POOL_LABEL, SPEC_LABEL, SPAWNED_AT_LABEL)
+    state, worker, pool, digest, spawned = (text(labels.get(name)) for name in names)
+    container = text(at(listed, "Id"))
+    if not (container and state and worker and pool and digest):
+        return None
+    phase = _PHASES.get(text(at(listed, "State")), "running")
+    host, orphan_seconds = text(labels.get(HOST_LABEL)), _seconds(text(labels.get(ORPHAN_LABEL)))
+    return KnownContainer(container, state, worker, pool, digest, _seconds(spawned), phase, host, orphan_seconds)
+
+
+def phase_of(inspected: object) -> Phase:
+    """How a container is, by its inspection."""
+    state = at(inspected, "State")
+    return _PHASES.get(text(at(state, "Status")), "running")
+
+
+def pid_of(inspected: object) -> int:
+    """Its first process, as the engine's host counts; 0 when it has none."""
+    pid = at(inspected, "State", "Pid")
+    return pid if isinstance(pid, int) else 0
+
+
+def stop_signal_of(inspected: object) -> str:
+    """What asks it to finish."""
+    return text(at(inspected, "Config", "StopSignal")) or "SIGTERM"
+
+
+def memory_limit_of(inspected: object) -> int | None:
+    """The most memory it may have, in bytes; None without a limit."""
+    limit = at(inspected, "HostConfig", "Memory")
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: bool = True) -> ContainerExit:
+    """How it ended, by its inspection; `saw_out_of_memory`: the engine had told that it ran out of memory.
+
+    `was_asked`: the engine was asked to signal it, or may have been. Where it was not, a SIGKILL may be the kernel's,
+    for want of memory: an engine may fail to notice that of a container which ends with it.
+
+    An engine tells a signal as 128 + its number, as a shell does: a program that exits with such a code by itself is
+    taken for one that was ended by a signal.
+    """
+    state = at(inspected, "State")
+    code = at(state, "ExitCode")
+    ran_out = saw_out_of_memory or at(state, "OOMKilled") is True
+    ending = ending_by_code(code if isinstance(code, int) else None)
+    reason = text(at(state, "Error"))[:_MAX_REASON_CHARS]
+    is_fatal = ran_out and ending.signal == signal.SIGKILL
+    if ran_out and not is_fatal and not reason:
+        reason = "a process of it was ended by the kernel: out of memory"
+    limit = memory_limit_of(inspected)
+    if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_asked or reason):
+        within = f"with a limit of {limit / _MIB:,.0f} MiB"
+        reason = f"nobody is known to have asked for it: perhaps it was out of memory, {within}"
+    return ContainerExit(ending.code, ending.signal, is_fatal, limit, reason)
+
+
+def ending_by_code(code: int | None, *, reason: str = "") -> ContainerExit:
+    """How it ended, by its exit code alone."""
+    if code is None:
+        return ContainerExit(reason=reason)
+    if _SIGNAL_BASE < code <= _SIGNAL_BASE + _MAX_SIGNAL:
+        return ContainerExit(signal=code - _SIGNAL_BASE, reason=reason)
+    return ContainerExit(code=code, reason=reason)
+
+
+def failed_start(message: str, *, program: str, pool: str) -> str:
+    """Why an engine could not start a container, in words for the pool's owner."""
+    said = message.lower()
+    what = f"can't start a worker of pool {pool}"
+    if "executable file not found" in said or (f'exec: "{program.lower()}"' in said and "no such file" in said):
+        return f"{what}: no such command: {program}; give its path in the image"
+    if "permission denied" in said and "exec" in said:
+        return f"{what}: {program} may not be executed; chmod +x it in the image, or name its interpreter first"
+    if "exec format error" in said:
+        return f"{what}: {program} is not a program of this host; give it a #! line, or name its interpreter first"
+    return f"{what}: {message[:_MAX_REASON_CHARS]}"
+
+
+def nanoseconds(stamp: str) -> int | None:
+    """An instant of the engine's clock since the epoch, from 2026-11-22T04:02:53.486004071Z; None when it is none."""
+    whole, _, rest = stamp.rstrip("Z").partition(".")
+    try:
+        seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
+        return seconds * 1_000_000_000 + int(rest[:9].ljust(9, "0") or 0)
+    except ValueError:
+        return None
+
+
+def at(data: object, *path: str) -> object:
+    """What lies under these keys; None when it does not."""
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def mapping(data: object) -> Mapping[str, object]:
+    """The same when it is a mapping; else an empty one."""
+    return data if isinstance(data, Mapping) else {}
+
+
+def text(data: object) -> str:
+    """The same when it is text; else none."""
+    return data if isinstance(data, str) else ""
+
+
+def _seconds(written: str) -> float:
+    try:
+        return float(written)
+    except ValueError:
+        return 0.0

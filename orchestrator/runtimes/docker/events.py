@@ -1,0 +1,153 @@
+"""Watches an engine: one stream of events for all containers, and a look at all of them whenever it had to be opened.
+
+The list of containers is the truth; an event only says where to look, and sooner.
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import docker
+import structlog
+
+from orchestrator import events
+from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.runtimes.docker import container_state as docker_state
+from orchestrator.runtimes.docker.container_state import at
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, answering, explained
+from orchestrator.runtimes.docker.registry import ContainerRegistry
+
+log = structlog.get_logger()
+
+RETRY_SECONDS: Final = 1.0
+PING_SECONDS: Final = 5.0
+_ASKS_TO_FINISH: Final = str(int(signal.SIGTERM))
+_WORTH_A_LOOK: Final = frozenset({"die", "destroy", "start", "unpause"})
+
+
+class EngineWatch:
+    """One thread for the events of one engine, and one that asks now and then whether it answers at all."""
+
+    def __init__(
+        self, engine: DockerEngine, ward: ContainerRegistry, *, state: str, review: Callable[[], None]
+    ) -> None:
+        """`review` is called with the stream open, in the thread of it: then no event is missed that follows."""
+        self._engine = engine
+        self._ward = ward
+        self._state = state
+        self._review = review
+        self._stream: Events | None = None
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._trouble = ""
+        self._since: int | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Why the engine can't be asked now; empty while it can, and before anybody tried."""
+        return self._trouble
+
+    def start(self) -> None:
+        """Begin, unless it has begun."""
+        if not self._threads and not self._closed.is_set():
+            for target, name in ((self._watch, "docker-events"), (self._ping, "docker-ping")):
+                thread = threading.Thread(target=target, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def doubt(self, reason: str) -> None:
+        """It did not answer in time: take it for lost until it is found again."""
+        self._lost(reason)
+        self._drop_stream()
+
+    def close(self) -> None:
+        """End the threads; does not wait for an engine that does not answer."""
+        self._closed.set()
+        self._drop_stream()
+
+    def _drop_stream(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            # It may be ending by itself just now.
+            with contextlib.suppress(OSError, AttributeError, docker.errors.DockerException):
+                stream.close()
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._watch_once()
+                reason = f"the engine at {self._engine.url} ended its stream of events"
+            except RuntimeUnavailableError as error:
+                reason = str(error)
+            except docker.errors.APIError as error:
+                reason = f"the engine at {self._engine.url} refuses: {explained(error)}"
+            except Exception as error:
+                log.exception(events.ENGINE_CALL_FAILED)
+                reason = f"the engine at {self._engine.url} can't be understood: {error}"
+            if self._closed.is_set():
+                return
+            self._lost(reason)
+            self._closed.wait(RETRY_SECONDS)
+
+    def _watch_once(self) -> None:
+        api = self._engine.api()
+        with answering(self._engine.url):
+            since = None if self._since is None else f"{self._since // 10**9}.{self._since % 10**9:09d}"
+            filters = {"type": "container", "label": f"{docker_state.STATE_LABEL}={self._state}"}
+            self._stream = api.events(since=since, filters=filters, decode=True)
+            try:
+                if self._closed.is_set():
+                    return
+                if self._trouble:
+                    self._ward.miss()
+                self._review()
+                self._found()
+                for event in self._stream:
+                    self._heed(event)
+            finally:
+                self._drop_stream()
+                self._stream = None
+
+    def _heed(self, event: object) -> None:
+        told_at = at(event, "timeNano")
+        if isinstance(told_at, int):
+            self._since = told_at + 1
+        container = self._ward.with_id(docker_state.text(at(event, "Actor", "ID")))
+        if container is None:
+            return
+        action = docker_state.text(at(event, "Action")).partition(":")[0]
+        if action == "oom":
+            container.saw_out_of_memory = True
+        if action == "kill":
+            container.was_signalled = True
+            if docker_state.text(at(event, "Actor", "Attributes", "signal")) == _ASKS_TO_FINISH:
+                container.is_stopped = not container.was_asked
+        if action == "die":
+            code = docker_state.text(at(event, "Actor", "Attributes", "exitCode"))
+            container.code = int(code) if code.isdecimal() else None
+        if action in _WORTH_A_LOOK:
+            self._ward.look(container)
+
+    def _ping(self) -> None:
+        """An engine that hangs keeps its streams open: only a question tells."""
+        while not self._closed.wait(PING_SECONDS):
+            if self._trouble:
+                continue
+            try:
+                with answering(self._engine.url):
+                    self._engine.api(seconds=CALL_SECONDS).ping()
+            except (RuntimeUnavailableError, docker.errors.APIError) as error:
+                self._lost(str(error))
+                self._drop_stream()
+
+    def _lost(self, reason: str) -> None:
+        if not self._trouble and not self._closed.is_set():
+            log.warning(events.ENGINE_LOST, error=reason)
+        self._trouble = reason
+
+    def _found(self) -> None:
+        if self._trouble:
+            log.info(events.ENGINE_FOUND, url=self._engine.url)
+        self._trouble = ""

@@ -1,0 +1,331 @@
+"""The containers that a supervisor believes in, and what is done for each: started, asked, looked at, buried.
+
+Every call of the engine is made by other threads than the supervisor's, in order for one worker. What can't be done
+because the engine is away is done when it is back: then each container is looked at.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+import docker
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Monotonic
+from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.runtime import Exit, Usage, WorkerHandle
+from orchestrator.runtimes.docker import container_state as docker_state
+from orchestrator.runtimes.docker.container_state import ContainerExit
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.logs import LogFollower
+from orchestrator.runtimes.docker.thread_pool import EngineThreads
+from orchestrator.runtimes.docker.usage import UNKNOWN, ControlGroups, groups_of, peak_of, usage_of
+from orchestrator.runtimes.worker_logs import WorkerLogs
+
+log = structlog.get_logger()
+
+Result = TypeVar("Result")
+
+LAST_WORDS_SECONDS: Final = 2.0
+"""How long an end waits for the output before it; the engine sends it within milliseconds."""
+STOP: Final = ""
+"""Stands for whatever signal asks a container to finish."""
+_NEVER: Final = Monotonic(0.0)
+_CANNOT_START: Final = 125
+"""What `docker run` exits with when the engine could not start a container."""
+
+
+@dataclass(eq=False, slots=True)
+class Container:
+    """One container. `signals` were asked for and are not delivered yet; `code` is what its end was told with.
+
+    `was_asked`: by us, for a signal; `was_signalled`: by the engine, whoever asked it; `is_stopped`: by somebody else,
+    to end. `was_missed`: its engine was away, and how it is now is not known yet.
+
+    `is_told`: its end is known, and it is only there to be removed.
+    """
+
+    handle: WorkerHandle
+    id: str
+    program: str = ""
+    stop_signal: str = ""
+    is_started: bool = False
+    signals: list[str] = field(default_factory=list)
+    groups: ControlGroups | None = None
+    used: Usage = UNKNOWN
+    is_measuring: bool = False
+    is_delivering: bool = False
+    peak_bytes: int | None = None
+    saw_out_of_memory: bool = False
+    was_asked: bool = False
+    was_signalled: bool = False
+    is_stopped: bool = False
+    was_missed: bool = False
+    code: int | None = None
+    is_told: bool = False
+
+
+class ContainerRegistry:
+    """All containers of one supervisor on one engine. Any thread may call it."""
+
+    def __init__(
+        self,
+        engine: DockerEngine,
+        hands: EngineThreads,
+        follower: LogFollower,
+        logs: WorkerLogs,
+        *,
+        on_exit: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._hands = hands
+        self._follower = follower
+        self._logs = logs
+        self._on_exit = on_exit
+        self._lock = threading.Lock()
+        self._containers: dict[str, Container] = {}
+        self._by_id: dict[str, Container] = {}
+        self._exits: deque[Exit] = deque()
+
+    # -- who is there ---------------------------------------------------------------------------------------------
+
+    def admit(self, container: Container) -> None:
+        """Believe in it from now on."""
+        with self._lock:
+            self._containers[container.handle.worker] = container
+            self._by_id[container.id] = container
+
+    def of(self, worker: str) -> Container | None:
+        """The container of a worker."""
+        return self._containers.get(worker)
+
+    def with_id(self, container: str) -> Container | None:
+        """The container of this id, when it is one of ours."""
+        return self._by_id.get(container)
+
+    def all(self) -> list[Container]:
+        """Everyone whose end is not told yet."""
+        with self._lock:
+            return [container for container in self._containers.values() if not container.is_told]
+
+    def miss(self) -> None:
+        """The engine was away: what ended meanwhile, ended with it."""
+        with self._lock:
+            for container in self._containers.values():
+                container.was_missed = container.is_started
+
+    def exits(self, *, now: Monotonic) -> list[Exit]:
+        """The ends since the last call."""
+        told = []
+        while self._exits:
+            told.append(replace(self._exits.popleft(), at=now))
+        return told
+
+    @property
+    def has_exits(self) -> bool:
+        """Whether there are ends to be told."""
+        return bool(self._exits)
+
+    # -- what is done, each by another thread ---------------------------------------------------------------------
+
+    def start(self, container: Container) -> "Future[None]":
+        """Start a container that was made."""
+        return self._do(container, lambda: self._start(container))
+
+    def signal(self, container: Container, name: str) -> None:
+        """Send it a signal, now or as soon as that can be."""
+        with self._lock:
+            container.was_asked = True
+            if name not in container.signals:
+                container.signals.append(name)
+            if container.is_delivering:
+                return
+            container.is_delivering = True
+        self._do(container, lambda: self._hand_over(container))
+
+    def look(self, container: Container) -> "Future[None]":
+        """See how it is, and do what follows from that."""
+        return self._do(container, lambda: self._look(container))
+
+    def hear(self, container: Container) -> "Future[threading.Event]":
+        """Go on following what it writes."""
+        return self._do(container, lambda: self._follow(container))
+
+    def dismiss(self, container: Container) -> None:
+        """End and remove a container that was made when nobody waited for it any more; its end is told to nobody."""
+        with self._lock:
+            container.is_told = True
+            self._containers.pop(container.handle.worker, None)
+            self._by_id.pop(container.id, None)
+        self.discard(container.handle.worker, container.id, why="it was made too late")
+
+    def close(self) -> None:
+        """Let go of what was opened."""
+        self._follower.close()
+
+    def discard(self, worker: str, container: str, *, why: str) -> None:
+        """Remove a container of ours that nobody believes in."""
+        log.warning(events.CONTAINER_DISCARDED, worker=worker, container=container[:12], why=why)
+        self._hands.do(worker, lambda: self._remove(container))
+
+    def measure(self) -> None:
+        """Take what each uses from this host's control groups; others are asked for by another thread."""
+        for container in self.all():
+            groups = container.groups
+            used = groups.usage() if groups else None
+            if groups is not None and used is not None:
+                container.used = used
+                container.peak_bytes = groups.peak_bytes() or container.peak_bytes
+            elif container.is_started and not container.is_measuring:
+                container.is_measuring = True
+                self._do(container, lambda container=container: self._ask_usage(container))  # type: ignore[misc]
+
+    def _do(self, container: Container, call: Callable[[], Result]) -> "Future[Result]":
+        return self._hands.do(container.handle.worker, call)
+
+    # -- in those threads -----------------------------------------------------------------------------------------
+
+    def _start(self, container: Container) -> None:
+        api = self._engine.api(seconds=WORK_SECONDS)
+        try:
+            with answering(self._engine.url):
+                api.start(container.id)
+        except docker.errors.NotFound:
+            self._bury(container, None)
+        except docker.errors.APIError as error:
+            self._never_started(container, explained(error))
+        else:
+            container.is_started = True
+            self._look(container)
+
+    def _never_started(self, container: Container, message: str) -> None:
+        ending = docker_state.ending_of(self._inspected(container))
+        why = docker_state.failed_start(message, program=container.program, pool=container.handle.pool)
+        code = ending.code or _CANNOT_START
+        self._tell(container, ContainerExit(code, None, memory_limit_bytes=ending.memory_limit_bytes, reason=why))
+
+    def _look(self, container: Container) -> None:
+        if container.is_told:
+            return
+        inspected = self._inspected(container)
+        phase = docker_state.phase_of(inspected) if inspected is not None else "ended"
+        if phase == "ended":
+            self._bury(container, inspected)
+        elif phase == "created" and not container.is_started:
+            if not container.signals:
+                self._start(container)
+            else:
+                self._tell(container, ContainerExit(signal=9, reason="ended before it was started"))
+        elif phase in {"running", "paused"}:
+            container.is_started, container.was_missed = True, False
+            self._follow(container)
+            container.stop_signal = docker_state.stop_signal_of(inspected)
+            if container.groups is None:
+                container.groups = groups_of(docker_state.pid_of(inspected), container.id)
+            self._deliver(container)
+
+    def _hand_over(self, container: Container) -> None:
+        container.is_delivering = False
+        self._deliver(container)
+
+    def _deliver(self, container: Container) -> None:
+        while container.signals and container.is_started and not container.is_told:
+            name = container.signals[-1] if "SIGKILL" not in container.signals else "SIGKILL"
+            try:
+                with answering(self._engine.url):
+                    self._engine.api().kill(container.id, name or container.stop_signal or "SIGTERM")
+            except docker.errors.NotFound:
+                self._bury(container, None)
+                return
+            except docker.errors.APIError as error:
+                # It has ended meanwhile, and its end is on its way; or it is paused.
+                if "pause" not in explained(error).lower():
+                    container.signals.clear()
+                    return
+                with answering(self._engine.url):
+                    self._engine.api().unpause(container.id)
+                continue
+            container.signals.clear()
+
+    def _follow(self, container: Container) -> threading.Event:
+        handle = container.handle
+        return self._follower.follow(worker=handle.worker, pool=handle.pool, container=container.id)
+
+    def _ask_usage(self, container: Container) -> None:
+        try:
+            with answering(self._engine.url):
+                told = self._engine.api().stats(container.id, stream=False, one_shot=True)
+        except docker.errors.APIError:
+            return
+        finally:
+            container.is_measuring = False
+        container.used = usage_of(told)
+        container.peak_bytes = max(peak_of(told) or 0, container.peak_bytes or 0) or None
+
+    def _inspected(self, container: Container) -> Mapping[str, object] | None:
+        """The engine's view of it; None when it is gone."""
+        try:
+            with answering(self._engine.url):
+                return self._engine.api().inspect_container(container.id)
+        except docker.errors.NotFound:
+            return None
+
+    def _bury(self, container: Container, inspected: Mapping[str, object] | None) -> None:
+        if inspected is None:
+            ending = docker_state.ending_by_code(container.code, reason="its container was removed by somebody else")
+        else:
+            self._follow(container).wait(LAST_WORDS_SECONDS)
+            # While it was away the engine may have been asked, or have ended it by itself.
+            was_asked = container.was_asked or container.was_signalled or container.was_missed
+            ending = docker_state.ending_of(
+                inspected, saw_out_of_memory=container.saw_out_of_memory, was_asked=was_asked
+            )
+            if container.was_missed and not container.was_asked:
+                container.is_stopped = True
+                ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
+        self._tell(container, ending)
+
+    def _tell(self, container: Container, ending: ContainerExit) -> None:
+        with self._lock:
+            if container.is_told:
+                return
+            container.is_told = True
+        handle = container.handle
+        peak = container.peak_bytes
+        if ending.out_of_memory and ending.memory_limit_bytes is not None:
+            peak = max(peak or 0, ending.memory_limit_bytes)  # it had all that it was allowed, and asked for more
+        self._exits.append(
+            Exit(
+                handle.worker,
+                handle.pool,
+                handle.ref,
+                _NEVER,
+                code=ending.code,
+                signal=ending.signal,
+                out_of_memory=ending.out_of_memory,
+                memory_limit_bytes=ending.memory_limit_bytes,
+                memory_peak_bytes=peak,
+                reason=ending.reason,
+                is_stopped=container.is_stopped,
+                last_lines=self._logs.last_lines(handle.worker),
+            )
+        )
+        self._on_exit()
+        self._follower.forget(handle.worker)
+        self._remove(container.id)
+        with self._lock:
+            self._containers.pop(handle.worker, None)
+            self._by_id.pop(container.id, None)
+
+    def _remove(self, container: str) -> None:
+        try:
+            with answering(self._engine.url):
+                self._engine.api(seconds=WORK_SECONDS).remove_container(container, v=True, force=True)
+        except docker.errors.APIError as error:
+            log.debug(events.ENGINE_CALL_FAILED, container=container, error=explained(error))
+        except RuntimeUnavailableError:
+            return  # it is found, and removed, when the engine is back

@@ -1,0 +1,1 @@
+"""How many workers a pool should have, and which of them start or go. Pure."""

@@ -1,0 +1,155 @@
+"""What one decision looks at, and what a rule answers: facts, the pool counted once, a proposal. Pure."""
+
+from dataclasses import replace
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet, Worker, least_recently_used
+from orchestrator.samples import QueueSample, Waiting
+from orchestrator.scaling.deadline import Pace, ServingCapacity, crew_of, pace_of
+from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Rule
+from orchestrator.scaling.finish_by import Course, course
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.reserve import NOBODY_WARM, WarmWorkers
+from orchestrator.values import value
+
+STALE_TURNS: Final = 3.0
+
+
+@value
+class Facts:
+    """What is seen and known of a pool: all that a guard may look at.
+
+    `alive` are the workers that count towards the pool's size; `state` is what is known after the sample.
+    """
+
+    sample: QueueSample
+    fleet: Fleet
+    alive: tuple[Worker, ...]
+    spec: PoolSpec
+    conditions: Conditions
+    now: Monotonic
+    state: PolicyState = PolicyState()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the sample is too old to know anything by."""
+        return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
+
+    @property
+    def current(self) -> int:
+        return len(self.alive)
+
+    @property
+    def starting(self) -> int:
+        return len([w for w in self.alive if w.state == "starting"])
+
+
+@value
+class DecisionContext:
+    """Everything one decision looks at, counted once. `upcoming`: tasks that are known, or expected, to come."""
+
+    facts: Facts
+    crew: ServingCapacity
+    pace: Pace
+    idle: tuple[Worker, ...]
+    busy: int
+    course: Course | None = None
+    warm: WarmWorkers = NOBODY_WARM
+    upcoming: tuple[Waiting, ...] = ()
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that wait or run, without those of workers that finish and go."""
+        sample, fleet = self.facts.sample, self.facts.fleet
+        leaving = 0
+        if len(fleet.workers) > len(self.facts.alive):
+            leaving = sum(w.leases for w in fleet.workers.values()) - sum(w.leases for w in self.facts.alive)
+        return sample.ready + max(0, sample.in_flight - leaving)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the task has waited that waits longest; 0 when none does."""
+        sample = self.facts.sample
+        return sample.waiting[0].age_seconds + (self.facts.now - sample.at) if sample.waiting else 0.0
+
+
+@value
+class Proposal:
+    """What a rule asks for."""
+
+    target: int
+    rule: Rule
+    why: str
+
+
+def context_of(
+    sample: QueueSample,
+    *,
+    fleet: Fleet,
+    spec: PoolSpec,
+    state: PolicyState,
+    now: Monotonic,
+    conditions: Conditions = NOTHING_SPECIAL,
+) -> DecisionContext:
+    """Count the fleet, and gather what a decision at `now` is made from.
+
+    Args:
+        sample: the newest look at the pool's work; by now its waits have grown.
+        fleet: the pool's workers, which have observed that sample.
+        spec: the pool's settings, with the bounds of the moment.
+        state: what is known after that sample (see `learning.learn`).
+        now: no earlier than the sample.
+        conditions: what else bears on it: pauses, the host.
+    """
+    alive, estimates = fleet.alive, state.estimates
+    pace = pace_of(estimates, spec)
+    crew = crew_of(alive, [lease.held_seconds for lease in sample.running], estimates=estimates, spec=spec, now=now)
+    if conditions.helpers:
+        crew = replace(crew, helpers=conditions.helpers)
+    idle = least_recently_used(alive)
+    facts = Facts(
+        sample,
+        fleet,
+        alive,
+        spec,
+        conditions,
+        now,
+        state,
+    )
+    warm = state.reserve.warm(
+        paper=state.paper.workers,
+        tasks=sample.ready + sample.in_flight,
+        in_flight=sample.in_flight,
+        rate=estimates.arrival_rate,
+        crew=crew,
+        pace=pace,
+    )
+    upcoming = sample.upcoming
+    if not pace.is_start_in_time:
+        upcoming = upcoming or state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
+    return DecisionContext(
+        facts,
+        crew,
+        pace,
+        tuple(idle),
+        len(alive) - len(idle) - len(crew.ready_in_seconds),
+        _course(facts, crew=crew, pace=pace),
+        warm,
+        upcoming,
+    )
+
+
+def _course(facts: Facts, *, crew: ServingCapacity, pace: Pace) -> Course | None:
+    finish_by = facts.conditions.finish_by
+    if finish_by is None or not facts.sample.ready:
+        return None
+    return course(
+        finish_by,
+        facts.sample.ready,
+        crew=crew,
+        startup_seconds=pace.startup_seconds,
+        current=facts.current,
+        most=facts.spec.workers.max,
+    )

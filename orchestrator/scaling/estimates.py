@@ -1,0 +1,295 @@
+"""What is learned from samples: how long leases take, how long a start takes, how fast work arrives. Pure.
+
+Every estimator is a value, and learning returns the next one; together they survive a restart as JSON.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Final
+
+from orchestrator.config.pools import PoolSpec
+from orchestrator.samples import LeaseSample, QueueSample
+from orchestrator.scaling.idle_gaps import IdleGaps
+from orchestrator.values import value
+
+_STATE_VERSION: Final = 1
+_KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
+_PRIOR_SERVICE_SECONDS: Final = 2.0
+_MIN_SERVICE_SECONDS: Final = 0.001
+_START_MARGIN: Final = 1.25
+_MEMORY_SECONDS: Final = (20.0, 120.0)
+_KEEP_OUTCOME: Final = 0.95
+_OUTCOMES_NEEDED: Final = 10.0
+_SLACK_GAIN: Final = 0.02
+_MIN_SLACK: Final = 0.5
+_MAX_SLACK: Final = 0.95
+_LEAST_USABLE: Final = 0.2
+_PEAK_LEASES: Final = 1_000
+
+
+@value
+class ServiceTime:
+    """How long leases last: decayed sums over finished leases, half-life 200 leases."""
+
+    count: float = 0.0
+    seconds: float = 0.0
+
+    def after(self, held_seconds: Sequence[float]) -> "ServiceTime":
+        """Learn from leases that finished."""
+        if not held_seconds:
+            return self
+        known = len(held_seconds)
+        keep = _KEEP_PER_LEASE**known
+        # Decayed lease by lease, in any order: a turn with thousands of leases weighs no more than its share.
+        weight = (1.0 - keep) / (1.0 - _KEEP_PER_LEASE)
+        return ServiceTime(
+            self.count * keep + weight,
+            self.seconds * keep + math.fsum(held_seconds) / known * weight,
+        )
+
+    def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
+        """Mean time a task is held, with one lease of 2 s as the prior; `running_seconds` is how long each has run.
+
+        Leases still running beyond the mean count before they end. Until one has ended the oldest is all that is known:
+        a task takes as long as that at least.
+        """
+        if not self.count:
+            return max(_PRIOR_SERVICE_SECONDS, max(running_seconds, default=0.0))
+        known = self.count + 1.0
+        settled = (self.seconds + _PRIOR_SERVICE_SECONDS) / known
+        mean_seconds = settled + math.fsum([s - settled for s in running_seconds if s > settled]) / known
+        if mean_seconds < _MIN_SERVICE_SECONDS:
+            return _MIN_SERVICE_SECONDS
+        return mean_seconds
+
+
+@value
+class Startup:
+    """From a spawn to the first lease call: the mean of those seen. The first replaces the guess whole."""
+
+    count: int = 0
+    mean_seconds: float = 2.0
+
+    def after(self, seconds: Sequence[float]) -> "Startup":
+        """Learn from starts that succeeded."""
+        known = self
+        for s in seconds:
+            gain = max(0.1, 1.0 / (known.count + 1))
+            known = Startup(known.count + 1, known.mean_seconds + gain * (s - known.mean_seconds))
+        return known
+
+    @property
+    def planned_seconds(self) -> float:
+        """What a decision allows for a start."""
+        return _START_MARGIN * self.mean_seconds
+
+
+@value
+class Outcomes:
+    """How first leases of tasks ended lately: decayed counts, half-life 14 of them.
+
+    First ones only: a task that fails again and again tells nothing new of what it depends on.
+    """
+
+    failed: float = 0.0
+    done: float = 0.0
+
+    def after(self, finished: Sequence[LeaseSample]) -> "Outcomes":
+        """Learn from leases that ended."""
+        failed, done = self.failed, self.done
+        for lease in finished:
+            if lease.lease_number == 1:
+                failed *= _KEEP_OUTCOME
+                done *= _KEEP_OUTCOME
+                if lease.outcome == "deleted":
+                    done += 1.0
+                else:
+                    failed += 1.0
+        return Outcomes(failed, done)
+
+    @property
+    def failed_share(self) -> float:
+        """The share that failed; 0 until about ten are known."""
+        total = self.failed + self.done
+        return self.failed / total if total > _OUTCOMES_NEEDED else 0.0
+
+
+@value
+class Estimates:
+    """Everything learned about one pool.
+
+    `arrival_rate` is a moving average of tasks that become leasable per second; `slack` the share of the slo that is
+    planned with, in [0.5, 0.95], learned so that as many are late as may be (on the recorded suite 1.5 % cheaper than a
+    fixed 0.8).
+    """
+
+    service: ServiceTime = ServiceTime()
+    startup: Startup = Startup()
+    arrival_rate: float = 0.0
+    slack: float = 0.8
+    gaps: IdleGaps = IdleGaps()
+    outcomes: Outcomes = Outcomes()
+
+    def usable_slo_seconds(self, spec: PoolSpec) -> float:
+        """What the slo leaves to plan with: less the slack kept back, less the turn until the next look."""
+        slo_seconds = spec.slo
+        usable_seconds, least_seconds = self.slack * slo_seconds - spec.turn_seconds, _LEAST_USABLE * slo_seconds
+        if usable_seconds < least_seconds:
+            return least_seconds
+        return usable_seconds
+
+    def after(
+        self,
+        sample: QueueSample,
+        seen: "Activity",
+        *,
+        startups: Sequence[float],
+        needed: int,
+        elapsed_seconds: float,
+        spec: PoolSpec,
+    ) -> "Estimates":
+        """Learn everything that a new sample teaches.
+
+        Args:
+            sample: the new sample.
+            seen: what its leases come to.
+            startups: seconds of each start it told.
+            needed: the fleet that the work since the sample before needed, in workers.
+            elapsed_seconds: since the sample before, more than 0.
+            spec: the pool.
+        """
+        slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
+        startup = self.startup.after(startups) if startups else self.startup
+        memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
+        keep = math.exp(-elapsed_seconds / memory_seconds)
+        slack = self.slack + _SLACK_GAIN * (spec.eps * begun - late)
+        return Estimates(
+            self.service.after(held_seconds),
+            startup,
+            keep * self.arrival_rate + (1.0 - keep) * sample.arrivals / elapsed_seconds,
+            _within(_MIN_SLACK, slack, _MAX_SLACK),
+            self.gaps.after(needed, at=sample.at, turn_seconds=spec.turn_seconds),
+            self.outcomes.after(sample.finished) if held_seconds else self.outcomes,
+        )
+
+    def restart_seconds(self, spec: PoolSpec) -> float:
+        """What letting a worker go costs, in worker-seconds, if it is wanted again."""
+        return self.startup.mean_seconds + spec.churn
+
+    def to_json(self) -> dict[str, object]:
+        """As plain values, with their version; instants are left out, since they end with the boot."""
+        return {
+            "version": _STATE_VERSION,
+            "service": asdict(self.service),
+            "startup": asdict(self.startup),
+            "arrival_rate": self.arrival_rate,
+            "slack": self.slack,
+            "gaps": self.gaps.to_json(),
+        }
+
+    @staticmethod
+    def from_json(data: object) -> "Estimates":
+        """What `to_json` gave. Raises `ValueError` for anything else."""
+        if not isinstance(data, Mapping) or data.get("version") != _STATE_VERSION:
+            raise ValueError(f"not a state of version {_STATE_VERSION}")
+        slack = _number(data.get("slack"), "slack")
+        return Estimates(
+            service=ServiceTime(**_numbers(data.get("service"), ServiceTime)),
+            startup=_startup(_numbers(data.get("startup"), Startup)),
+            arrival_rate=_number(data.get("arrival_rate"), "arrival_rate"),
+            slack=_within(_MIN_SLACK, slack, _MAX_SLACK),
+            gaps=IdleGaps.from_json(data.get("gaps")),
+        )
+
+
+@value
+class Activity:
+    """What the leases of a new sample come to, each looked at once.
+
+    `running_seconds` and `finished_seconds` tell how long each was held; `begun` counts those that began since the
+    sample before, `late` how many of them began later than the slo; `done_seconds` is the work done since, in
+    slot-seconds.
+    """
+
+    running_seconds: Sequence[float]
+    finished_seconds: Sequence[float]
+    begun: int
+    late: int
+    done_seconds: float
+
+
+def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> Activity:
+    """See `Activity`; the sample before was `elapsed_seconds` ago."""
+    running: list[float] = []
+    finished: list[float] = []
+    begun = late = 0
+    done: list[float] = []
+    for lease in sample.running:
+        held = lease.held_seconds
+        running.append(held)
+        if held < elapsed_seconds:
+            begun += 1
+            late += lease.waited_seconds > slo_seconds
+            done.append(held)
+        else:
+            done.append(elapsed_seconds)
+    done_seconds = math.fsum(done)
+    for ended in sample.finished:
+        held, ago = ended.held_seconds, ended.ended_seconds_ago
+        finished.append(held)
+        if held + ago < elapsed_seconds:
+            begun += 1
+            late += ended.waited_seconds > slo_seconds
+        within = elapsed_seconds - ago
+        if within > 0.0:
+            if held < within:
+                within = held
+            done_seconds += within
+    return Activity(running, finished, begun, late, done_seconds)
+
+
+def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
+    """The most leases held at one time since the sample before, from those that ended in between and those held.
+
+    Of many finished leases the last 1,000 are looked at: one turn of a fleet that does more is well described by
+    what it holds.
+    """
+    if not sample.finished:
+        return len(sample.running)
+    steps: list[tuple[float, int]] = []
+    for lease in sample.finished[-_PEAK_LEASES:]:
+        ended = -lease.ended_seconds_ago
+        steps.append((max(-elapsed_seconds, ended - lease.held_seconds), 1))
+        steps.append((ended, -1))
+    steps.extend((max(-elapsed_seconds, -lease.held_seconds), 1) for lease in sample.running)
+    peak = held = 0
+    for _, change in sorted(steps):
+        held += change
+        peak = max(peak, held)
+    return peak
+
+
+def _within(low: float, number: float, high: float) -> float:
+    """The number, or the bound that it is beyond."""
+    if number < low:
+        return low
+    if number > high:
+        return high
+    return number
+
+
+def _startup(numbers: dict[str, float]) -> Startup:
+    return Startup(int(numbers["count"]), numbers["mean_seconds"])
+
+
+def _numbers(data: object, kind: type[ServiceTime | Startup]) -> dict[str, float]:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"no {kind.__name__}: {data!r}")  # noqa: TRY004  a caller meets one class of error
+    return {f.name: _number(data.get(f.name), f"{kind.__name__}.{f.name}") for f in fields(kind)}
+
+
+def _number(given: object, name: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given) or given < 0:
+        raise ValueError(f"{name} must be a number, 0 or more: {given!r}")
+    return float(given)

@@ -1,0 +1,247 @@
+"""What may hold a decision back, each by name and in a fixed order. Pure.
+
+A guard sees a target and the facts, and gives another target with its reason, or None. New guards join `GUARDS`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import billed_for, least_recently_used
+from orchestrator.scaling.context import Facts
+from orchestrator.scaling.decision import Conditions, Decision, Limit
+from orchestrator.scaling.overload import Ceiling
+
+FAILING_SHARE: Final = 0.9
+SOON_SECONDS: Final = 0.25
+"""Between two turns of a pool whose growth waits for a moment, at least."""
+_LOOKS_PER_START: Final = 8
+
+
+Guard = Callable[[int, Facts], tuple[int, Limit] | None]
+
+
+def crash_loop(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """After starts that failed, wait 2, 4, 8 ... 60 s; then probe with one worker until it proves itself."""
+    failures = facts.fleet.failed_starts(facts.spec)
+    if not failures or target <= facts.current:
+        return None
+    crash = facts.fleet.crash
+    said = "1 start failed" if failures == 1 else f"{failures} starts failed in a row"
+    if facts.now < crash.retry_at:
+        wait_seconds = crash.retry_at - facts.now
+        return facts.current, Limit("crash_loop", f"{said}: the next in {wait_seconds:.1f} s")
+    if any(w.spawned_at >= crash.failed_at and w.spec_digest == crash.spec_digest for w in facts.alive):
+        return facts.current, Limit("crash_loop", f"{said}: a probe is under way")
+    if target == facts.current + 1:
+        return None
+    return facts.current + 1, Limit("crash_loop", f"{said}: probing with one worker")
+
+
+def runtime_unavailable(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """While whatever runs workers can't be asked, or is not ready, nobody is started; those there are believed in."""
+    trouble = facts.conditions.runtime_trouble
+    if not trouble or target <= facts.current:
+        return None
+    return facts.current, Limit("runtime_unavailable", trouble)
+
+
+def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """No more workers than what they depend on stands; and no growth while nearly every task fails: it is down."""
+    if facts.spec.on_failure == "ignore":
+        return None
+    if facts.state.overload.ceiling is not None:
+        return _under(facts.state.overload.ceiling, target, facts)
+    if not 0 < facts.current < target:
+        return None
+    share = facts.state.estimates.outcomes.failed_share
+    if share <= FAILING_SHARE:
+        return None
+    return facts.current, Limit("failing_work", f"{share:.0%} of first leases fail (on_failure: freeze)")
+
+
+def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | None:
+    most = _workers_for(ceiling.leases, facts.spec)
+    if target <= most:
+        return None
+    what = f"back to {most}" if ceiling.leases == ceiling.known else f"trying {most}"
+    why = (
+        f"{ceiling.many_share:.0%} of leases fail at {ceiling.beyond} at a time, {ceiling.few_share:.0%} at "
+        f"{ceiling.known}: {what}"
+    )
+    return most, Limit("failing_work", why)
+
+
+def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Where it is asked for: not beyond a size from which on more get no more done, as was tried or is being tried."""
+    trial = facts.state.contention.trial
+    if trial is None or facts.spec.contention != "guard":
+        return None
+    most = _workers_for(trial.limit, facts.spec)
+    if target <= most:
+        return None
+    return most, Limit("contention", trial.told(facts.now))
+
+
+def _workers_for(leases: int, spec: PoolSpec) -> int:
+    return max(1, math.ceil(leases / spec.concurrency))
+
+
+def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Not beyond what memory and CPU of the host have room for; with memory all but used up an idle worker goes."""
+    room = facts.conditions.room
+    if room is None or not (room.scarce or room.is_to_yield):
+        return None
+    most = facts.current + room.workers
+    why = f"room for {room.workers} more: {room.why}"
+    if room.is_to_yield and not facts.sample.ready and any(w.state == "idle" for w in facts.alive):
+        most, why = facts.current - 1, f"an idle worker goes: {room.why}"
+    if target <= most:
+        return None
+    return most, Limit("host_headroom", why)
+
+
+def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """With its worker-hours spent a pool has what does on paper; with a debt of an hour's worth, what it must have."""
+    spec = facts.spec
+    if spec.budget is None or facts.conditions.budget == "left":
+        return None
+    most, why = max(spec.workers.min, facts.state.paper.workers), "does on paper"
+    if facts.conditions.budget == "overdrawn":
+        most, why = spec.workers.min, "is the min"
+    if target <= most:
+        return None
+    return most, Limit("budget", f"the budget of {spec.budget:g}h/day is {facts.conditions.budget}: {most} {why}")
+
+
+def max_step_up(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """At most so many workers more by one decision."""
+    step = facts.spec.max_step_up
+    if step is None or target <= facts.current + step:
+        return None
+    return facts.current + step, Limit("max_step_up", f"max_step_up {step}")
+
+
+def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """At most so many workers starting at a time: starts that compete for the cores are all late."""
+    if target <= facts.current:
+        return None
+    if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
+        return None  # it is not this host that they start on
+    at_a_time = facts.conditions.starts_at_a_time(facts.spec)
+    room = max(0, at_a_time - facts.starting)
+    if target <= facts.current + room:
+        return None
+    return facts.current + room, Limit("spawn_parallelism", f"{at_a_time} starting at a time")
+
+
+def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Never above max; never shrink below min. Growth up to min is the policy's wish, which other guards may slow."""
+    workers = facts.spec.workers
+    low, high = workers.min, workers.max
+    if low <= target <= high:
+        return None
+    least = min(low, facts.current)
+    if least <= target <= high:
+        return None
+    by = f" ({facts.conditions.bounds_by})" if facts.conditions.bounds_by else ""
+    if target > high:
+        return high, Limit("max", f"max {high}{by}")
+    return least, Limit("min", f"min {low}{by}")
+
+
+def queue_paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """A paused queue grants no lease: more workers would only wait."""
+    if not facts.sample.paused or target <= max(facts.current, facts.spec.workers.min):
+        return None
+    return max(facts.current, facts.spec.workers.min), Limit("queue_paused", "the queue is paused")
+
+
+def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """An operator has stopped changes of size: all, upwards, or downwards."""
+    stopped = facts.conditions.paused
+    if stopped == "no":
+        return None
+    up = target > facts.current and stopped in {"both", "up"}
+    down = target < facts.current and stopped in {"both", "down"}
+    if not (up or down):
+        return None
+    return facts.current, Limit("paused", f"changes {'up' if up else 'down'} are paused")
+
+
+def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Without a sample of the last three turns nothing is known: hold, or grow to the fallback."""
+    if not facts.is_stale:
+        return None
+    fallback = facts.spec.fallback
+    most = facts.current if fallback == "hold" else max(facts.current, fallback)
+    if facts.current <= target <= most:
+        return None
+    age_seconds = facts.now - facts.sample.at
+    held = facts.current if target < facts.current else most
+    return held, Limit("stale_sample", f"the last sample is {age_seconds:.0f} s old (fallback: {fallback})")
+
+
+def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """What is paid for anyway stays: an idle worker goes just before the next step of its bill begins."""
+    spec = facts.spec
+    if not spec.min_billing or target >= facts.current:
+        return None
+    idle = least_recently_used(facts.alive)
+    left = [billed_for(w, spec, now=facts.now) for w in idle]
+    ends_soon = sum(1 for seconds in left if not seconds)
+    trial = facts.state.contention.trial if spec.contention == "guard" else None
+    most = spec.workers.max if trial is None else min(spec.workers.max, _workers_for(trial.limit, spec))
+    least = min(facts.current - ends_soon, most)
+    if target >= least:
+        return None
+    next_in = min((seconds for seconds in left if seconds), default=0.0)
+    why = f"min_billing {spec.min_billing:g} s: an idle worker is paid for, {next_in:.0f} s more at least"
+    return least, Limit("min_billing", why)
+
+
+GUARDS: Final[tuple[Guard, ...]] = (
+    crash_loop,
+    runtime_unavailable,
+    failing_work,
+    contention,
+    queue_paused,
+    host_headroom,
+    budget,
+    bounds,
+    max_step_up,
+    spawn_parallelism,
+    paused,
+    stale_sample,
+    min_billing,
+)
+
+_AGAINST_GROWTH: Final = frozenset({crash_loop, runtime_unavailable, queue_paused, max_step_up, spawn_parallelism})
+_BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINST_GROWTH])
+"""Those that may change a target which is not above the present size; none of them lifts it beyond that."""
+
+
+def guarded(target: int, facts: Facts) -> tuple[int, tuple[Limit, ...]]:
+    """The target after every guard has spoken, and those that changed it."""
+    limits: list[Limit] = []
+    for guard in GUARDS if target > len(facts.alive) else _BESIDE_GROWTH:
+        answer = guard(target, facts)
+        if answer is not None:
+            target, limit = answer
+            limits.append(limit)
+    return target, tuple(limits)
+
+
+def turn_seconds_after(decision: Decision | None, conditions: Conditions, spec: PoolSpec) -> float:
+    """How long after a decision the next is due: soon where growth waits for what is over in a moment.
+
+    That is workers that come up, or the first measurement of what they take.
+    """
+    if decision is None or not decision.limits or spec.dry_run:
+        return spec.turn_seconds
+    room, last = conditions.room, decision.limits[-1].guard
+    is_untried = last == "host_headroom" and room is not None and room.scarce == "unknown"
+    if last != "spawn_parallelism" and not is_untried:
+        return spec.turn_seconds
+    return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _LOOKS_PER_START))

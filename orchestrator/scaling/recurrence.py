@@ -1,0 +1,54 @@
+"""Bursts that come at even intervals, as those of a scheduled job do: when the next one is due. Pure.
+
+It only ever asks for workers a start ahead of a burst that came in time before; one that fails to come costs their idle
+seconds once, and then nothing until it has come evenly again.
+"""
+
+from itertools import pairwise
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.samples import Waiting
+from orchestrator.values import value
+
+_KNOWN: Final = 4
+_NEEDED: Final = 3
+_EVEN_SHARE: Final = 0.1
+_EVEN_TURNS: Final = 2.0
+_LEAST_TASKS: Final = 2
+_APART_TURNS: Final = 3.0
+
+
+@value
+class Recurrence:
+    """When the last few bursts began, and the tasks that each brought at once, oldest first."""
+
+    began_at: tuple[Monotonic, ...] = ()
+    tasks: tuple[int, ...] = ()
+
+    def after(self, arrivals: int, *, at: Monotonic, turn_seconds: float) -> "Recurrence":
+        """Learn that `arrivals` came in the turn that ended `at`.
+
+        A burst is a turn with at least half the tasks of the largest burst known, some turns after the one before. What
+        is smaller is forgotten when a much larger one comes.
+        """
+        largest = max(self.tasks, default=0)
+        if arrivals < max(_LEAST_TASKS, largest / 2):
+            return self
+        if self.began_at and at - self.began_at[-1] <= _APART_TURNS * turn_seconds:
+            return self
+        known = [(then, tasks) for then, tasks in zip(self.began_at, self.tasks, strict=True) if tasks >= arrivals / 2]
+        known = [*known, (at, arrivals)][-_KNOWN:]
+        return Recurrence(tuple([then for then, _ in known]), tuple([tasks for _, tasks in known]))
+
+    def next(self, *, now: Monotonic, turn_seconds: float) -> tuple[Waiting, ...]:
+        """The next burst, as tasks younger than new; nothing where they came unevenly, or the last one did not."""
+        if len(self.began_at) < _NEEDED:
+            return ()
+        gaps = [later - earlier for earlier, later in pairwise(self.began_at)]
+        mean = sum(gaps) / len(gaps)
+        scatter = max(_EVEN_SHARE * mean, _EVEN_TURNS * turn_seconds)
+        due_in = self.began_at[-1] + mean - now
+        if max(gaps) - min(gaps) > scatter or due_in < -scatter:
+            return ()
+        return (Waiting(max(self.tasks), -max(0.0, due_in - turn_seconds)),)

@@ -1,0 +1,149 @@
+"""All that a decision was made from, as plain values; and the decision made again from them. Pure.
+
+Recorded is what is known after the sample was learned from, and so its finished leases are not needed.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Final, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet
+from orchestrator.samples import QueueSample
+from orchestrator.scaling.context import context_of
+from orchestrator.scaling.decision import Conditions, Decision
+from orchestrator.scaling.learning import PolicyState
+from orchestrator.scaling.policy import decide
+
+Value = TypeVar("Value")
+Reader = Callable[[object], object]
+
+_ENDLESS: Final = {"inf": math.inf, "-inf": -math.inf}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedDecision:
+    """What a decision was made from; `state` remembers it already."""
+
+    sample: QueueSample
+    fleet: Fleet
+    state: PolicyState
+    now: Monotonic
+    conditions: Conditions
+
+
+def recorded(
+    sample: QueueSample, fleet: Fleet, *, spec: PoolSpec, state: PolicyState, now: Monotonic, conditions: Conditions
+) -> dict[str, object]:
+    """Plain values from which `replayed` makes the same decision. `state` remembers that decision."""
+    taught = replace(state, contention=replace(state.contention, seen={}))
+    inputs = RecordedDecision(replace(sample, finished=()), fleet, taught, now, conditions)
+    plain = {field.name: _plain(getattr(inputs, field.name)) for field in dataclasses.fields(RecordedDecision)}
+    return {"spec": spec.model_dump(mode="python", by_alias=True, exclude_defaults=True), **plain} | {
+        "workers": [spec.workers.min, spec.workers.max]
+    }
+
+
+def replayed(record: object) -> Decision:
+    """The decision that was made from what `recorded` gave. Raises `ValueError` for anything else."""
+    match record:
+        case {"spec": dict() as settings, "workers": [int() as low, int() as high], **rest}:
+            pass
+        case _:
+            raise ValueError("not the record of a decision's inputs")
+    # The bounds of the moment may be ones that no file could give.
+    spec = PoolSpec.model_validate({name: value for name, value in settings.items() if name != "workers"})
+    inputs = _value(RecordedDecision, rest)
+    return decide(
+        context_of(
+            inputs.sample,
+            fleet=inputs.fleet,
+            spec=spec.bounded(low, high),
+            state=inputs.state,
+            now=inputs.now,
+            conditions=inputs.conditions,
+        )
+    )
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
+
+
+def _value(kind: type[Value], plain: object) -> Value:
+    try:
+        found = _reader(cast("Hashable", kind))(plain)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"not a {kind.__name__}: {error}") from None
+    if not isinstance(found, kind):
+        raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004  a caller meets one class of error
+    return found
+
+
+@cache
+def _reader(kind: Hashable) -> Reader:
+    """Reads the plain form of a type that inputs are made of."""
+    if isinstance(kind, NewType):
+        return _reader(kind.__supertype__)
+    if kind is float:
+        return _float
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        (inner,) = [_reader(one) for one in arguments if one is not type(None)]
+        return lambda plain: None if plain is None else inner(plain)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        each = _reader(arguments[0])
+        return lambda plain: tuple(each(one) for one in _list(plain))
+    if origin is tuple:
+        readers = [_reader(one) for one in arguments]
+        return lambda plain: tuple(read(one) for read, one in zip(readers, _list(plain), strict=True))
+    if origin in (dict, Mapping):
+        is_counted, value = arguments[0] is int, _reader(arguments[1])
+        return lambda plain: {int(name) if is_counted else name: value(one) for name, one in _mapping(plain).items()}
+    return lambda plain: plain
+
+
+def _dataclass_reader(kind: type) -> Reader:
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+
+    def read(plain: object) -> object:
+        values = _mapping(plain)
+        return kind(**{name: _reader(hints[name])(values[name]) for name in names})
+
+    return read
+
+
+def _float(plain: object) -> float:
+    if isinstance(plain, str):
+        return _ENDLESS[plain]
+    if not isinstance(plain, int | float):
+        raise TypeError(f"no number: {plain!r}")
+    return float(plain)
+
+
+def _list(plain: object) -> list[object]:
+    if not isinstance(plain, list):
+        raise TypeError(f"no list: {plain!r}")
+    return plain
+
+
+def _mapping(plain: object) -> dict[str, object]:
+    if not isinstance(plain, dict):
+        raise TypeError(f"no mapping: {plain!r}")
+    return plain

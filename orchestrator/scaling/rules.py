@@ -1,0 +1,164 @@
+"""The rules: those that ask for more workers, and those that let idle ones go. Pure.
+
+More: a deadline, a wake-up, a warm reserve, the lower bound. Fewer: each idle worker after a hold learned at its level,
+or once a smaller fleet does.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Final
+
+from orchestrator.samples import Waiting
+from orchestrator.scaling.context import DecisionContext, Proposal
+from orchestrator.scaling.deadline import Need, workers_needed
+from orchestrator.scaling.finish_by import Course
+from orchestrator.scaling.upcoming import fewest, prepare
+
+_DAY_SECONDS: Final = 86_400.0
+_COMING: Final = 0.5
+_SATURATED: Final = 0.5
+
+
+def grow(context: DecisionContext) -> Proposal | None:
+    """The most that any rule asks for; None when none asks for anything."""
+    facts = context.facts
+    current, sample = len(facts.alive), facts.sample
+    need = _deadline(context)
+    proposals = [Proposal(current + need.workers, "deadline", _why_deadline(context, need))] if need.workers else []
+    if sample.ready and not sample.paused and facts.spec.workers.max:
+        proposals += [one for one in (_late(context), _saturated(context)) if one is not None]
+    if context.course is not None:
+        proposals.append(_finish(context, context.course))
+    if context.warm.kept:
+        proposals.append(_warm(context))
+    if context.upcoming and (proposal := prepare(context)) is not None:
+        proposals.append(proposal)
+    if current == 0 and sample.ready > context.crew.taken_elsewhere:
+        proposals.append(Proposal(1, "wake", f"{sample.ready} ready and nobody to lease them"))
+    low, by = facts.spec.workers.min, facts.conditions.bounds_by
+    if low > current:
+        proposals.append(Proposal(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
+    return max(proposals, key=attrgetter("target")) if proposals else None
+
+
+def _deadline(context: DecisionContext) -> Need:
+    sample = context.facts.sample
+    waiting: Sequence[Waiting] = sample.waiting
+    grown = context.facts.now - sample.at
+    if grown > 0.0:
+        waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
+    return workers_needed(waiting, crew=context.crew, pace=context.pace)
+
+
+def _why_deadline(context: DecisionContext, need: Need) -> str:
+    starting = len(context.crew.ready_in_seconds)
+    return (
+        f"{context.facts.sample.ready} ready, #{need.position} is {need.age_seconds:.1f} s old: "
+        f"must be leased within {need.within_seconds:.1f} s; "
+        f"{context.busy} busy + {len(context.idle)} idle + {starting} starting can begin {need.can_start:.0f}; "
+        f"{need.workers} more needed"
+    )
+
+
+def _finish(context: DecisionContext, course: Course) -> Proposal:
+    return Proposal(
+        context.facts.current + course.workers, "finish_by", told(context, course) if course.workers else ""
+    )
+
+
+def told(context: DecisionContext, course: Course) -> str:
+    """How the work that waits stands to the instant by which it is to be done."""
+    finish_by = context.facts.conditions.finish_by
+    if finish_by is None:
+        return ""
+    done_in, ready = course.done_in_seconds, context.facts.sample.ready
+    by = finish_by.clock()
+    if not course.is_in_time:
+        # Of an estimate that is beyond a day the time of day says nothing.
+        days = done_in / _DAY_SECONDS
+        later = done_in - finish_by.within_seconds
+        when = f"{finish_by.clock(later)} at the earliest" if days < 1 else f"more than {min(days, 999):.0f} d"
+        return f"{ready} ready can't be done by {by} with max {context.facts.spec.workers.max}: {when}"
+    return f"{ready} ready are to be done by {by}: {course.workers} more needed for that"
+
+
+def _late(context: DecisionContext) -> Proposal | None:
+    """Late is most urgent: while a task waits longer than the slo there is a slot for each that waits or runs."""
+    facts, slo_seconds = context.facts, context.pace.slo_seconds
+    if context.oldest_seconds <= slo_seconds:
+        return None
+    grown = facts.now - facts.sample.at
+    late = max(w.position for w in facts.sample.waiting if w.age_seconds + grown > slo_seconds)
+    what = "1 task waits" if late == 1 else f"{late} tasks wait"
+    target = _slot_each(context)
+    why = f"{what} longer than the slo: a slot for each task, so {target} workers, {facts.current} so far"
+    return Proposal(target, "late", why)
+
+
+def _saturated(context: DecisionContext) -> Proposal | None:
+    """Near max nothing is put off: what could be started for it later is not there to be started.
+
+    That is where the tasks that wait, and half of those that come within the slo, are more than half of what the
+    largest fleet does in that time.
+    """
+    facts, slo_seconds = context.facts, context.pace.slo_seconds
+    spec, rate = facts.spec, facts.state.estimates.arrival_rate
+    most = spec.workers.max * spec.concurrency * slo_seconds / context.crew.service_seconds
+    asked = facts.sample.ready + _COMING * rate * slo_seconds
+    if asked <= _SATURATED * most:
+        return None
+    why = (
+        f"{facts.sample.ready} wait and {rate:.2f} arrive per second, and max {spec.workers.max} does {most:.0f} "
+        f"within the slo: nothing is put off, a slot for each task"
+    )
+    return Proposal(_slot_each(context), "saturated", why)
+
+
+def _slot_each(context: DecisionContext) -> int:
+    """Workers with a slot for every task that waits or runs, beside what other pools have for them."""
+    return math.ceil(context.tasks / context.facts.spec.concurrency) - context.crew.workers_elsewhere
+
+
+def _warm(context: DecisionContext) -> Proposal:
+    why = f"a start takes {context.pace.startup_seconds:.1f} s, too long for the slo: {context.warm.kept} are kept warm"
+    return Proposal(context.warm.kept - context.crew.workers_elsewhere, "warm", why)
+
+
+def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
+    """Let idle workers go, least recently used first, while a rule says so; and the hold of each level looked at.
+
+    A worker's level counts those that are up: while others start, the one that is idle is all there is.
+    """
+    facts = context.facts
+    sample, spec, now = facts.sample, facts.spec, facts.now
+    proposal = Proposal(facts.current, "hold", "nothing to change")
+    if not context.idle or (sample.ready and not sample.paused):
+        return proposal, {}
+    state = facts.state
+    restart = state.estimates.restart_seconds(spec)
+    # The pool's first worker is number below + 1 of all.
+    below = context.crew.workers_below if context.crew.helpers else 0
+    starting = len(context.crew.ready_in_seconds)
+    level = facts.current - starting
+    low = max(spec.workers.min - starting, context.warm.kept - below, context.busy, fewest(context) - starting)
+    held: dict[int, float] = {}
+    for worker in context.idle:
+        if level <= low:
+            break
+        needed_at = state.estimates.gaps.needed_at(level + below)
+        spare_at = worker.since if needed_at is None else needed_at
+        if level <= len(state.grown_at):  # what was asked for a moment ago is not spare, whatever was needed till then
+            spare_at = max(spare_at, state.grown_at[level - 1])
+        spare_seconds = now - spare_at
+        hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)
+        if spare_seconds >= hold:
+            why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
+            proposal = Proposal(level - 1 + starting, "idle", why)
+        elif level - 1 + below >= max(1, state.paper.workers) and context.pace.is_start_in_time:
+            why = f"{max(1, state.paper.workers)} meet the slo on paper, for {restart:.0f} s now"
+            proposal = Proposal(level - 1 + starting, "paper", why)
+        else:
+            break
+        level -= 1
+    return proposal, held

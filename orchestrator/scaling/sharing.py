@@ -1,0 +1,99 @@
+"""Pools that take the same tasks of a queue: what the workers of one mean for another. Pure.
+
+Pools are decided on one after the other: the higher priority first, then by name. Each counts what the workers of the
+others can begin of its own tasks, those that are still starting too, and starts workers for what is left. So a pool
+that can't grow leaves the rest to the next one.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet
+from orchestrator.samples import QueueSample
+from orchestrator.scaling.deadline import HelperPool, ServingCapacity, crew_of
+from orchestrator.scaling.learning import PolicyState
+
+MAX_SHARERS: Final = 16
+"""Pools that one pool counts at most: each costs it a look in each turn."""
+_UNTAGGED: Final = frozenset({""})
+
+
+def order_of(spec: PoolSpec) -> tuple[int, str]:
+    """The place of a pool among those of its supervisor."""
+    return -spec.priority, spec.name
+
+
+def sharers(pools: Iterable[PoolSpec]) -> dict[str, list[str]]:
+    """For each pool that shares tasks: the others, of which one takes all tasks that the other takes.
+
+    In their order, and of very many the first. Pools that have only some of their tags in common plan each for itself:
+    how many tasks wait of those is not known.
+    """
+    by_queue: dict[str, list[PoolSpec]] = {}
+    for pool in sorted(pools, key=order_of):
+        by_queue.setdefault(pool.queue, []).append(pool)
+    found = {one.name: _sharers_of(one, of_queue) for of_queue in by_queue.values() for one in of_queue}
+    return {name: others for name, others in found.items() if others}
+
+
+def _sharers_of(pool: PoolSpec, of_queue: Iterable[PoolSpec]) -> list[str]:
+    shared = (
+        other.name
+        for other in of_queue
+        if other is not pool and (_takes_all_of(pool, other) or _takes_all_of(other, pool))
+    )
+    return list(islice(shared, MAX_SHARERS))
+
+
+@dataclass(frozen=True, slots=True)
+class SharingPool:
+    """A pool that shares tasks, as it is now: `state` is the policy's."""
+
+    spec: PoolSpec
+    fleet: Fleet
+    sample: QueueSample
+    state: PolicyState
+
+
+def helper(pool: SharingPool, other: SharingPool, *, now: Monotonic) -> HelperPool:
+    """What the workers of the other pool mean for this one."""
+    crew = _crew(other, now=now)
+    held = sum(1 for lease in pool.sample.running if lease.worker in other.fleet.workers)
+    is_first = order_of(other.spec) < order_of(pool.spec)
+    tasks, others_tasks = _tasks(pool.sample), _tasks(other.sample)
+    if not _takes_all_of(other.spec, pool.spec):
+        return HelperPool(other.spec.name, crew, held, 1.0, others_tasks, is_first)
+    share = 1.0 if others_tasks <= tasks or _takes_all_of(pool.spec, other.spec) else tasks / others_tasks
+    return HelperPool(other.spec.name, crew, held, share, math.inf, is_first)
+
+
+def _crew(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
+    """What its workers can lease, as far as is known; those that are starting while starts fail are not counted."""
+    alive = pool.fleet.alive
+    if pool.fleet.failed_starts(pool.spec):
+        alive = tuple([worker for worker in alive if worker.state != "starting"])
+    running = [lease.held_seconds for lease in pool.sample.running]
+    return crew_of(alive, running, estimates=pool.state.estimates, spec=pool.spec, now=now)
+
+
+def _tasks(sample: QueueSample) -> int:
+    """Tasks that wait or are about to come."""
+    return sample.ready + (sample.upcoming[-1].position if sample.upcoming else 0)
+
+
+def _takes_all_of(one: PoolSpec, other: PoolSpec) -> bool:
+    """Whether `one` takes every task of that queue that the other takes."""
+    wide, narrow = _tags(one), _tags(other)
+    return wide is None or (narrow is not None and narrow <= wide)
+
+
+def _tags(pool: PoolSpec) -> frozenset[str] | None:
+    """The tags of the tasks that a pool takes, "" for none; None: any."""
+    if pool.untagged:
+        return _UNTAGGED
+    return frozenset(pool.tags) if pool.tags else None

@@ -1,0 +1,280 @@
+"""The whole settings file: the queue's half, the pools, and what must hold between them; every mistake at once."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel
+
+from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
+from orchestrator.errors import ConfigError
+from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
+from orchestrator.state.directory import StateDir
+from queue_core.config.listen import is_private
+from queue_core.config.messages import SettingProblem, did_you_mean, home_mistakes
+from queue_core.config.settings import (
+    Override,
+    QueueFile,
+    absolute_store,
+    document_error,
+    environment_overrides,
+    overlay,
+    parse_queue_file,
+    refuse_empty,
+)
+from queue_core.config.store_urls import has_password, scheme_of
+from queue_core.config.units import format_seconds
+from queue_core.config.yaml_document import Document, read_document, shown_path
+
+DEFAULT_FILE: Final = "towline.yaml"
+FLEET_VARIABLES: Final = {
+    ("supervisor", "state_dir"): "TOWLINE_STATE_DIR",
+    ("supervisor", "orphan_grace"): "TOWLINE_ORPHAN_GRACE",
+    ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
+}
+_FLEET_KEYS: Final = ("pools", "supervisor")
+_NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"})
+"""Settings that are not for us to read."""
+_LIBPQ_SCHEMES: Final = frozenset({"postgresql", "postgres"})
+
+
+class _Whole(QueueFile):
+    """The file as its JSON Schema describes it."""
+
+    pools: dict[str, PoolSpec] = {}  # noqa: RUF012  pydantic copies it
+    supervisor: SupervisorSettings = SupervisorSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A settings file that is right, with what the environment and the flags changed.
+
+    `directory` is what relative paths in it start from. `origins` says where each setting that is not a default
+    was given: `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`.
+    """
+
+    queue_file: QueueFile
+    pools: Mapping[str, PoolSpec]
+    supervisor: SupervisorSettings
+    directory: Path
+    origins: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def store(self) -> str:
+        """The store's URL with an absolute path."""
+        return absolute_store(self.queue_file.store.url, self.directory)
+
+    def secret_variables(self, environment: Mapping[str, str], *, url: str) -> frozenset[str]:
+        """Return the names of environment variables that hold secrets of the server and its store.
+
+        Args:
+            environment: the supervisor's own; `TOWLINE_STORE` is a secret there only with a password in it.
+            url: what workers lease from. Of a PostgreSQL store that they open themselves they need `PGPASSWORD`.
+        """
+        named = {
+            text
+            for part in (self.queue_file, self.supervisor)
+            for text in _named_variables(part.model_dump(mode="json"))
+        }
+        if scheme_of(url) not in _LIBPQ_SCHEMES:
+            named.add("PGPASSWORD")
+        if has_password(environment.get("TOWLINE_STORE", "")):
+            named.add("TOWLINE_STORE")
+        return frozenset(named)
+
+
+def state_of(project: Project) -> StateDir:
+    """Return the supervisor's folder."""
+    return StateDir(project.directory / project.supervisor.state_dir)
+
+
+def _named_variables(settings: object) -> Iterator[str]:
+    """The variables that settings take a value from: those of every key `..._env`."""
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if isinstance(value, str) and str(key).endswith("_env"):
+                yield value
+            else:
+                yield from _named_variables(value)
+    elif isinstance(settings, list):
+        for item in settings:
+            yield from _named_variables(item)
+
+
+def read_settings(file: str | Path = DEFAULT_FILE, *, environment: Mapping[str, str] | None = None) -> Project:
+    """Read a settings file, with what `TOWLINE_...` variables change in it.
+
+    Args:
+        environment: has those variables; the process's own by default.
+
+    Raises `OSError`, `UnicodeDecodeError`, or `DocumentError` with every mistake.
+    """
+    path = Path(file)
+    overrides = overrides_of(os.environ if environment is None else environment)
+    return parse_at(path.read_text(encoding="utf-8-sig"), path, overrides=overrides)
+
+
+def overrides_of(environment: Mapping[str, str]) -> list[Override]:
+    """Return the settings that `TOWLINE_...` variables give."""
+    fleet = [Override(path, environment[name], name) for path, name in FLEET_VARIABLES.items() if environment.get(name)]
+    return [*environment_overrides(environment), *fleet]
+
+
+def parse_at(text: str, path: Path, *, overrides: Sequence[Override]) -> Project:
+    """Return the project that the text of the file at `path` describes. Raises `DocumentError`."""
+    folder = path.parent.absolute()
+    target = path.resolve().parent if path.is_symlink() else folder
+    return parse(
+        text,
+        name=str(path),
+        directory=folder,
+        target=target if target != folder.resolve() else None,
+        overrides=overrides,
+    )
+
+
+def parse(
+    text: str, *, name: str, directory: Path, target: Path | None = None, overrides: Sequence[Override] = ()
+) -> Project:
+    """The project that `text` describes.
+
+    Args:
+        directory: what relative paths start from.
+        target: the folder of the file itself, where `directory` has a link to it: handlers may lie there as well.
+
+    Raises `DocumentError` with a line per mistake: `towline.yaml:12:9: pools.resize.slo: ...`.
+    """
+    document = read_document(text, name=name, repeats="kept")
+    refuse_empty(document)
+    data = overlay(document.data, overrides)
+    queue_file, mistakes = parse_queue_file(data, also=_FLEET_KEYS)
+    mapping = data if isinstance(data, Mapping) else {}
+    pools: dict[str, PoolSpec] = {}
+    supervisor = SupervisorSettings()
+    try:
+        pools = parse_pools(mapping.get("pools", {}))
+    except ConfigError as error:
+        mistakes += error.mistakes
+    try:
+        supervisor = parse_supervisor(_or_empty(mapping.get("supervisor")))
+    except ConfigError as error:
+        mistakes += error.mistakes
+    mistakes += _relations(mapping)
+    fleet = {key: mapping[key] for key in _FLEET_KEYS if key in mapping}
+    mistakes += home_mistakes(fleet, leave_out=_NOT_PATHS)
+    if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
+        why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
+        mistakes.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
+    if mistakes or document.repeats or queue_file is None:
+        raise document_error(document, mistakes, overrides)
+    return Project(
+        queue_file,
+        {name: _in_folder(pool, directory, target) for name, pool in pools.items()},
+        supervisor,
+        directory,
+        origins=_origins(document, overrides),
+        notes=tuple(_notes(document, queue_file, pools, directory)),
+    )
+
+
+def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec:
+    """Workers start where the file is, wherever the supervisor was started: `tasks:app` lies beside the file.
+
+    Where that is a link to the file, `tasks:app` is looked for beside the link, then beside the file.
+
+    A container starts where its image says; what it is given of the host lies beside the file.
+    """
+    if pool.containers is None:
+        placed = pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
+        return placed.beside(str(target)) if target is not None and pool.app is not None else placed
+    return pool.model_copy(update={"runtime": pool.runtime.beside(directory)})
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON Schema (2020-12) of the file, for editors."""
+    schema = _Whole.model_json_schema()
+    pool = schema["$defs"]["PoolSpec"]  # a pool is named by its key
+    pool["properties"].pop("name")
+    pool["required"].remove("name")
+    schema["properties"]["queues"]["additionalProperties"] = {
+        "anyOf": [{"$ref": "#/$defs/QueueSettings"}, {"type": "null"}]
+    }
+    schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "towline.yaml"}
+    schema.pop("description", None)
+    return schema
+
+
+def effective(project: Project) -> list[tuple[str, object, str]]:
+    """Every setting in force: its path, its value as the file would write it, and where it was given."""
+    rows: list[tuple[str, object, str]] = []
+    for path, value in _leaves((), project.queue_file):
+        rows.append((shown_path(path), value, project.origins.get(shown_path(path), "default")))
+    for name, pool in project.pools.items():
+        for path, value in _leaves(("pools", name), pool):
+            if path[-1] != "name":
+                rows.append((shown_path(path), value, _origin(project, path)))
+    for path, value in _leaves(("supervisor",), project.supervisor):
+        rows.append((shown_path(path), value, _origin(project, path)))
+    return rows
+
+
+def _origin(project: Project, path: tuple[str | int, ...]) -> str:
+    return project.origins.get(shown_path(path), "default")
+
+
+def _leaves(prefix: tuple[str | int, ...], value: object) -> list[tuple[tuple[str | int, ...], object]]:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True)
+    if isinstance(value, Mapping) and value:
+        return [leaf for key, inner in value.items() for leaf in _leaves((*prefix, key), inner)]
+    return [(prefix, value)]
+
+
+def _origins(document: Document, overrides: Sequence[Override]) -> dict[str, str]:
+    origins = {
+        shown_path(path): f"{document.name}:{place.line}:{place.column}" for path, place in document.places.items()
+    }
+    return origins | {shown_path(override.path): override.origin for override in overrides}
+
+
+def _or_empty(value: object) -> object:
+    return {} if value is None else value
+
+
+def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
+    """What must hold between pools and queues, however the rest of the file looks."""
+    queues, pools = data.get("queues"), data.get("pools")
+    known = [str(name) for name in queues] if isinstance(queues, Mapping) else []
+    mistakes: list[SettingProblem] = []
+    for name, pool in pools.items() if isinstance(pools, Mapping) else ():
+        queue = pool.get("queue") if isinstance(pool, Mapping) else None
+        if isinstance(queue, str) and queue not in known:
+            meant = did_you_mean(queue, known)
+            fix = "" if meant else f"; write it there: `queues: {{{queue}: {{}}}}`"
+            path = ("pools", str(name), "queue")
+            mistakes.append(SettingProblem(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
+    return mistakes
+
+
+def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec], directory: Path) -> list[str]:
+    """What is allowed, but may not be meant."""
+    notes = []
+    for name, queue in queue_file.queues.items():
+        path = ("queues", name)
+        if pools and name not in {pool.queue for pool in pools.values()}:
+            notes.append(document.line_about(path, "no pool works on this queue"))
+        if queue.max_leases is None:
+            notes.append(document.line_about(path, "without max_leases a task that always fails is tried for ever"))
+    for name, pool in pools.items():
+        url = queue_file.server.url(directory)
+        if pool.containers is not None and is_out_of_reach(pool.containers.url or url, pool.containers):
+            found = unreachable(pool.containers.url or url, pool=name)
+            notes.append(document.line_about(("pools", name, "runtime"), found))
+        lease = queue_file.queues[pool.queue].lease
+        if pool.grace > lease:
+            told = f"is longer than the queue's lease, which is {format_seconds(lease)}"
+            notes.append(document.line_about(("pools", name, "grace"), f"{told}: only a renewed lease lasts that long"))
+    return notes

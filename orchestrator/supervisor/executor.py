@@ -1,0 +1,201 @@
+"""What is done to workers: started, let go, asked to finish, ended; in the order of a plan, and told in the log."""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.config.pools import PoolSpec
+from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
+from orchestrator.fleet.external import is_external, released
+from orchestrator.fleet.workers import Fleet, draining, examined, finishing, joined, killed, spawn_failed
+from orchestrator.launch import Launch
+from orchestrator.runtime import Runtime, SpawnRequest
+from orchestrator.scaling.plan import Plan, Spawn, WorkerRemoval
+from orchestrator.source import WorkSource
+from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
+
+log = structlog.get_logger()
+
+MAX_OUTAGE_SECONDS: Final = 10.0
+"""How long a runtime that could not be asked is left alone, at most."""
+
+
+class PlanExecutor:
+    """Carries plans out; each act changes the pool's fleet with it. Belongs to one thread."""
+
+    def __init__(
+        self,
+        *,
+        source: WorkSource,
+        runtime: Runtime,
+        clock: MonotonicClock,
+        launch: Launch,
+        identify: Callable[[str], str],
+        may_act: Callable[[], bool],
+    ) -> None:
+        """`identify` makes a fresh identity from a pool's name; `may_act`: whether to change the fleet right now."""
+        self._source = source
+        self._runtime = runtime
+        self._clock = clock
+        self._launch = launch
+        self._identify = identify
+        self._may_act = may_act
+
+    def carry_out(self, todo: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> None:
+        """Do what is planned, as long as we may."""
+        for leave in todo.kill:
+            self.kill(pool, leave.worker, why=leave.why, now=now)
+        for leave in todo.retire:
+            if not self._may_act() or not self._retire(pool, leave, grace_seconds=spec.grace, now=now):
+                break
+        for leave in todo.end:
+            if not self._may_act() or not self._end(pool, leave, spec, now=now):
+                break
+        for leave in todo.finish:
+            if not self._may_act() or not self.finish(pool, leave, grace_seconds=spec.grace, now=now):
+                break
+        for spawn in todo.spawn:
+            if not self._may_act() or not self._spawn(pool, spec, spawn):
+                break
+
+    def _spawn(self, pool: Pool, spec: PoolSpec, spawn: Spawn) -> bool:
+        now = self._clock.monotonic()
+        worker = self._identify(pool.name)
+        try:
+            request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
+            handle = self._runtime.spawn(request, now=now)
+        except RuntimeUnavailableError as error:
+            self._put_off(pool, str(error), now=now)
+            return False
+        except SpawnError as error:
+            pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
+            pool.tally.failed_starts += 1
+            pool.last_failure = WorkerFailure(now, str(error))
+            log.warning(
+                events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
+            )
+            return False
+        if pool.outage is not None:
+            log.info(events.RUNTIME_RECOVERED, pool=pool.name)
+            pool.outage = None
+        is_ours = not is_external(handle.ref)
+        pool.tally.starts += is_ours
+        pool.fleet = joined(
+            pool.fleet,
+            worker=handle.worker,
+            ref=handle.ref,
+            spec_digest=handle.spec_digest,
+            spawned_at=handle.spawned_at,
+            replaces=spawn.replaces,
+        )
+        begun = events.WORKER_SPAWNED if is_ours else events.WORKER_EXPECTED
+        log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
+        return True
+
+    def _put_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
+        """Nothing is wrong with the pool, so no start has failed: ask again in 2, 4, 8, 10 s."""
+        before = pool.outage
+        if before is None or before.why != why:
+            log.warning(events.RUNTIME_UNAVAILABLE, pool=pool.name, error=why)
+        times = before.times + 1 if before else 1
+        pool.outage = Outage(why, times, Monotonic(now + min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))))
+
+    def _retire(
+        self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False
+    ) -> bool:
+        """Let an idle worker go: the queue fences it, and only a fenced one is asked to finish.
+
+        False when the queue did not answer.
+        """
+        if self._release(pool, leave.worker, why=leave.why, now=now):
+            return True
+        try:
+            is_fenced = self._source.retire(leave.worker)
+        except SourceUnavailableError:
+            return False
+        if is_fenced and hangs:
+            condition = self._runtime.examine(leave.worker, before="end")
+            pool.fleet = examined(pool.fleet, leave.worker, condition)
+        if is_fenced:
+            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+        return True
+
+    def _retired(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> None:
+        """The queue has fenced it, and it holds nothing: a signal does no harm, and ends also who does not ask."""
+        log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
+        self._runtime.drain(leave.worker)
+        pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
+
+    def finish(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
+        """Let a worker do what it holds and go: the queue grants it no more, and it is asked to end when it holds none.
+
+        To be repeated until then. False when the queue did not answer.
+        """
+        if self._release(pool, leave.worker, why=leave.why, now=now):
+            return True
+        try:
+            is_free = self._source.retire(leave.worker, busy="finish")
+        except SourceUnavailableError:
+            return False
+        known = pool.fleet.workers.get(leave.worker)
+        if is_free:
+            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+        elif known is not None and not known.is_leaving:
+            log.info(events.WORKER_FINISHING, pool=pool.name, worker=leave.worker, why=leave.why, held=known.leases)
+            pool.fleet = finishing(pool.fleet, leave.worker, now=now)
+        return True
+
+    def tell_of_unresponsive(self, pool: Pool, before: Fleet) -> None:
+        """Log who hangs since `before`, with what its runtime knows of it; and who asks again."""
+        for worker in pool.fleet.workers.values():
+            known = before.workers.get(worker.worker)
+            is_news = (worker.hung_at is None) != (known is None or known.hung_at is None)
+            if not is_news:
+                continue
+            if worker.hung_at is None:
+                log.info(events.WORKER_RESPONSIVE, pool=pool.name, worker=worker.worker)
+                continue
+            condition = self._runtime.examine(worker.worker, before="mark")
+            pool.fleet = examined(pool.fleet, worker.worker, condition)
+            seconds = round(max(0.0, worker.since - worker.hung_at), 3)
+            log.warning(
+                events.WORKER_UNRESPONSIVE, pool=pool.name, worker=worker.worker, seconds=seconds, condition=condition
+            )
+
+    def _end(self, pool: Pool, leave: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
+        """Ask an unresponsive worker to finish, once the queue has fenced it: it may hold a lease again after all.
+
+        Its grace is over when it has been unresponsive for as long. False when the queue did not answer.
+        """
+        known = pool.fleet.workers.get(leave.worker)
+        left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))
+        return self._retire(pool, leave, grace_seconds=left, now=now, hangs=True)
+
+    def _release(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> bool:
+        """One worker too many that somebody else started: it is for them to end one. False for a worker of ours."""
+        known = pool.fleet.workers.get(worker)
+        if known is None or not known.is_external:
+            return False
+        log.info(events.WORKER_RELEASED, pool=pool.name, worker=worker, why=why)
+        pool.fleet = released(pool.fleet, worker, now=now)
+        return True
+
+    def drain(self, pool: Pool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
+        """Ask a worker to finish what it holds."""
+        if self._release(pool, worker, why=why, now=now):
+            return
+        log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
+        self._runtime.drain(worker)
+        pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
+
+    def kill(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> None:
+        """End a worker; one that somebody else started is left to them."""
+        known = pool.fleet.workers.get(worker)
+        if known is not None and known.is_external:
+            return
+        log.warning(events.WORKER_KILLED, pool=pool.name, worker=worker, why=why)
+        self._runtime.kill(worker)
+        pool.fleet = killed(pool.fleet, worker, now=now)

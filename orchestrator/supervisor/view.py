@@ -1,0 +1,138 @@
+"""What a supervisor shows to threads that answer for it: its newest view of the fleet, and whether its turns finish.
+
+A view is one immutable value, made now and then. One thread writes, any may read: each attribute of `Heartbeat` is replaced
+as a whole, so nobody waits for anybody.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import State
+from orchestrator.samples import QueueSample
+from orchestrator.scaling.decision import Decision
+from orchestrator.scaling.lease_waits import Recent
+from orchestrator.supervisor.concerns import Concern, concern_of
+from orchestrator.supervisor.pool import Pool, PoolCounters
+
+Phase = Literal["starting", "leading", "standby", "draining", "stopping", "stopped"]
+
+WORKER_STATES: Final[tuple[State, ...]] = get_args(State)
+
+LIVE_SECONDS: Final = 60.0
+"""A supervisor that has not finished its turns for so long hangs: its numbers are not to be acted on any more."""
+DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool of the settings. `spec` has the bounds of the moment; `states` counts workers; `tally` is a copy.
+
+    `alive` are those that count towards its size; `suspects` are tasks that wait for workers of their own.
+    """
+
+    spec: PoolSpec
+    states: Mapping[State, int]
+    alive: int
+    memory_bytes: int
+    failed_starts: int
+    suspects: int
+    sample: QueueSample | None
+    decision: Decision | None
+    tally: PoolCounters
+    concern: Concern | None
+
+    @property
+    def desired(self) -> int | None:
+        """How many workers it should have; None before the first decision. A dry run asks nobody for anything."""
+        if self.decision is None:
+            return None
+        return self.decision.current if self.spec.dry_run else self.decision.target
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest ready task had waited when last looked at; 0 when there was none."""
+        return self.sample.oldest_seconds if self.sample else 0.0
+
+    @property
+    def waited(self) -> Recent:
+        """How long leases waited that began within the last hour."""
+        return self.tally.waits.recent(self.sample.at) if self.sample else Recent()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """All pools of the settings, by name."""
+
+    phase: Phase
+    started_at: Monotonic
+    pools: Mapping[str, PoolView]
+
+
+def view_of(pools: Iterable[Pool], *, phase: Phase, started_at: Monotonic) -> FleetView:
+    """What there is to tell now; pools that are no longer in the settings are left out."""
+    return FleetView(phase, started_at, {pool.name: _pool(pool, pool.spec) for pool in pools if pool.spec is not None})
+
+
+def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
+    states: dict[State, int] = dict.fromkeys(WORKER_STATES, 0)
+    memory_bytes = 0
+    for worker in pool.fleet.workers.values():
+        states[worker.state] += 1
+        memory_bytes += worker.memory_bytes
+    return PoolView(
+        spec=pool.effective or spec,
+        states=states,
+        alive=len(pool.fleet.alive),
+        memory_bytes=memory_bytes,
+        failed_starts=pool.fleet.failed_starts(spec),
+        suspects=len(pool.suspects),
+        sample=pool.sample,
+        decision=pool.decision,
+        tally=pool.tally.copy(),
+        concern=concern_of(pool),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDurations:
+    """How long rounds of turns took: `counts` per bucket of `DURATION_BUCKETS`, and beyond them; `failed` of them."""
+
+    counts: tuple[int, ...] = (0,) * (len(DURATION_BUCKETS) + 1)
+    seconds: float = 0.0
+    failed: int = 0
+
+    def after(self, seconds: float, *, failed: int) -> "TurnDurations":
+        """One round more."""
+        place = bisect_left(DURATION_BUCKETS, seconds)
+        counts = (*self.counts[:place], self.counts[place] + 1, *self.counts[place + 1 :])
+        return TurnDurations(counts, self.seconds + seconds, self.failed + failed)
+
+
+class Heartbeat:
+    """Beats with every pass of the supervisor that went well."""
+
+    def __init__(self, *, now: Monotonic) -> None:
+        self.started_at = now
+        self.view = FleetView("starting", now, {})
+        self.rounds = TurnDurations()
+        self.passed_at = now
+
+    def show(self, view: FleetView) -> None:
+        """From now on others see this."""
+        self.view = view
+
+    def took(self, seconds: float, *, is_well: bool) -> None:
+        """A round of turns ended after so long."""
+        self.rounds = self.rounds.after(seconds, failed=not is_well)
+
+    def passed(self, *, now: Monotonic) -> None:
+        """Everything that was due is done."""
+        self.passed_at = now
+
+    def is_live(self, *, now: Monotonic) -> bool:
+        """Whether its turns finish."""
+        return self.view.phase != "stopped" and now - self.passed_at <= LIVE_SECONDS

@@ -1,0 +1,1 @@
+"""App Engine's own client libraries over a queue of Towline."""

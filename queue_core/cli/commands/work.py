@@ -1,0 +1,82 @@
+"""`towline work`: one worker, by hand or under any process manager."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import command
+from queue_core.cli.options import DURATION, json_option, log_options, tag_filter, tag_options
+from queue_core.cli.target import DEFAULT_URL, Target, find_target
+from queue_core.process import logs
+from queue_core.process.init_process import stay_first
+from queue_core.worker.main import run_worker
+from queue_core.worker.settings import WorkerSettings
+
+
+@command(
+    "work",
+    examples=(
+        "towline work tasks:app",
+        "towline work tasks:app --queue thumbs --tag resize --concurrency 4",
+        "TOWLINE_URL=http://queue.example:7878 TOWLINE_TOKEN=... towline work tasks:app",
+    ),
+)
+@click.argument("app", required=False)
+@click.option("--queue", help="The queue to serve  [default: the only one the app has handlers for]")
+@click.option("--concurrency", type=click.IntRange(1, 1000), help="Tasks held at a time  [default: 1]")
+@click.option("--grace", type=DURATION, help="From SIGTERM until what still runs is given back  [default: 30s]")
+@click.option("--url", help="Server or store  [default: as for every command]")
+@click.option("--store", help="Open this store directly.")
+@click.option("-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Settings file.")
+@tag_options
+@log_options
+@json_option
+def work(
+    app: str | None,
+    queue: str | None,
+    concurrency: int | None,
+    grace: float | None,
+    url: str | None,
+    store: str | None,
+    file: Path | None,
+    tags: tuple[str, ...],
+    untagged: bool,  # noqa: FBT001
+    log_level: logs.Level,
+    as_json: bool,  # noqa: FBT001
+) -> int:
+    """Lease tasks and hand them to the handlers of APP (module:attribute) until SIGTERM.
+
+    A supervisor says what to work on by TOWLINE_... variables; by hand, the options do. Exit code 75: the queue was
+    out of reach for too long; 78: the app can't be imported.
+    """
+    stay_first()
+    logs.configure(level=log_level, shape="json" if as_json else "auto")
+    settings = WorkerSettings.from_environment(os.environ)
+    settings = replace(
+        settings,
+        app=app or settings.app,
+        queue=queue or settings.queue,
+        concurrency=concurrency or settings.concurrency,
+        grace_seconds=settings.grace_seconds if grace is None else grace,
+    )
+    if tags or untagged:
+        settings = replace(settings, tags=tag_filter(tags, untagged=untagged))
+    if url or store or file or not os.environ.get("TOWLINE_URL"):
+        target = _target(url=url, store=store, file=file)
+        settings = replace(settings, url=target.url, durability=target.durability)
+    if not settings.app:
+        raise click.UsageError("which app? give module:attribute, such as tasks:app, or TOWLINE_APP")
+    return run_worker(settings)
+
+
+def _target(*, url: str | None, store: str | None, file: Path | None) -> Target:
+    """What every command means; with nothing given and nothing there, the default server, which may yet come."""
+    try:
+        return find_target(url=url, store=store, token_file=None, file=file)
+    except CommandError:
+        if url or store or file:
+            raise
+        return Target(DEFAULT_URL, "default")

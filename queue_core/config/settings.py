@@ -1,0 +1,366 @@
+"""The queue's half of the settings file as frozen models: store, server, queues; and what overrides what.
+
+Text and environment are handed in; the half that concerns pools is passed over here.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from queue_core.config.grpc import Grpc, grpc_relations, or_an_address
+from queue_core.config.listen import DEFAULT_LISTEN, Listen, is_private
+from queue_core.config.messages import SettingProblem, did_you_mean, home_mistakes, mistakes_of
+from queue_core.config.store import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
+from queue_core.config.units import Bytes, Seconds, format_seconds, parse_seconds
+from queue_core.config.yaml_document import Document, DocumentError, Place
+from queue_core.limits import (
+    MAX_EMAIL_CHARACTERS,
+    MAX_EMAILS,
+    MAX_ETA_SECONDS,
+    MAX_LEASE_CALLS_PER_SECOND,
+    MAX_LEASE_SECONDS,
+    MAX_LEASES,
+    MAX_QUEUE_NAME_CHARACTERS,
+    MAX_STORAGE_BYTES,
+    NAME_RETENTION_SECONDS,
+)
+from queue_core.task import QueueSpec
+
+_QUEUE_NAME: Final = re.compile(r"[a-zA-Z0-9-]{1,100}")
+_CONTRADICTION: Final = "contradiction"
+
+Count = Annotated[int, Field(strict=True)]
+
+
+class SettingsModel(BaseModel):
+    """A group of settings: frozen, and a key nobody knows is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RetrySettings(SettingsModel):
+    """How long a task rests after a failed lease."""
+
+    min: Seconds = Field(default=1.0, ge=0, le=MAX_ETA_SECONDS, description="After the first failure.")
+    max: Seconds = Field(default=300.0, ge=0, le=MAX_ETA_SECONDS, description="The most, doubling on the way.")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "RetrySettings":
+        if self.min > self.max:
+            raise PydanticCustomError(_CONTRADICTION, "min is above max")
+        return self
+
+
+def _email(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: write an email address")  # noqa: TRY004
+    if not 1 <= len(value) <= MAX_EMAIL_CHARACTERS or " " in value or not value.isprintable():
+        raise ValueError(f"{value[:60]!a}: write an email address of at most {MAX_EMAIL_CHARACTERS} characters")
+    return value
+
+
+Emails = Annotated[tuple[Annotated[str, BeforeValidator(_email)], ...], Field(max_length=MAX_EMAILS)]
+
+
+class AclSettings(SettingsModel):
+    """Who may do what through a front door that knows its callers by email; nobody named: whoever has a token."""
+
+    users: Emails = Field(default=(), description="Who may list, get, lease, delete and update tasks.")
+    writers: Emails = Field(default=(), description="Who may insert tasks.")
+
+
+class QueueSettings(SettingsModel):
+    """One queue under `queues:`; its name is its key."""
+
+    lease: Seconds = Field(
+        default=60.0, gt=0, le=MAX_LEASE_SECONDS, description="Length of a lease; renewed while the handler lives."
+    )
+    max_lease: Seconds = Field(
+        default=MAX_LEASE_SECONDS,
+        gt=0,
+        le=MAX_LEASE_SECONDS,
+        description="The longest a lease may become by renewals; without bound at 7d.",
+    )
+    max_leases: Count | None = Field(
+        default=None, ge=1, le=MAX_LEASES, description="Leases after which a task is dead."
+    )
+    retry: RetrySettings = Field(default=RetrySettings(), description="Back-off after a failed lease.")
+    on_exhausted: Literal["dead", "delete"] = Field(
+        default="dead", description="What becomes of a task at max_leases: kept as dead, or deleted."
+    )
+    name_retention: Seconds = Field(
+        default=NAME_RETENTION_SECONDS,
+        ge=0,
+        le=MAX_ETA_SECONDS,
+        description="How long the name of a deleted task still refuses a second add.",
+    )
+    lease_calls_per_second: Count | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_LEASE_CALLS_PER_SECOND,
+        description="Lease calls that the front doors of App Engine and Cloud Tasks grant; App Engine's are 10.",
+    )
+    acl: AclSettings = Field(default=AclSettings(), description="Who may use the front doors that know their callers.")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "QueueSettings":
+        if self.lease > self.max_lease:
+            raise PydanticCustomError(_CONTRADICTION, "lease is above max_lease")
+        return self
+
+    def spec(self, name: str) -> QueueSpec:
+        """The same as the queue's own value."""
+        return QueueSpec(
+            name,
+            lease_seconds=self.lease,
+            max_lease_seconds=self.max_lease,
+            max_leases=self.max_leases,
+            retry_min_seconds=self.retry.min,
+            retry_max_seconds=self.retry.max,
+            on_exhausted=self.on_exhausted,
+            name_retention_seconds=self.name_retention,
+            lease_calls_per_second=self.lease_calls_per_second,
+            user_emails=self.acl.users,
+            writer_emails=self.acl.writers,
+        )
+
+
+class TokenSettings(SettingsModel):
+    """A bearer token the server accepts, and what its bearer may do. The token itself is never in the file."""
+
+    role: Literal["producer", "worker", "viewer", "admin"] = Field(description="What its bearer may do.")
+    email: str | None = Field(
+        default=None,
+        max_length=320,
+        pattern=r"^[^@\s]+@[^@\s]+$",
+        examples=["worker@example.com"],
+        description="Who bears it, for queues that have an acl (user_emails, writer_emails).",
+    )
+    token_file: str | None = Field(default=None, min_length=1, description="A file that holds the token.")
+    token_env: str | None = Field(
+        default=None,
+        pattern=ENVIRONMENT_NAME,
+        examples=["TOWLINE_ADMIN_TOKEN"],
+        description="An environment variable that holds the token.",
+    )
+
+
+class ServerSettings(SettingsModel):
+    """Where the HTTP API listens, and whom it answers."""
+
+    listen: Listen = Field(default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket.")
+    tokens: tuple[TokenSettings, ...] = Field(default=(), description="Asked for when any is given.")
+    grpc: Grpc | None = Field(
+        default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=or_an_address
+    )
+
+    @property
+    def is_private(self) -> bool:
+        """True when only this machine can reach it."""
+        return is_private(self.listen)
+
+    def url(self, directory: Path) -> str:
+        """What a client on this machine is to be told; a relative socket path is seen from `directory`."""
+        if self.listen.startswith("unix:"):
+            return f"unix://{(directory / self.listen.removeprefix('unix:')).absolute()}"
+        host, _, port = self.listen.rpartition(":")
+        here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+        return f"http://{here}:{port}"
+
+
+class QueueFile(SettingsModel):
+    """The settings file without its pools."""
+
+    store: Store = Field(
+        default=StoreSettings(url=DEFAULT_STORE), description="Where tasks are kept.", json_schema_extra=or_a_url
+    )
+    durability: Literal["strict", "relaxed"] = Field(
+        default="strict",
+        description="strict: an add that returned survives power loss; relaxed: only a crash of the process.",
+    )
+    server: ServerSettings = Field(default=ServerSettings())
+    lifecycle: Literal["task", "batch", "off"] = Field(
+        default="task", description="The log of changes: an event per task, per call, or none."
+    )
+    log: str | None = Field(default=None, min_length=1, description="A file for the log, besides standard error.")
+    total_storage_limit: Bytes | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_STORAGE_BYTES,
+        description="What the payloads of all tasks may come to; left out: as it was set, at first without a limit.",
+    )
+    queues: dict[str, QueueSettings] = Field(default_factory=dict, description="Queues by name.")
+
+    def specs(self) -> list[QueueSpec]:
+        """Every queue as its own value."""
+        return [settings.spec(name) for name, settings in self.queues.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A setting given outside the file: by an environment variable or a flag, which is its `origin`."""
+
+    path: tuple[str, ...]
+    value: str
+    origin: str
+
+
+OVERRIDABLE: Final[Mapping[tuple[str, ...], str]] = {
+    ("store",): "STORE",
+    ("durability",): "DURABILITY",
+    ("server", "listen"): "LISTEN",
+    ("lifecycle",): "LIFECYCLE",
+    ("log",): "LOG",
+}
+"""Settings an environment variable may set: `TOWLINE_` and this."""
+
+
+def environment_overrides(environ: Mapping[str, str]) -> list[Override]:
+    """The settings that `TOWLINE_...` variables give."""
+    names = {path: f"TOWLINE_{name}" for path, name in OVERRIDABLE.items()}
+    return [Override(path, environ[name], name) for path, name in names.items() if environ.get(name)]
+
+
+def refuse_empty(document: Document) -> None:
+    """Raise `DocumentError` for a document without settings, such as a file that a program is about to write."""
+    if document.data is None:
+        found = "nothing is set here (comments set nothing): give queues and pools, or {} for all defaults"
+        raise DocumentError((document.line_at(Place(1, 1), found),))
+
+
+def overlay(data: object, overrides: Sequence[Override]) -> object:
+    """`data` with the overrides on top, the last one winning; what is no mapping is left for validation to refuse."""
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        return data
+    for override in overrides:
+        data = _with(data, override.path, override.value)
+    return data
+
+
+def _with(data: object, path: tuple[str, ...], value: str) -> dict[str, object]:
+    mapping = dict(data) if isinstance(data, Mapping) else {}
+    mapping[path[0]] = value if len(path) == 1 else _with(mapping.get(path[0]), path[1:], value)
+    return mapping
+
+
+_QUEUE_YAML_KEYS: Final = frozenset({"queue", "resume_paused_queues", "application"})
+_OF_APP_ENGINE: Final = (
+    "this looks like App Engine's {}, not like a settings file: `towline queues apply FILE` makes the queues of a "
+    "server or a store what it says, `towline init --from FILE` writes a settings file with them"
+)
+
+
+def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[QueueFile | None, list[SettingProblem]]:
+    """The models of a document, or what is wrong with it. Keys in `also` belong to somebody else."""
+    if data is None:
+        data = {}
+    if isinstance(data, str) and data.startswith("<"):
+        return None, [SettingProblem((), _OF_APP_ENGINE.format("queue.xml"))]
+    if not isinstance(data, Mapping):
+        return None, [SettingProblem((), "must be a mapping of settings, such as `store: sqlite:///towline.db`")]
+    known = [*QueueFile.model_fields, *also]
+    foreign: Collection[str] = ()
+    mistakes: list[SettingProblem] = []
+    if isinstance(data.get("queue", ""), list | None):
+        foreign = _QUEUE_YAML_KEYS
+        mistakes.append(SettingProblem(("queue",), _OF_APP_ENGINE.format("queue.yaml")))
+    mistakes += [
+        SettingProblem((key,), f"unknown setting{did_you_mean(key, known)}")
+        for key in data
+        if key not in known and key not in foreign
+    ]
+    mine = {key: value for key, value in data.items() if key in QueueFile.model_fields}
+    queues = mine.get("queues")
+    if isinstance(queues, Mapping):  # `thumbs:` alone is a queue with default settings
+        mine["queues"] = {name: {} if settings is None else settings for name, settings in queues.items()}
+    relations = _relations(mine) + home_mistakes({key: mine[key] for key in mine if key != "queues"})
+    try:
+        return QueueFile.model_validate(mine), mistakes + relations
+    except ValidationError as error:
+        fields = mistakes_of(error, model=QueueFile, leave_out={_CONTRADICTION})
+        told = {mistake.path for mistake in fields}
+        return None, mistakes + fields + [mistake for mistake in relations if mistake.path not in told]
+
+
+def document_error(
+    document: Document, mistakes: Sequence[SettingProblem], overrides: Sequence[Override]
+) -> DocumentError:
+    """Every mistake with its place: a line of the file, or the variable or flag that gave the value.
+
+    Those of `mistakes`, and the keys that the document gives twice.
+    """
+    origins = {override.path: override.origin for override in overrides}
+
+    def line(mistake: SettingProblem) -> str:
+        origin = origins.get(tuple(map(str, mistake.path)))
+        return f"{origin}: {mistake.message}" if origin else document.line_about(mistake.path, mistake.message)
+
+    told = [(document.place(mistake.path), line(mistake)) for mistake in mistakes]
+    told += [(flaw.place, document.line_at(flaw.place, flaw.message)) for flaw in document.repeats]
+    ordered = sorted(told, key=lambda one: one[0])
+    return DocumentError(tuple(dict.fromkeys(text for _, text in ordered)))
+
+
+def absolute_store(url: str, directory: Path) -> str:
+    """A relative `sqlite:///file.db` as seen from `directory`; any other URL as it is."""
+    prefix = "sqlite:///"
+    if not url.startswith(prefix) or url.removeprefix(prefix).startswith("/"):
+        return url
+    return f"{prefix}{(directory / url.removeprefix(prefix)).absolute()}"
+
+
+def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
+    """What pydantic compares only when every field is right by itself."""
+    mistakes: list[SettingProblem] = []
+    queues = data.get("queues")
+    for name, settings in queues.items() if isinstance(queues, Mapping) else ():
+        path = ("queues", str(name))
+        if not _QUEUE_NAME.fullmatch(str(name)):
+            limit = f"1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-'"
+            mistakes.append(SettingProblem(path, f"a queue's name must be {limit}: it has {len(str(name))} characters"))
+        if isinstance(settings, Mapping):
+            mistakes += _out_of_order(settings, path, QueueSettings, low="lease", high="max_lease")
+            retry = settings.get("retry")
+            if isinstance(retry, Mapping):
+                mistakes += _out_of_order(retry, (*path, "retry"), RetrySettings, low="min", high="max")
+    store, server = data.get("store"), data.get("server")
+    mistakes += store_relations(store) if isinstance(store, Mapping) else []
+    return mistakes + (_server_relations(server) if isinstance(server, Mapping) else [])
+
+
+def _out_of_order(
+    settings: Mapping[str, object], path: tuple[str, ...], model: type[SettingsModel], *, low: str, high: str
+) -> list[SettingProblem]:
+    seconds = {}
+    for key in (low, high):
+        try:
+            seconds[key] = parse_seconds(settings.get(key, model.model_fields[key].default))
+        except ValueError:
+            return []  # told by the field itself
+    if seconds[low] <= seconds[high]:
+        return []
+    where, other = (low, high) if low in settings else (high, low)
+    relation = "at most" if where == low else "at least"
+    given = "" if other in settings else " by default"
+    shown = f"{other}, which is {format_seconds(seconds[other])}{given}: {format_seconds(seconds[where])}"
+    return [SettingProblem((*path, where), f"must be {relation} {shown}")]
+
+
+def _server_relations(server: Mapping[str, object]) -> list[SettingProblem]:
+    mistakes: list[SettingProblem] = []
+    tokens = server.get("tokens", ())
+    for index, token in enumerate(tokens if isinstance(tokens, Sequence) else ()):
+        if isinstance(token, Mapping) and ("token_file" in token) == ("token_env" in token):
+            mistakes.append(SettingProblem(("server", "tokens", index), "give either token_file or token_env"))
+    listen = server.get("listen")
+    if not tokens and isinstance(listen, str) and not ServerSettings.model_construct(listen=listen).is_private:
+        why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
+        mistakes.append(SettingProblem(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
+    return mistakes + grpc_relations(server)

@@ -1,0 +1,379 @@
+"""LocalQueue and LocalQueues: the verbs for a program that opens the store itself, without a server."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from threading import Event
+from typing import Literal, TypeVar
+
+from queue_core.api import (
+    ALL_STATES,
+    Ended,
+    Observation,
+    ObservationQuery,
+    as_deletions,
+    as_names,
+    as_new_tasks,
+    as_states,
+    as_tokens,
+)
+from queue_core.clock import Instant
+from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
+from queue_core.limits import check_text, check_wait_seconds, check_worker
+from queue_core.service import QueueService, Step
+from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.store import (
+    Added,
+    Busy,
+    Deletion,
+    Granted,
+    Page,
+    Release,
+    Renewed,
+    Storage,
+    Subscription,
+    Unit,
+    unit_of_lease,
+)
+from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.25
+ETA_SECONDS = 1.0
+RECHECK_SECONDS = 5.0  # a wake-up sent to a waiter that was killed with it is lost; nobody waits longer than this
+
+
+class LocalQueue:
+    """One queue of an opened store: a `Queue`."""
+
+    def __init__(self, service: QueueService, name: str) -> None:
+        check_text("queue", name, error=InvalidQueueNameError)
+        self._service = service
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._name
+
+    def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
+        """See `Queue.add`."""
+        batch = as_new_tasks(tasks)
+        return self._run(lambda turn: turn.add(self._name, batch), connection)
+
+    def lease(
+        self,
+        count: int = 1,
+        *,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> list[Lease]:
+        """See `Queue.lease`."""
+        leases, _ = self.exchange((), count=count, seconds=seconds, tags=tags, worker=worker, wait_seconds=wait_seconds)
+        return leases
+
+    def exchange(
+        self,
+        deletions: Sequence[Deletion],
+        *,
+        count: int = 1,
+        seconds: float | None = None,
+        tags: TagFilter = ANY,
+        worker: str = "",
+        wait_seconds: float = 0.0,
+    ) -> tuple[list[Lease], tuple[str, ...]]:
+        """See `Queue.exchange`."""
+        check_wait_seconds(wait_seconds)
+        check_worker(worker)
+
+        def lease(turn: UnitOfWork) -> Granted:
+            return turn.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
+
+        def exchange(turn: UnitOfWork) -> tuple[Granted, Sequence[str]]:
+            return turn.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
+
+        unit = unit_of_lease(worker)
+        granted, lost = self._service.run(exchange, unit=unit)
+        try:
+            while granted.unsettled and not granted.leases:
+                granted = self._service.run(lease, unit=unit)
+            if not granted.leases and wait_seconds > 0:
+                granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
+            if self._service.is_late(granted.leases):
+                with suppress(LeaseLostError):
+                    self.release(granted.leases, charge="uncounted")
+                granted = self._service.run(lease, unit=unit)
+        except StoreError:
+            if not deletions:
+                raise
+            granted = Granted(())  # the deletions took effect, which is to be told; a lease granted now ends by time
+        return list(granted.leases), tuple(lost)
+
+    def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
+        """See `Queue.renew`."""
+        tokens = as_tokens(leases)
+        outcomes = self._service.run(lambda turn: turn.renew(self._name, tokens, seconds=seconds))
+        return _current("renew", tokens, outcomes)
+
+    def release(
+        self,
+        leases: Lease | str | Iterable[Lease | str],
+        *,
+        delay_seconds: float | None = None,
+        charge: Literal["counted", "uncounted"] = "counted",
+        dead_reason: str = "",
+    ) -> list[FinishedLease]:
+        """See `Queue.release`."""
+        tokens = as_tokens(leases)
+        releases = [Release(token, delay_seconds, charge, dead_reason) for token in tokens]
+        return _current("release", tokens, self._service.run(lambda turn: turn.release(self._name, releases)))
+
+    def delete(
+        self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
+    ) -> list[Added]:
+        """See `Queue.delete`."""
+        deletions = as_deletions(leases, then)
+        added, lost = self._run(lambda turn: turn.delete(self._name, deletions), connection)
+        if lost:
+            raise lease_lost("delete", lost)
+        return added
+
+    def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        """See `Queue.delete_by_name`."""
+        listed = as_names(names)
+        return self._service.run(lambda turn: turn.delete_by_name(self._name, listed))
+
+    def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
+        """See `Queue.purge`."""
+        return self._in_chunks(lambda turn: turn.purge(self._name, tags, dead=dead))
+
+    def pause(self) -> None:
+        """See `Queue.pause`."""
+        self._service.run(lambda turn: turn.set_paused(self._name, "paused"))
+
+    def resume(self) -> None:
+        """See `Queue.resume`."""
+        self._service.run(lambda turn: turn.set_paused(self._name, "running"))
+
+    def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
+        """See `Queue.redrive`."""
+        if names is not None:
+            listed = as_names(names)
+            return self._service.run(lambda turn: turn.redrive(self._name, listed, tags))
+        return self._in_chunks(lambda turn: turn.redrive(self._name, None, tags))
+
+    def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
+        """See `Queue.stats`."""
+        return self._service.look(lambda turn: turn.stats(self._name, tags))
+
+    def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
+        """See `Queue.tag_stats`."""
+        return self._service.look(lambda turn: turn.tag_stats(self._name, after=after, limit=limit))
+
+    def peek(
+        self,
+        *,
+        tags: TagFilter = ANY,
+        states: frozenset[TaskState] = ALL_STATES,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int = 100,
+        payload_bytes: int = 0,
+    ) -> Page:
+        """See `Queue.peek`."""
+        wanted = as_states(states)
+        listed = None if names is None else as_names(names)
+        return self._service.look(
+            lambda turn: turn.peek(
+                self._name,
+                tags=tags,
+                states=wanted,
+                names=listed,
+                after=after,
+                limit=limit,
+                payload_bytes=payload_bytes,
+            )
+        )
+
+    def close(self) -> None:
+        """Close the store this queue was opened on; other queues of the same service close with it."""
+        self._service.close()
+
+    def _run(self, step: Step[T], connection: object | None) -> T:
+        """A step of one verb."""
+        if connection is None:
+            return self._service.run(step, unit="verb")
+        return self._service.within(connection, step)
+
+    def _in_chunks(self, step: Step[int]) -> int:
+        total = 0
+        while count := self._service.run(step):
+            total += count
+        return total
+
+    def _wait_for(self, lease: Step[Granted], unit: Unit, *, tags: TagFilter, wait_seconds: float) -> Granted:
+        clock = self._service.clock
+        deadline = clock.monotonic() + wait_seconds
+        subscription = self._service.store.signals.subscribe(self._name, tags)
+        self._began_to_wait(subscription)
+        try:
+            while True:
+                granted = self._service.run(lease, unit=unit)
+                left = deadline - clock.monotonic()
+                if granted.leases or left <= 0 or self._is_over:
+                    return granted
+                if granted.unsettled:
+                    continue
+                self._sleep(subscription, until=min(deadline, clock.monotonic() + RECHECK_SECONDS))
+        finally:
+            subscription.close()
+
+    def _sleep(self, subscription: Subscription, *, until: float) -> None:
+        """Until there may be something to lease. Nobody tells of an eta that is made meanwhile: look now and then."""
+        clock = self._service.clock
+        while (left := until - clock.monotonic()) > 0 and not self._is_over:
+            next_eta = self._service.look(lambda turn: turn.transaction.next_eta(self._name, now=turn.now))
+            seconds = self._seconds_until(next_eta)
+            if subscription.wait(timeout_seconds=min(left, seconds, ETA_SECONDS)) or seconds <= ETA_SECONDS:
+                return
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether a wait is to end as if its time were up."""
+        return False
+
+    def _began_to_wait(self, subscription: Subscription) -> None:
+        """Nobody cuts a wait short here."""
+
+    def _seconds_until(self, eta: Instant | None) -> float:
+        if eta is None:
+            return RECHECK_SECONDS
+        return max(0.0, (eta - self._service.clock.now()) / 1_000_000)
+
+
+class WaitingCall(LocalQueue):
+    """A queue for one waiting thread: `close` ends its wait from another one, and leaves the store to the others."""
+
+    def __init__(self, service: QueueService, name: str) -> None:
+        super().__init__(service, name)
+        self._subscription: Subscription | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Wait no more; what is leased meanwhile is still returned."""
+        self._is_closed = True
+        if self._subscription is not None:
+            self._subscription.wake()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed
+
+    def _began_to_wait(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+
+class LocalQueues:
+    """All queues of an opened store: a `Queues`."""
+
+    def __init__(self, service: QueueService) -> None:
+        self._service = service
+
+    def queue(self, name: str) -> LocalQueue:
+        """See `Queues.queue`."""
+        return LocalQueue(self._service, name)
+
+    def waiting_line(self, name: str) -> WaitingCall:
+        """One queue's verbs for a thread whose waits are to be cut short."""
+        return WaitingCall(self._service, name)
+
+    def put_queue(self, spec: QueueSpec) -> bool:
+        """See `Queues.put_queue`."""
+        return self._service.run(lambda turn: turn.put_queue(spec))
+
+    def delete_queue(self, name: str) -> int:
+        """See `Queues.delete_queue`."""
+        check_text("queue", name, error=InvalidQueueNameError)
+        return self._service.run(lambda turn: turn.transaction.delete_queue(name))
+
+    def queues(self) -> list[QueueSpec]:
+        """See `Queues.queues`."""
+        return self._service.look(lambda turn: turn.transaction.queues())
+
+    def storage(self) -> Storage:
+        """See `Queues.storage`."""
+        return self._service.look(lambda turn: turn.transaction.storage())
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        """See `Queues.set_storage_limit`."""
+        self._service.run(lambda turn: turn.set_storage_limit(limit_bytes))
+
+    def observe(
+        self,
+        queue: str,
+        *,
+        tags: TagFilter = ANY,
+        after: int = 0,
+        workers: Sequence[str] = (),
+        ahead_seconds: float = 0.0,
+    ) -> Observation:
+        """See `Queues.observe`."""
+        check_text("queue", queue, error=InvalidQueueNameError)
+        return self._service.look(
+            lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
+        )
+
+    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
+        """See `Queues.observe_many`."""
+        return self._service.look(lambda turn: [turn.observe_if_there(look) for look in looks])
+
+    def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
+        """See `Queues.retire_worker`."""
+        return self._service.run(lambda turn: turn.retire_worker(worker, busy=busy))
+
+    def release_worker(self, worker: str) -> list[FinishedLease]:
+        """See `Queues.release_worker`."""
+        return self._service.run(lambda turn: turn.release_worker(worker))
+
+    def lead(self, name: str, holder: str, *, seconds: float) -> bool:
+        """See `Queues.lead`."""
+        return self._service.run(lambda turn: turn.lead(name, holder, seconds=seconds))
+
+    def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
+        """See `Queues.wait_ready`. Without a server this looks a few times a second."""
+        clock = self._service.clock
+        deadline = clock.monotonic() + wait_seconds
+        # Not a subscription: a wake-up that an observer takes is one that no worker gets.
+        pause = Event()
+        while True:
+            for name, tags in queues:
+                if self.queue(name).stats(tags=tags).ready:
+                    return name
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                return None
+            pause.wait(timeout=min(left, LOOK_SECONDS))
+
+    def close(self) -> None:
+        """Close the store."""
+        self._service.close()
+
+
+def lease_lost(verb: str, tokens: Sequence[str]) -> LeaseLostError:
+    """The error that names tokens which were not current."""
+    shown = ", ".join(tokens[:5]) + (", ..." if len(tokens) > 5 else "")
+    return LeaseLostError(
+        f"can't {verb}: {len(tokens)} lease(s) are no longer current ({shown}); "
+        "they expired, were released, or their tasks were deleted: stop working on them",
+        tokens=tokens,
+    )
+
+
+def _current(verb: str, tokens: Sequence[str], outcomes: Sequence[T | None]) -> list[T]:
+    lost = [token for token, outcome in zip(tokens, outcomes, strict=True) if outcome is None]
+    if lost:
+        raise lease_lost(verb, lost)
+    return [outcome for outcome in outcomes if outcome is not None]

@@ -1,0 +1,159 @@
+"""What the verbs of a turn are to tell once their change is durable: events for the log, wake-ups for waiters. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from queue_core import events
+from queue_core.clock import Instant
+from queue_core.events import Lifecycle, QueueEvent
+from queue_core.fast_values import builder, missing
+from queue_core.stats import FinishedLease
+from queue_core.store import Added, Deleted, Deletion, Granted, handed_over
+from queue_core.task import Lease, NewTask
+
+new_event = builder(QueueEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """`count` tasks of a tag became leasable; `served` of them went to somebody who waited, in the same turn."""
+
+    queue: str
+    tag: str | None
+    count: int = 1
+    served: int = 0
+
+
+new_wake = builder(WakeUp)
+
+
+class Outbox:
+    """Collects events, as far as the lifecycle log wants them, and wake-ups by queue and tag."""
+
+    def __init__(self, *, now: Instant, lifecycle: Lifecycle) -> None:
+        self.now = now
+        self.wakes: dict[tuple[str, str | None], int] = {}
+        self._served: dict[tuple[str, str | None], int] = {}
+        self.noted: list[Iterable[QueueEvent]] = []
+        self._lifecycle = lifecycle
+
+    def note(self, noted: Iterable[QueueEvent]) -> None:
+        """Keep events to be told of, if the log wants any. They are made late: `now` may have gone on by then."""
+        if self._lifecycle != "off":
+            self.noted.append(noted)
+
+    def events(self) -> list[QueueEvent]:
+        """All events as the log wants them: one for each task, or one for all of a kind. Asked once, and late: they
+        are made here, so that nobody's answer waits for them."""
+        if self._lifecycle == "task":
+            return list(chain.from_iterable(self.noted))
+        return [event for noted in self.noted for event in _in_batches(noted)]
+
+    def note_granted(self, queue: str, granted: Granted) -> None:
+        """For a lease call: what it granted, and what it found expired."""
+        if granted.expired:
+            self.note_finished(granted.expired)
+        if self._lifecycle != "off" and granted.leases:
+            self.noted.append(_leased_events(queue, granted.leases, at=self.now))
+
+    def note_deleted(
+        self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
+    ) -> tuple[list[Added], list[str]]:
+        """For deletions; what their `then` became, and the tokens that were not current."""
+        if self._lifecycle != "off":
+            self.noted.append(_deleted_events(outcomes, at=self.now))
+        added: list[Added] = []
+        if handed_over(deletions):
+            for deletion, outcome in zip(deletions, outcomes, strict=True):
+                if outcome is not None and deletion.then:
+                    added.extend(outcome.then)
+                    self.note_added(queue, deletion.then, outcome.then)
+        return added, [deletions[at].token for at in missing(outcomes)]
+
+    def note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
+        """For an add, whose outcomes are in the order of its tasks."""
+        for task, outcome in zip(tasks, added, strict=True):
+            if outcome.ready and outcome.status == "added":
+                self.wake(task.queue or queue, task.tag)
+        if self._lifecycle != "off":
+            at = self.now
+            self.note(
+                new_event(events.TASK_ADDED, at, task.queue or queue, outcome.name, task.tag)
+                for task, outcome in zip(tasks, added, strict=True)
+                if outcome.status == "added"
+            )
+
+    def note_finished(self, finished: Sequence[FinishedLease]) -> None:
+        """For leases that ended without a deletion: their tasks may be leased again."""
+        for lease in finished:
+            if not lease.died:
+                self.wake(lease.queue, lease.tag)
+        at = self.now
+        self.note(event for lease in finished for event in finished_events(lease, at=at))
+
+    def wake(self, queue: str, tag: str | None) -> None:
+        """Have one waiter woken for a task of this tag."""
+        key = (queue, tag)
+        self.wakes[key] = self.wakes.get(key, 0) + 1
+
+    def all_wakes(self) -> list[WakeUp]:
+        """The wake-ups by queue and tag."""
+        served = self._served
+        return [new_wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
+
+    def note_served(self, wake: WakeUp, number: int) -> None:
+        """So many of these tasks went to those who waited."""
+        self._served[(wake.queue, wake.tag)] = number
+
+
+def _in_batches(noted: Iterable[QueueEvent]) -> Iterable[QueueEvent]:
+    batch: dict[tuple[str, str], QueueEvent] = {}
+    for event in noted:
+        key = (event.event, event.queue)
+        before = batch.get(key)
+        count = event.count + (before.count if before else 0)
+        batch[key] = QueueEvent(event.event, event.at, event.queue, count=count)
+    return batch.values()
+
+
+def _leased_events(queue: str, leases: Sequence[Lease], *, at: Instant) -> Iterator[QueueEvent]:
+    """A function, as is the next one: an expression would begin to look at its values at once."""
+    for lease in leases:
+        yield new_event(
+            events.TASK_LEASED,
+            at,
+            queue,
+            lease.name,
+            lease.tag,
+            lease.worker,
+            lease.lease_number,
+            lease.waited_seconds,
+        )
+
+
+def _deleted_events(outcomes: Sequence[Deleted | None], *, at: Instant) -> Iterator[QueueEvent]:
+    for outcome in outcomes:
+        if outcome is not None:
+            yield from finished_events(outcome.finished, at=at)
+
+
+_FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, "expired": events.LEASE_EXPIRED}
+
+
+def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
+    """What the lifecycle log tells of a lease that ended: how, and the death that came with it."""
+    told = new_event(
+        _FINISHED[lease.outcome],
+        at,
+        lease.queue,
+        lease.name,
+        lease.tag,
+        lease.worker,
+        lease.lease_number,
+        lease.waited_seconds,
+        lease.held_seconds,
+    )
+    if not lease.died:
+        return [told]
+    return [told, replace(told, event=events.TASK_DIED, reason=lease.reason)]

@@ -1,0 +1,1 @@
+"""What every process of Towline needs whatever it does: logs, forks, its standard streams, its service manager."""

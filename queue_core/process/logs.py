@@ -1,0 +1,261 @@
+"""Sets up logging once per process, and keeps the lifecycle log: lines that go out as bytes and never stop the work.
+
+Only a command calls `configure`; libraries just log.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from io import FileIO
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, Final, Literal
+
+# Without rich, structlog starts in half the time, and it starts in every worker: it would only colour tracebacks.
+sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+import structlog  # noqa: E402
+
+if not sys.modules["rich"]:
+    del sys.modules["rich"]
+
+from queue_core.clock import Clock, SystemClock  # noqa: E402
+from queue_core.errors import InvalidSettingError  # noqa: E402
+from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent  # noqa: E402
+from queue_core.process import forking  # noqa: E402
+from queue_core.process.terminal_text import clean  # noqa: E402
+
+Level = Literal["debug", "info", "warning", "error"]
+
+LIBRARY_LOGGED: Final = "library.logged"
+_LIBRARIES: Final = ("asyncio", "uvicorn")
+"""Of the server's loop and connections; their warnings are for an operator."""
+TOLD_SECONDS: Final = 60.0
+"""Between two lines on stderr about lines of the lifecycle log that were lost."""
+
+log = structlog.get_logger()
+
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] = "auto") -> None:
+    """Log to stderr: coloured lines on a terminal, else a JSON object a line.
+
+    Args:
+        level: what is quieter is left out.
+        shape: `auto` asks whether stderr is a terminal.
+    """
+    is_text = shape == "text" or (shape == "auto" and sys.stderr.isatty())
+    before: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
+    ]
+    if is_text:
+        colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        shown = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
+        last: list[structlog.typing.Processor] = [_short_time, _clean_values, shown]
+    else:
+        rendered = structlog.processors.JSONRenderer(serializer=_dumps)
+        last = [structlog.processors.format_exc_info, _ordered, rendered]
+    structlog.configure(
+        processors=before + last,
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        # Past the buffer: what a closed stderr did not take must not fail the process at its very end.
+        logger_factory=_LineLoggers(getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)),
+        cache_logger_on_first_use=True,
+    )
+    for name in _LIBRARIES:
+        logger = logging.getLogger(name)
+        if not any(isinstance(handler, _LibraryHandler) for handler in logger.handlers):
+            logger.addHandler(_LibraryHandler(_LEVELS["warning"]))
+
+
+class _LibraryHandler(logging.Handler):
+    """Logs what a library logs by the standard library's way, which would print it as bare text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        error = record.exc_info[1] if record.exc_info else None
+        log = structlog.get_logger()
+        log.log(
+            min(record.levelno, logging.ERROR),
+            LIBRARY_LOGGED,
+            logger=record.name,
+            message=record.getMessage(),
+            exc_info=error,
+        )
+
+
+@contextlib.contextmanager
+def beside_answers() -> Iterator[None]:
+    """Warnings to stderr for the length of a command: its stdout is for answers."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["warning"]),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+class LifecycleFile:
+    """An `EventLog` in a file, a JSON object a line. A full disk costs lines, never a task.
+
+    Lines that are lost are counted, and told on stderr once a minute. A file that was moved away (as logrotate does) is
+    made anew.
+    """
+
+    def __init__(self, path: Path, *, lifecycle: Lifecycle, clock: Clock | None = None) -> None:
+        """Raises `OSError` when the file can't be opened, `InvalidSettingError` when it is none: at the start that is a
+        mistake, later it is bad luck."""
+        self.lifecycle: Lifecycle = lifecycle
+        self.dropped_total = 0
+        self._path = path
+        self._file = _opened(path)
+        self._lock = Lock()
+        forking.renew_after_forks(self)
+        self._clock = clock or SystemClock()
+        self._is_torn = False
+        self._told_at: float | None = None
+        self._told_total = 0
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork, whose lines go to the same file, each whole."""
+        self._lock = Lock()
+
+    def record(self, events: Sequence[QueueEvent]) -> None:
+        """See `EventLog.record`."""
+        lines = b"".join(_line(event) for event in events)
+        with self._lock:
+            written: int | None = None
+            reason = "cut short"
+            try:
+                self._reopen_if_moved()
+                if self._is_torn:
+                    lines = b"\n" + lines
+                written = self._file.write(lines)
+            except (OSError, ValueError, InvalidSettingError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+            if written == len(lines):
+                self._is_torn = False
+                if self._told_at is not None:
+                    self._tell_recovered()
+            else:
+                self._is_torn = self._is_torn or bool(written)
+                self.dropped_total += len(events)
+                self._tell_lost(reason)
+
+    def close(self) -> None:
+        """Close the file; later events are let go."""
+        with self._lock, contextlib.suppress(OSError):
+            self._file.close()
+
+    def _tell_lost(self, reason: str) -> None:
+        now = self._clock.monotonic()
+        if self._told_at is None or now - self._told_at >= TOLD_SECONDS:
+            lost, self._told_at, self._told_total = self.dropped_total - self._told_total, now, self.dropped_total
+            log.warning(LOG_LINES_LOST, path=str(self._path), lines=lost, total=self.dropped_total, error=reason)
+
+    def _tell_recovered(self) -> None:
+        log.info(LOG_RECOVERED, path=str(self._path), lost=self.dropped_total)
+        self._told_at, self._told_total = None, self.dropped_total
+
+    def _reopen_if_moved(self) -> None:
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            there = None
+        ours = os.fstat(self._file.fileno())
+        if there is None or (there.st_ino, there.st_dev) != (ours.st_ino, ours.st_dev):
+            anew = _opened(self._path)
+            self._file.close()
+            self._file = anew
+            self._is_torn = False
+
+
+def _opened(path: Path) -> FileIO:
+    """The file, to append to it. Nobody is waited for: a FIFO without a reader would take for ever, and one whose
+    reader is slow loses lines."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = 0
+    if stat.S_ISDIR(mode):
+        raise InvalidSettingError(f"log: {path} is a folder: name a file in it, such as {path / 'lifecycle.jsonl'}")
+    if stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
+        raise InvalidSettingError(f"log: {path} is not a file: name one")
+    nonblocking = os.O_NONBLOCK if stat.S_ISFIFO(mode) else 0
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | nonblocking, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise InvalidSettingError(f"log: {path} is a FIFO that nobody reads: start its reader first") from error
+    return FileIO(descriptor, "ab")
+
+
+def _line(event: QueueEvent) -> bytes:
+    told = {name: value for name in _EVENT_FIELDS if (value := getattr(event, name)) is not None}
+    return json.dumps(told, separators=(",", ":")).encode() + b"\n"
+
+
+_EVENT_FIELDS: Final = tuple(field.name for field in fields(QueueEvent))
+
+
+def _dumps(value: object, **_settings: object) -> bytes:
+    return json.dumps(value, default=str, separators=(",", ":")).encode()
+
+
+def _ordered(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Time, level and event first: what a reader looks for."""
+    return {name: event.pop(name) for name in ("timestamp", "level", "event")} | dict(event)
+
+
+def _short_time(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """On a terminal the time of day is enough."""
+    event["timestamp"] = str(event["timestamp"])[11:23]
+    return event
+
+
+def _clean_values(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A terminal obeys what strangers sent, unless it is written out; in JSON it is."""
+    return {name: clean(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+class _LineLoggers:
+    """A structlog factory of loggers that share one stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._logger = _LineLogger(stream)
+
+    def __call__(self, *_arguments: object) -> "_LineLogger":
+        return self._logger
+
+
+class _LineLogger:
+    """Writes whole lines; when nobody takes them (a closed pipe, a full disk) it lets them go."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lock = Lock()
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork."""
+        self._lock = Lock()
+
+    def msg(self, message: str | bytes) -> None:
+        """Write one line, now."""
+        line = (message if isinstance(message, bytes) else message.encode("utf-8", "backslashreplace")) + b"\n"
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._stream.write(line)
+            self._stream.flush()
+
+    debug = info = warning = warn = error = critical = exception = fatal = log = msg

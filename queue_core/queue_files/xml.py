@@ -1,0 +1,145 @@
+"""A queue.xml's bytes to its queues, through defusedxml: no document type, no entities. Pure: opens no file."""
+
+from dataclasses import dataclass, field
+from typing import Final
+from xml.sax import SAXParseException
+from xml.sax.handler import ContentHandler, feature_namespaces
+from xml.sax.xmlreader import AttributesNSImpl, Locator
+
+from defusedxml import DefusedXmlException
+from defusedxml.expatreader import create_parser
+
+from queue_core.config.messages import did_you_mean
+from queue_core.config.yaml_document import MAX_TEXT_BYTES, MAX_VALUES, DocumentError, Place, line_at
+from queue_core.queue_files.entries import Group, Items, MappingItem, Node, QueueFileEntries, Text
+from queue_core.queue_files.rules import entries_of, mistake_lines
+
+ROOT: Final = "queue-entries"
+_GROUPS: Final = frozenset({ROOT, "queue", "retry_parameters", "acl"})
+_DEPTH: Final = 4
+"""Of the deepest element, `task-retry-limit`, the root being 1."""
+_SCHEMA_ATTRIBUTES: Final = frozenset({"http://www.w3.org/2001/XMLSchema-instance"})
+
+
+def read_queue_xml(data: bytes, *, name: str = "queue.xml") -> QueueFileEntries:
+    """The queues of `data`, a file called `name`, in the encoding that its first bytes or its XML declaration tell.
+
+    Children come in any order, and may be spelt with hyphens or underscores. Raises `DocumentError` with a line per
+    mistake, `queue.xml:12:9: queue[2].rate: ...`: the first place of broken syntax, or everything else that is wrong.
+    """
+    if len(data) > MAX_TEXT_BYTES:
+        told = f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {len(data)}; is this the right file?"
+        raise DocumentError((told,))
+    parser = create_parser(forbid_dtd=True)
+    parser.setFeature(feature_namespaces, 1)
+    reading = _Reading(parser)
+    parser.setContentHandler(reading)
+    try:
+        parser.feed(data)
+        parser.close()
+    except SAXParseException as error:
+        line, column = error.getLineNumber() or 1, (error.getColumnNumber() or 0) + 1
+        raise DocumentError((f"{name}:{line}:{column}: not a queue.xml: {error.getMessage()}",)) from None
+    except DefusedXmlException:
+        place = reading.place()
+        told = "a document type (<!DOCTYPE ...>) is not read, as entities can hide anything in it: remove it"
+        raise DocumentError((line_at(name, place, told),)) from None
+    except (ValueError, LookupError) as error:
+        raise DocumentError((f"{name}:1:1: the encoding can't be read ({error}): save the file as UTF-8",)) from None
+    if reading.root is None:  # another root: told, and left out
+        raise DocumentError(mistake_lines(reading.mistakes, name=name))
+    return entries_of(reading.root, also=reading.mistakes, name=name, spelling="xml")
+
+
+@dataclass(slots=True)
+class _Open:
+    """An element whose end is still ahead."""
+
+    key: str
+    place: Place
+    text: list[str] = field(default_factory=list)
+    members: list[MappingItem] = field(default_factory=list)
+
+
+class _Reading(ContentHandler):
+    """Builds the tree; an element that has no business where it stands is told and left out."""
+
+    def __init__(self, parser: Locator) -> None:
+        super().__init__()
+        self._parser = parser
+        self.root: Node | None = None
+        self.mistakes: list[tuple[Place, str]] = []
+        self._open: list[_Open] = []
+        self._skipping = 0
+        self._left = MAX_VALUES
+
+    def place(self) -> Place:
+        """Where the parser stands."""
+        return Place(self._parser.getLineNumber() or 1, (self._parser.getColumnNumber() or 0) + 1)
+
+    def startElementNS(  # noqa: N802  SAX's name
+        self,
+        name: tuple[str | None, str],
+        qname: str | None,  # noqa: ARG002
+        attrs: AttributesNSImpl,
+    ) -> None:
+        """SAX: an element begins."""
+        self._left -= 1
+        if not self._left:
+            raise SAXParseException(f"more than {MAX_VALUES} elements: is this the right file?", None, self._parser)
+        tag = name[1]
+        inner = _Open(tag if not self._open else tag.replace("-", "_"), self.place())
+        if self._skipping or not self._may_begin(inner, tag):
+            self._skipping += 1
+            return
+        for uri, attribute in attrs.getNames():
+            if uri not in _SCHEMA_ATTRIBUTES:
+                self.mistakes.append((inner.place, f"<{tag}>: unknown attribute {attribute[:60]!r}: take it away"))
+        self._open.append(inner)
+
+    def characters(self, content: str) -> None:
+        """SAX: text."""
+        if self._open and not self._skipping:
+            inner = self._open[-1]
+            if inner.key in _GROUPS and content.strip():
+                self.mistakes.append((self.place(), f"text has no place here: {content.strip()[:60]!r}"))
+            inner.text.append(content)
+
+    def endElementNS(self, name: tuple[str | None, str], qname: str | None) -> None:  # noqa: ARG002, N802
+        """SAX: an element ends."""
+        if self._skipping:
+            self._skipping -= 1
+            return
+        ended = self._open.pop()
+        if not self._open:
+            self.root = _root_of(ended)
+        else:
+            self._open[-1].members.append(MappingItem(ended.key, ended.place, _value_of(ended)))
+
+    def _may_begin(self, inner: _Open, tag: str) -> bool:
+        if not self._open:
+            if tag == ROOT:
+                return True
+            told = f"<{tag[:60]}>: the outermost element must be <{ROOT}>{did_you_mean(tag, [ROOT])}"
+        elif self._open[-1].key not in _GROUPS or len(self._open) >= _DEPTH:
+            told = f"<{tag[:60]}>: no element may stand here"
+        else:
+            return True
+        self.mistakes.append((inner.place, told))
+        return False
+
+
+def _value_of(element: _Open) -> Node:
+    if element.key == "acl":
+        return Items(tuple(Group((member,), member.place) for member in element.members), element.place)
+    if element.key in _GROUPS:
+        return Group(tuple(element.members), element.place)
+    return Text("".join(element.text).strip(), element.place)
+
+
+def _root_of(element: _Open) -> Node:
+    """Its queues as the one list that a queue.yaml has."""
+    queues = [member.value for member in element.members if member.key == "queue"]
+    others = [member for member in element.members if member.key != "queue"]
+    listed = MappingItem("queue", element.place, Items(tuple(queues), element.place))
+    return Group((*others, listed), element.place)

@@ -1,0 +1,76 @@
+"""A queue.yaml's text to its queues. Pure: opens no file.
+
+Scalars are kept as they were written: App Engine reads YAML 1.1, where `010` and `yes` mean other things than in 1.2.
+"""
+
+import yaml
+
+from queue_core.config.yaml_document import DocumentError, Place, place_of, read_tree
+from queue_core.queue_files.entries import (
+    EmptyItem,
+    Group,
+    Items,
+    MappingItem,
+    Node,
+    QueueFileEntries,
+    Text,
+    UnreadableItem,
+)
+from queue_core.queue_files.rules import entries_of
+
+_STANDARD_TAG = "tag:yaml.org,2002:"
+_SCALAR_TAGS = frozenset(f"{_STANDARD_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str"))
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+def read_queue_yaml(text: str, *, name: str = "queue.yaml") -> QueueFileEntries:
+    """The queues of `text`, a file called `name`.
+
+    Raises `DocumentError` with a line per mistake, `queue.yaml:12:9: queue[2].rate: ...`: the first place of broken
+    syntax, or everything else that is wrong.
+    """
+    root = read_tree(text, name=name)
+    if root is None:
+        raise DocumentError((f"{name}:1:1: the file is empty; `queue:` with nothing under it means no queues",))
+    walk = _Walk()
+    tree = walk.node(root)
+    return entries_of(tree, also=walk.mistakes, name=name, spelling="yaml")
+
+
+class _Walk:
+    """One walk over YAML's nodes; as App Engine takes no anchors, each node is met once."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[tuple[Place, str]] = []
+
+    def node(self, node: yaml.Node) -> Node:
+        place = place_of(node)
+        if not _is_plain_value(node):
+            told = node.tag.replace(_STANDARD_TAG, "!!")[:60]
+            self.mistakes.append((place, f"a value of type {told!a} is not allowed: use text, lists and mappings"))
+            return UnreadableItem(place)
+        if isinstance(node, yaml.ScalarNode):
+            if node.style is None and node.value in _NULLS and node.tag != f"{_STANDARD_TAG}str":
+                return EmptyItem(place)
+            return Text(node.value, place, "plain" if node.style is None else "quoted")
+        if isinstance(node, yaml.SequenceNode):
+            return Items(tuple(self.node(item) for item in node.value), place)
+        if isinstance(node, yaml.MappingNode):
+            return Group(tuple(self._members(node)), place)
+        return EmptyItem(place)
+
+    def _members(self, node: yaml.MappingNode) -> list[MappingItem]:
+        members = []
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                members.append(MappingItem(key.value, place_of(key), self.node(value)))
+            else:
+                self.mistakes.append((place_of(key), "a key must be text, not a list or a mapping"))
+        return members
+
+
+def _is_plain_value(node: yaml.Node) -> bool:
+    """Whether it has the tag that it would have without one being written, or that of another scalar."""
+    if isinstance(node, yaml.ScalarNode):
+        return node.tag in _SCALAR_TAGS
+    return bool(node.tag == f"{_STANDARD_TAG}{'seq' if isinstance(node, yaml.SequenceNode) else 'map'}")

@@ -1,0 +1,1 @@
+"""One commit for many callers."""

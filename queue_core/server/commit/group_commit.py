@@ -1,0 +1,210 @@
+"""Turns of a store in this process: what arrives in one turn of the loop shares a transaction, and a sync (ADR 16)."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from queue_core.errors import QueueError, StoreError, StoreFullError
+from queue_core.server import events
+from queue_core.server.commit.committer import (
+    MAX_STEPS_PER_TURN,
+    Done,
+    Follow,
+    Late,
+    TurnFollower,
+    run_step,
+    sync,
+    tell,
+)
+from queue_core.server.commit.disk import Committed, Disk, Entry, new_entry
+from queue_core.service import QueueService, Step
+from queue_core.store import Unit
+from queue_core.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+SLOW_SYNC_SECONDS = 0.002
+"""A disk slower than this is waited for in a thread. A faster one is not worth the two hops: the loop would find
+more requests after them, but answers each of them later."""
+INSTANT_SYNC_SECONDS = 0.000_04
+"""A sync that takes less (a relaxed store, or memory) is not worth sharing."""
+MAX_TURNS_PER_SYNC = 4
+"""Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""
+MAX_ROUNDS = 4
+"""How many times round the loop a turn waits for callers who are expected: about 25 us, less than a transaction of
+their own costs. Eight and sixteen gained nothing more."""
+
+log = structlog.get_logger()
+
+
+class GroupCommitter:
+    """`Turns` that commit in the loop itself: nothing is faster for a file or for memory."""
+
+    is_beside = False
+
+    def __init__(self, service: QueueService, *, after_turn: Callable[[], None] = lambda: None) -> None:
+        """Args:
+        after_turn: called in the loop after the answers of each turn.
+        """
+        self._service = service
+        self._after_turn = after_turn
+        self._follow: Follow = _nobody
+        self._entries: list[Entry] = []
+        self._is_scheduled = False
+        self._rounds = 0
+        self._expected = 1
+        """Callers who shared each of the last two syncs: answered together, they come back together, so that a turn
+        goes round the loop for them. Twice in a row, as two that meet by chance are not to be waited for."""
+        self._shared = 1
+        self._sync_seconds = 0.0
+        self._unsynced: list[Committed] = []
+        self._unsynced_callers = 0
+        self._disk = Disk(service, self._synced)
+        self.failure: StoreError | None = None
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a change is on its way to the disk, seen by readers but not durable yet."""
+        return bool(self._unsynced) or self._disk.is_busy
+
+    def submit(
+        self,
+        step: Step[object],
+        done: Done,
+        *,
+        late: Late | None = None,  # noqa: ARG002 - the protocol's
+        size_bytes: int = 0,  # noqa: ARG002
+        unit: Unit = "transaction",  # noqa: ARG002
+    ) -> None:
+        """See `Turns.submit`; nothing comes late here, and nothing waits for long. No store here minds the unit."""
+        self._entries.append(new_entry(step, done))
+        self._schedule()
+
+    def follow_with(self, follow: Follow) -> None:
+        """See `Turns.follow_with`."""
+        self._follow = follow
+
+    async def run(self, step: Step[T]) -> T:
+        """See `Turns.run`."""
+        return await run_step(self, step)
+
+    def look(self, step: Step[object], done: Done) -> None:
+        """See `Turns.look`."""
+        try:
+            outcome = self._service.look(step)
+        except QueueError as error:
+            outcome = error
+        tell(done, outcome)
+
+    def close(self) -> None:
+        """Wait for the disk and end its thread."""
+        self._disk.close()
+
+    # -- a transaction ------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self._rounds < MAX_ROUNDS and self._missing() > 0:
+            self._rounds += 1
+            self._schedule()
+            return
+        self._rounds = 0
+        entries = self._entries[:MAX_STEPS_PER_TURN]
+        del self._entries[:MAX_STEPS_PER_TURN]
+        self._commit(entries)
+        if self._entries:
+            self._schedule()
+        is_full = len(self._unsynced) >= MAX_TURNS_PER_SYNC or (self._missing() <= 0 and self._expected > 1)
+        if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
+            self._sync()
+        elif self._unsynced:
+            # Twice round the loop: it reads the sockets after what was scheduled before.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._sync_unless_more)
+
+    def _missing(self) -> int:
+        """Callers who are expected to share the next sync and are not here yet; none when that is negative."""
+        return self._expected - len(self._entries) - self._unsynced_callers
+
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        """Commit their steps, to be synced; a step that breaks the transaction has its own, and so have the others."""
+        followers: list[TurnFollower] = []
+        try:
+            batch = self._service.commit([entry.step for entry in entries], follow=partial(self._others, followers))
+        except Exception as error:
+            for follower in followers:
+                follower.back()
+            if isinstance(error, StoreFullError) and self._service.store.make_room():
+                self._commit(entries)
+            elif isinstance(error, StoreError):
+                self._fail(entries, error)
+            elif len(entries) > 1:
+                for entry in entries:
+                    self._commit([entry])
+            else:
+                log.exception(events.TURN_FAILED)
+                tell(entries[0].done, error)
+            return
+        everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
+        self._unsynced.append(Committed(everybody, batch))
+        self._unsynced_callers += len(entries)
+
+    def _others(self, followers: list[TurnFollower], turn: UnitOfWork) -> Iterator[Step[object]]:
+        """The steps of those who go with a turn, each of whom is noted in `followers` first."""
+        for follower in self._follow(turn):
+            followers.append(follower)
+            yield follower.step
+
+    # -- the disk -----------------------------------------------------------------------------------------------------
+
+    def _sync_unless_more(self) -> None:
+        if not self._entries:
+            self._sync()
+
+    def _sync(self) -> None:
+        committed, self._unsynced = self._unsynced, []
+        if not committed:
+            return
+        before, self._shared, self._unsynced_callers = self._shared, self._unsynced_callers, 0
+        self._expected = min(before, self._shared)
+        if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:
+            self._disk.submit(committed)
+            return
+        began_at = self._service.clock.monotonic()
+        failure = sync(self._service, committed[-1].batch)
+        self._synced(committed, failure, self._service.clock.monotonic() - began_at)
+
+    def _synced(self, committed: Sequence[Committed], failure: StoreError | None, seconds: float) -> None:
+        self._sync_seconds += (seconds - self._sync_seconds) / 8
+        for one in committed:
+            if failure is not None:
+                self._fail(one.entries, failure)
+                continue
+            self.failure = None
+            for entry, outcome in zip(one.entries, one.batch.outcomes, strict=True):
+                tell(entry.done, outcome)
+        if failure is None:
+            # After the answers: who got one is at work meanwhile, and a lease that found nothing waits by now, so
+            # that a wake-up of its own turn finds it.
+            for one in committed:
+                self._service.publish(one.batch)
+        self._after_turn()
+
+    def _fail(self, entries: Sequence[Entry], error: StoreError) -> None:
+        if self.failure is None:
+            log.error(events.STORE_FAILED, error=str(error))
+        self.failure = error
+        for entry in entries:
+            tell(entry.done, error)
+
+
+def _nobody(_turn: UnitOfWork) -> tuple[()]:
+    return ()

@@ -1,0 +1,248 @@
+"""Turns of a store across a network: several under way in threads, while the loop gathers the next and answers.
+
+The loop never waits here. A store that stalls costs memory and time within bounds: whoever waits too long is told so.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
+from queue_core.server import events
+from queue_core.server.commit.committer import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
+from queue_core.server.commit.threads import ThreadPool
+from queue_core.service import Batch, QueueService, Step
+from queue_core.store import Unit
+
+T = TypeVar("T")
+
+TURNS_AT_ONCE = 4
+LOOKS_AT_ONCE = 2
+MAX_QUEUED_STEPS = 10_000
+MAX_HELD_BYTES = 256 << 20
+"""What may wait for its turn or be under way; more is refused, so that a store that stalls does not fill the memory."""
+QUEUED_SECONDS = 5.0
+"""A step that waits longer for its turn is told that it was not begun."""
+UNDER_WAY_SECONDS = 10.0
+"""A step under way for longer is told that its outcome is not known."""
+STALLED_SECONDS = 3.0
+"""With all turns under way for so long, the store is taken to have stalled: whoever comes then is told at once."""
+WATCH_SECONDS = 0.5
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A step, and who asked for it. `is_told`: its caller could not wait any longer."""
+
+    step: Step[object]
+    done: Done
+    late: Late | None
+    size_bytes: int
+    unit: Unit
+    asked_at: float
+    is_told: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A turn under way."""
+
+    entries: Sequence[_Entry]
+    began_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """What became of some steps: their batch, or the error that they share."""
+
+    entries: Sequence[_Entry]
+    batch: Batch[object] | Exception
+
+
+class ThreadedCommitter:
+    """`Turns` beside the loop. Answers come in the order in which the store's did; see `ReadyChecks` for what
+    that means for those who wait."""
+
+    is_beside = True
+    is_syncing = False  # what a reader sees is durable: it reads on the store's side of the network
+
+    def __init__(self, service: QueueService, *, after_turn: Callable[[], None] = lambda: None) -> None:
+        """Args:
+        after_turn: called in the loop after the answers of each turn.
+        """
+        self._service = service
+        self._after_turn = after_turn
+        self._clock = service.clock
+        self._shares = service.store.unit == "verb"  # its verbs are committed one by one: there is nothing to gather
+        self._hands = ThreadPool(TURNS_AT_ONCE, name="towline-turn")
+        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-glance")
+        self._queued: deque[_Entry] = deque()
+        self._held_bytes = 0
+        self._flights: dict[_Flight, None] = {}
+        self._is_scheduled = False
+        self._watch: asyncio.TimerHandle | None = None
+        self.failure: StoreError | None = None
+
+    def submit(
+        self,
+        step: Step[object],
+        done: Done,
+        *,
+        late: Late | None = None,
+        size_bytes: int = 0,
+        unit: Unit = "transaction",
+    ) -> None:
+        """See `Turns.submit`."""
+        loop = asyncio.get_running_loop()
+        refusal = self._refusal(size_bytes)
+        if refusal is not None:
+            loop.call_soon(tell, done, refusal)
+            return
+        self._queued.append(_Entry(step, done, late, size_bytes, unit, self._clock.monotonic()))
+        self._held_bytes += size_bytes
+        self._schedule()
+        if self._watch is None:
+            self._watch = loop.call_later(WATCH_SECONDS, self._look_after)
+
+    def follow_with(self, follow: Follow) -> None:
+        """See `Turns.follow_with`: these run beside the loop."""
+
+    async def run(self, step: Step[T]) -> T:
+        """See `Turns.run`."""
+        return await run_step(self, step)
+
+    def look(self, step: Step[object], done: Done) -> None:
+        """See `Turns.look`."""
+        if self._looks.under_way >= MAX_QUEUED_STEPS:
+            tell(done, self._too_many())
+            return
+        self._looks.do(lambda: self._service.look(step), lambda outcome: tell(done, outcome))
+
+    def close(self) -> None:
+        """See `Turns.close`."""
+        self._hands.close()
+        self._looks.close()
+
+    # -- taking turns ---------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Begin a turn once what has arrived by now is in: it shares the transaction."""
+        if self._queued and not self._is_scheduled and self._hands.idle:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._is_scheduled = False
+        while self._queued and (idle := self._hands.idle):
+            flight = _Flight(self._take(idle), self._clock.monotonic())
+            self._flights[flight] = None
+            self._hands.do(lambda flight=flight: self._turn(flight.entries), self._landing(flight))  # type: ignore[misc]
+
+    def _take(self, idle: int) -> Sequence[_Entry]:
+        count = min(len(self._queued), MAX_STEPS_PER_TURN)
+        if self._shares:
+            count = min(count, -(-len(self._queued) // idle))
+        return [self._queued.popleft() for _ in range(count)]
+
+    def _turn(self, entries: Sequence[_Entry]) -> list[_Landed]:
+        """In a thread: one transaction, durable when this returns; or one each, where a step broke."""
+        try:
+            unit = entries[0].unit if len(entries) == 1 else "transaction"
+            batch = self._service.commit([entry.step for entry in entries], unit=unit)
+            failure = sync(self._service, batch)
+        except StoreError as error:
+            return [_Landed(entries, error)]
+        except Exception as error:
+            if len(entries) > 1:  # one broken step must not take the others with it
+                return [landed for entry in entries for landed in self._turn([entry])]
+            log.exception(events.TURN_FAILED)
+            return [_Landed(entries, error)]
+        return [_Landed(entries, failure or batch)]
+
+    def _landing(self, flight: _Flight) -> Callable[[list[_Landed] | Exception], None]:
+        def landed(outcome: list[_Landed] | Exception) -> None:
+            del self._flights[flight]
+            self._held_bytes -= sum(entry.size_bytes for entry in flight.entries)
+            for one in outcome if isinstance(outcome, list) else [_Landed(flight.entries, outcome)]:
+                self._told(one)
+            self._after_turn()
+            self._schedule()
+
+        return landed
+
+    def _told(self, landed: _Landed) -> None:
+        batch = landed.batch
+        if isinstance(batch, Exception):
+            self._note(batch)
+            for entry in landed.entries:
+                _answer(entry, batch)
+            return
+        failed = [outcome for outcome in batch.outcomes if isinstance(outcome, StoreError)]
+        self._note(failed[-1] if failed else None)
+        for entry, outcome in zip(landed.entries, batch.outcomes, strict=True):
+            _answer(entry, outcome)
+        self._service.publish(batch)
+
+    def _note(self, outcome: Exception | None) -> None:
+        if outcome is None:
+            self.failure = None
+        elif isinstance(outcome, StoreError):
+            if self.failure is None:
+                log.error(events.STORE_FAILED, error=str(outcome))
+            self.failure = outcome
+
+    # -- a store that stalls --------------------------------------------------------------------------------------
+
+    def _refusal(self, size_bytes: int) -> QueueError | None:
+        if len(self._queued) >= MAX_QUEUED_STEPS or self._held_bytes + size_bytes > MAX_HELD_BYTES:
+            return self._too_many()
+        if self._hands.idle or not self._flights:
+            return None
+        latest_at = max(flight.began_at for flight in self._flights)
+        if self._clock.monotonic() - latest_at > STALLED_SECONDS:
+            return StoreUnavailableError(
+                f"the store has not answered for {STALLED_SECONDS:g} s; nothing was done: try again"
+            )
+        return None
+
+    def _too_many(self) -> QueueError:
+        return StoreUnavailableError(
+            f"{len(self._queued)} calls wait for the store, {self._held_bytes >> 20} MiB in all, and this server keeps "
+            f"at most {MAX_QUEUED_STEPS} or {MAX_HELD_BYTES >> 20} MiB; nothing was done: try again"
+        )
+
+    def _look_after(self) -> None:
+        """Tell those who have waited too long."""
+        now = self._clock.monotonic()
+        while self._queued and now - self._queued[0].asked_at > QUEUED_SECONDS:
+            entry = self._queued.popleft()
+            self._held_bytes -= entry.size_bytes
+            told = f"the store has kept this call waiting for {QUEUED_SECONDS:g} s; nothing was done: try again"
+            tell(entry.done, StoreUnavailableError(told))
+        for flight in list(self._flights):
+            if now - flight.began_at > UNDER_WAY_SECONDS:
+                self._give_up(flight)
+        loop = asyncio.get_running_loop()
+        self._watch = loop.call_later(WATCH_SECONDS, self._look_after) if self._queued or self._flights else None
+
+    def _give_up(self, flight: _Flight) -> None:
+        for entry in flight.entries:
+            if not entry.is_told:
+                told = f"the store has not answered for {UNDER_WAY_SECONDS:g} s: it may have taken effect"
+                error = OutcomeUnknownError(f"{told}; look before repeating")
+                entry.is_told = True
+                self._note(error)
+                tell(entry.done, error)
+
+
+def _answer(entry: _Entry, outcome: object) -> None:
+    if not entry.is_told:
+        tell(entry.done, outcome)
+    elif entry.late is not None:
+        tell(entry.late, outcome)

@@ -1,0 +1,78 @@
+"""What another part of the program answers beside the queues: at the same listener, behind the same gate, by GET only.
+
+Its answers are made in the server's loop: they must be at hand, and never wait.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.registry import Collector
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queue_core.server.auth import Authorizer
+from queue_core.server.endpoints import Endpoint
+from queue_core.server.fast_path import ReplyCallback, new_reply, reply_of
+from queue_core.server.schemas import response
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyRoute:
+    """One path.
+
+    Args:
+        name: the operation's id in the OpenAPI document.
+        permission: a verb of `auth.NEEDED`, or None for everybody.
+        look: the answer, from the names in the path. Raises `Problem`.
+        answers: the answer's model.
+        also_at: the same under other paths, which the document leaves out.
+    """
+
+    path: str
+    name: str
+    summary: str
+    permission: str | None
+    look: Callable[[Mapping[str, str]], BaseModel]
+    answers: type[BaseModel]
+    also_at: tuple[str, ...] = ()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """As the document has it."""
+        answers = response(self.answers)
+        return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
+
+    def routes(self, gate: Authorizer) -> list[Route]:
+        """Its paths behind a gate."""
+
+        async def view(request: Request) -> Response:
+            try:
+                if self.permission is None:
+                    gate.check_place(request.headers.raw)
+                else:
+                    gate.check(request.headers.raw, self.permission)
+                path = {key: str(value) for key, value in request.path_params.items()}
+                return response_of(new_reply(200, self.look(path).model_dump_json().encode()))
+            except Exception as error:  # noqa: BLE001 - the top of a request
+                return response_of(reply_of(error))
+
+        return [Route(path, view, methods=["GET"]) for path in (self.path, *self.also_at)]
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """All of it: paths, and what `/metrics` tells besides."""
+
+    look_ups: tuple[ReadOnlyRoute, ...] = ()
+    collectors: tuple[Collector, ...] = ()
+
+
+NOTHING_ELSE = Extensions()
+
+
+def response_of(reply: ReplyCallback) -> Response:
+    """A reply as Starlette sends it."""
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())

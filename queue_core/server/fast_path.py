@@ -1,0 +1,301 @@
+"""The verbs of producers and workers at work: from a request's bytes to an answer's, without a task or a framework.
+
+Both doors lead here: the ASGI application (`app.py`) and the protocol's short way (`http/fast_protocol.py`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from queue_core.errors import QueueError
+from queue_core.fast_values import builder
+from queue_core.limits import check_wait_seconds
+from queue_core.local import lease_lost
+from queue_core.server import events, schemas
+from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.commit.committer import Committer
+from queue_core.server.idempotency import HEADER, RepeatableOperation, client_call
+from queue_core.server.json_keys import check_keys
+from queue_core.server.leases.call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.waiting import WaitingLeases
+from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
+from queue_core.server.schemas import response
+from queue_core.service import Step
+from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewed, Unit, handed_over
+from queue_core.task import NewTask
+from queue_core.unit_of_work import UnitOfWork
+
+JSON = b"application/json"
+ROOM = PayloadAllowance(8 << 20, each_bytes=512)
+"""Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
+of this."""
+
+ADDED = response(schemas.AddedTasks).json
+LEASES = response(schemas.Leases).json
+EXCHANGED = response(schemas.Exchanged).json
+RENEWED = response(schemas.RenewedLeases).json
+
+T = TypeVar("T")
+B = TypeVar("B", bound=schemas.RequestBody)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCallback:
+    """An answer, before it is bytes on a connection."""
+
+    status: int
+    body: bytes
+    media_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+new_reply = builder(ReplyCallback)
+
+
+@dataclass(frozen=True, slots=True)
+class FastRequest:
+    """A request that has arrived whole, and the way back.
+
+    Args:
+        caller: the connection, for callers that give no worker's name.
+        reply: told once, in the loop.
+        is_gone: whether the caller has hung up.
+    """
+
+    verb: str
+    queue: str
+    headers: Headers
+    body: bytes
+    caller: object
+    reply: Callable[[ReplyCallback], None]
+    is_gone: Callable[[], bool]
+    key: bytes | None = None
+    """The value of its `Idempotency-Key`, where that was not left among the headers."""
+
+    @property
+    def call(self) -> ClientCall | None:
+        """The client's call that this is, if it may be sent again. Raises `InvalidRequestError`."""
+        if self.key is not None:
+            return client_call(self.key)
+        return client_call(next((value for name, value in self.headers if name == HEADER), None))
+
+
+new_request = builder(FastRequest)
+
+
+class FastEndpoint(Protocol):
+    """Where the requests of one API become verbs without a task or a framework: it has the short way."""
+
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:
+        """Let a request in by its head, before any of its body is read; raises what it is refused with.
+
+        Args:
+            body_bytes: as the head says; None where it does not.
+
+        Returns:
+            How much is held for a caller that is not known yet: see `let_go`.
+        """
+
+    def let_go(self, held_bytes: int) -> None:
+        """The body of a request is not held any more."""
+
+    def start(self, request: FastRequest) -> LeaseCall | None:
+        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `FastVerbs.hang_up`."""
+
+    def refuse(self, error: Exception) -> ReplyCallback:
+        """What a request is answered with that was not let in, or could not be read."""
+
+
+class FastVerbs:
+    """add, lease, exchange, renew, delete of every queue."""
+
+    VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
+
+    def __init__(self, gate: Authorizer, turns: Committer, waiting: WaitingLeases) -> None:
+        self._gate = gate
+        self._turns = turns
+        self._waiting = waiting
+        self._verbs: dict[str, Callable[[FastRequest], LeaseCall | None]] = {
+            "add": self._add,
+            "lease": self._lease,
+            "exchange": self._exchange,
+            "renew": self._renew,
+            "delete": self._delete,
+        }
+
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
+        """See `FastEndpoint.admit`."""
+        self._gate.check(headers, verb)
+        check_json(headers)
+        return 0
+
+    def let_go(self, held_bytes: int) -> None:
+        """See `FastEndpoint.let_go`: nothing is held here."""
+
+    def start(self, request: FastRequest) -> LeaseCall | None:
+        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `hang_up`."""
+        try:
+            return self._verbs[request.verb](request)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            request.reply(reply_of(error))
+            return None
+
+    def refuse(self, error: Exception) -> ReplyCallback:
+        """See `FastEndpoint.refuse`."""
+        return reply_of(error)
+
+    def hang_up(self, call: LeaseCall) -> None:
+        """The caller is gone."""
+        call.cancel()
+
+    def _add(self, request: FastRequest) -> None:
+        queue = request.queue
+        asked = read(schemas.AddRequest, request.body)
+        tasks = [task.value() for task in asked.tasks]
+        check_same_queue(tasks, queue)
+
+        def add(turn: UnitOfWork, call: ClientCall | None) -> list[Added]:
+            return turn.add(queue, tasks, call=call)
+
+        def done(outcome: object) -> None:
+            if isinstance(outcome, list):
+                request.reply(new_reply(200, ADDED({"added": outcome})))
+            else:
+                request.reply(reply_of(outcome))
+
+        step = once_step(request.call, add)
+        self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
+
+    def _lease(self, request: FastRequest) -> LeaseCall:
+        asked = read(schemas.LeaseBody, request.body)
+        return self._begin(request, asked, ())
+
+    def _exchange(self, request: FastRequest) -> LeaseCall:
+        asked = read(schemas.ExchangeRequest, request.body)
+        return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
+
+    def _begin(self, request: FastRequest, asked: schemas.LeaseBody, deletions: Sequence[Deletion]) -> LeaseCall:
+        check_wait_seconds(asked.wait_seconds)
+        if asked.wait_seconds and self._waiting.is_full:
+            raise refusal(
+                503,
+                "too-many-waiting",
+                f"{len(self._waiting)} calls wait already, which is this server's limit; call without wait_seconds",
+                headers=((b"retry-after", b"1"),),
+            )
+
+        def answer(outcome: LeaseAnswer | Exception) -> None:
+            if not isinstance(outcome, LeaseAnswer):
+                request.reply(reply_of(outcome))
+                return
+            leases = [schemas.lease_out(lease) for lease in outcome.granted.leases]
+            if request.verb == "exchange":
+                body = EXCHANGED({"leases": leases, "lost": outcome.lost})
+            else:
+                body = LEASES({"leases": leases})
+            request.reply(new_reply(200, body))
+
+        call = LeaseCall(
+            request.queue,
+            asked.count,
+            asked.seconds,
+            asked.filter(),
+            asked.worker,
+            asked.wait_seconds,
+            asked.worker or request.caller,
+            deletions,
+            answer,
+            request.is_gone,
+            size_bytes=len(request.body),
+            client_call=request.call,
+            room=ROOM,
+        )
+        self._waiting.start(call)
+        return call
+
+    def _renew(self, request: FastRequest) -> None:
+        asked = read(schemas.RenewRequest, request.body)
+
+        def done(outcome: object) -> None:
+            if not isinstance(outcome, list):
+                request.reply(reply_of(outcome))
+            elif None in outcome:
+                lost = [token for token, one in zip(asked.tokens, outcome, strict=True) if one is None]
+                request.reply(reply_of(lease_lost("renew", lost)))
+            else:
+                request.reply(new_reply(200, RENEWED({"renewed": outcome})))
+
+        def renew(turn: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
+            return turn.renew(request.queue, asked.tokens, seconds=asked.seconds, call=call)
+
+        self._turns.submit(once_step(request.call, renew), done)
+
+    def _delete(self, request: FastRequest) -> None:
+        asked = read(schemas.DeleteRequest, request.body)
+        deletions = asked.values()
+
+        def delete(outcome: object) -> None:
+            if not isinstance(outcome, tuple):
+                request.reply(reply_of(outcome))
+                return
+            added: list[Added] = outcome[0]
+            if outcome[1]:
+                request.reply(reply_of(lease_lost("delete", outcome[1])))
+            else:
+                request.reply(new_reply(200, ADDED({"added": list(added)})))
+
+        def run(turn: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
+            return turn.delete(request.queue, deletions, call=call)
+
+        unit: Unit = "transaction" if handed_over(deletions) else "verb"
+        self._turns.submit(once_step(request.call, run), delete, size_bytes=len(request.body), unit=unit)
+
+
+def read(model: type[B], body: bytes) -> B:
+    """Return what a body says. Raises `ValidationError`, and a `Problem` for a key that an object has twice."""
+    asked = model.model_validate_json(body)
+    check_keys(body, asked.keys(), colons=asked.colons())
+    return asked
+
+
+def reply_of(error: object) -> ReplyCallback:
+    """What an error is answered with. One that is not the queue's is our mistake: logged, and told without detail."""
+    if isinstance(error, QueueError):
+        problem = problem_of(error)
+    elif isinstance(error, Problem):
+        problem = error
+    elif isinstance(error, ValidationError):
+        problem = invalid(error)
+    else:
+        log.error(events.REQUEST_FAILED, exc_info=error)
+        problem = refusal(500, "internal", "the server made a mistake; its log has the details")
+    return ReplyCallback(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
+
+
+def check_json(headers: Headers) -> None:
+    """Raise a `Problem` unless the body says that it is JSON."""
+    for name, value in headers:
+        if name == b"content-type":
+            if value == JSON or value.partition(b";")[0].strip().lower() == JSON:
+                return
+            raise refusal(415, "not-json", f"the body must be application/json: {value.decode('latin-1')[:100]}")
+    raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
+
+
+def check_same_queue(tasks: list[NewTask], queue: str) -> None:
+    """Raise unless every task goes to the queue that was called; `then` alone may cross."""
+    for task in tasks:
+        if task.queue is not None and task.queue != queue:
+            raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
+
+
+def once_step(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
+    """Return a verb as a step, which takes effect once if a client may send it again."""
+    if call is None:
+        return lambda turn: run(turn, None)
+    return RepeatableOperation(call, run)

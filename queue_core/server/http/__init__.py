@@ -1,0 +1,1 @@
+"""Connections of the HTTP server, from the socket to a request."""

@@ -1,0 +1,240 @@
+"""The short way of the hot verbs: from uvicorn's parser to the verb and back in one write, without an ASGI task.
+
+Costs a third of the ASGI way. Everything else, and whatever is out of the ordinary (a second request before the first
+is answered, `Expect: 100-continue`), takes uvicorn's own way to the application.
+"""
+
+import asyncio
+import select
+from functools import partial
+from typing import cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from queue_core.server import appengine
+from queue_core.server.auth import Headers
+from queue_core.server.fast_path import JSON, FastEndpoint, FastVerbs, ReplyCallback, new_request
+from queue_core.server.http.connections import LINGER_SECONDS, Connections
+from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
+from queue_core.server.http.known_heads import KnownHead, known_head
+from queue_core.server.leases.call import LeaseCall
+from queue_core.server.problems import body_too_large
+from queue_core.server.state import ServerState
+
+PREFIX = b"/v1/queues/"
+RPC_PATH = appengine.PATH.encode()
+GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class FastCycle(RequestResponseCycle):
+    """A request on the short way; has what uvicorn asks of a request that is under way."""
+
+    message_event = asyncio.Event()
+    """uvicorn sets it when the caller hangs up; nobody here waits for it, so that one does for all."""
+
+    def __init__(self, door: FastEndpoint, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
+        self.door = door
+        self.verb = verb
+        self.queue = queue
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.body = bytearray()
+        self.is_admitted = False
+        self.held_bytes = 0
+        self.more_body = True
+        self.disconnected = False
+        self.response_complete = False
+        self.call: LeaseCall | None = None
+
+
+class FastProtocol(HttpConnection):
+    """A connection with the short way in it."""
+
+    hot: FastVerbs
+    appengine: FastEndpoint
+    max_body_bytes: int
+    usual_head: tuple[object, bytes] = (None, b"")
+    """The head of nearly every answer, and uvicorn's headers that it was made with."""
+    known: tuple[KnownHead, FastEndpoint, str, str] | None = None
+    """The head of the last request that came alone, and its door, verb and queue."""
+
+    def data_received(self, data: bytes) -> None:
+        """A request whose head is known goes past the parser."""
+        before = self.cycle
+        if not self.is_between or (before is not None and not before.response_complete):
+            super().data_received(data)
+        elif self.known is not None and (found := self.known[0].read(data)) is not None:
+            (head, door, verb, queue), (key, body) = self.known, found
+            cycle = self.cycle = FastCycle(door, verb, queue, head.headers, keep_alive=True)
+            cycle.more_body = False
+            self._start(cycle, body, key=key)
+        else:
+            super().data_received(data)
+            self._learn(data, before)
+
+    def _learn(self, data: bytes, before: object) -> None:
+        """Know the head of a request that has just been parsed, if it was let in and is here as a whole."""
+        cycle = self.cycle
+        if cycle is before or not isinstance(cycle, FastCycle):
+            return
+        if cycle.keep_alive and cycle.is_admitted and self.is_between:
+            head = known_head(data, cycle.headers, body_bytes=len(cycle.body))
+            if head is not None:
+                self.known = head, cycle.door, cycle.verb, cycle.queue
+
+    def begin(self) -> None:
+        """Choose the way. On the short one the caller is let in, or refused, before any of the body is collected."""
+        cycle = self._hot_cycle()
+        if cycle is None:
+            super().begin()
+            return
+        self.cycle = cycle
+        try:
+            cycle.held_bytes = cycle.door.admit(cycle.verb, cycle.headers, self.body_length)
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            self._refuse(cycle, error)
+            return
+        cycle.is_admitted = True
+        if self.body_length is not None and self.body_length > self.max_body_bytes:
+            self._refuse(cycle, body_too_large(self.max_body_bytes))
+
+    def on_body(self, body: bytes) -> None:
+        """Collect; refuse a body that is too large as soon as that is known."""
+        cycle = self.cycle
+        if not self.is_begun or not isinstance(cycle, FastCycle):
+            super().on_body(body)
+            return
+        self.is_understood = True
+        self.window_bytes += len(body)
+        if cycle.response_complete:
+            self.pass_over(len(body))
+            return
+        if len(cycle.body) + len(body) > self.max_body_bytes:
+            self._refuse(cycle, body_too_large(self.max_body_bytes))
+        else:
+            cycle.body += body
+
+    def on_message_complete(self) -> None:
+        """Start."""
+        cycle = self.cycle
+        if not self.is_begun or not isinstance(cycle, FastCycle):
+            super().on_message_complete()
+            return
+        self.is_between = True
+        cycle.more_body = False
+        if not cycle.response_complete:  # else it was refused, and its body has been read
+            self._start(cycle, bytes(cycle.body))
+
+    def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
+        cycle.call = cycle.door.start(
+            new_request(
+                cycle.verb,
+                cycle.queue,
+                cycle.headers,
+                body,
+                id(self),
+                partial(self._reply, cycle),
+                self._is_gone,
+                key,
+            )
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The caller hung up, or its link is dead. A lease that was answered stays granted: it may have been read."""
+        cycle = self.cycle
+        super().connection_lost(exc)
+        if isinstance(cycle, FastCycle) and not cycle.response_complete:
+            self._let_go(cycle)
+            if cycle.call is not None:
+                self.hot.hang_up(cycle.call)
+
+    def _refuse(self, cycle: FastCycle, error: Exception) -> None:
+        """Answer, and read the body only to drop it: a small one is over soon, and the connection can be used again."""
+        is_short = (self.body_length or 0) <= MAX_UNREAD_BYTES and len(cycle.body) <= MAX_UNREAD_BYTES
+        cycle.keep_alive = cycle.keep_alive and is_short
+        self._reply(cycle, cycle.door.refuse(error))
+        cycle.body.clear()
+
+    def linger(self, *, seconds: int = LINGER_SECONDS) -> None:
+        """See `HttpConnection.linger`; no request is known by its head any more."""
+        self.known = None
+        super().linger(seconds=seconds)
+
+    def _let_go(self, cycle: FastCycle) -> None:
+        if cycle.held_bytes:
+            cycle.door.let_go(cycle.held_bytes)
+            cycle.held_bytes = 0
+
+    def _hot_cycle(self) -> FastCycle | None:
+        url = self.url
+        is_rpc = url == RPC_PATH
+        if not (is_rpc or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
+            return None
+        if self.expect_100_continue:
+            return None
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        if is_rpc:
+            return FastCycle(self.appengine, "", "", self.headers, keep_alive=keep_alive)
+        queue, _, verb = url[len(PREFIX) :].decode("latin-1").partition("/")
+        if verb not in FastVerbs.VERBS or "%" in queue or "?" in queue:
+            return None
+        return FastCycle(self.hot, verb, queue, self.headers, keep_alive=keep_alive)
+
+    def _reply(self, cycle: FastCycle, reply: ReplyCallback) -> None:
+        if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
+            return
+        defaults = self.server_state.default_headers
+        if reply.status != 200 or reply.headers or reply.media_type is not JSON or not cycle.keep_alive:
+            head = head_of(reply, defaults, keep_alive=cycle.keep_alive)
+        else:
+            if self.usual_head[0] is not defaults:  # another date, once a second
+                type(self).usual_head = (defaults, head_of(reply, defaults, keep_alive=True))
+            head = self.usual_head[1]
+        self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
+        cycle.response_complete = True
+        cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
+        if cycle.held_bytes:
+            self._let_go(cycle)
+        if not cycle.keep_alive:
+            if cycle.more_body:
+                self.linger()
+            else:
+                self.transport.close()
+        self.on_response_complete()
+
+    def _is_gone(self) -> bool:
+        """Ask the socket: the loop may not have got round to telling us. May be called in another thread."""
+        if self.transport.is_closing():
+            return True
+        poller = select.poll()
+        try:
+            poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), GONE)
+        except ValueError:
+            return True  # closed this very moment
+        return bool(poller.poll(0))
+
+
+def head_of(reply: ReplyCallback, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+    """The head of an answer, as far as the size of its body."""
+    parts = [STATUS_LINE[reply.status]]
+    for name, value in (*defaults, *reply.headers):
+        parts += (name, b": ", value, b"\r\n")
+    parts += (b"content-type: ", reply.media_type, b"\r\n")
+    if not keep_alive:
+        parts.append(b"connection: close\r\n")
+    parts.append(b"content-length: ")
+    return b"".join(parts)
+
+
+def hot_protocol(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
+    """The protocol class of one server, as uvicorn wants it: a class."""
+
+    class ServerProtocol(FastProtocol):
+        shared = connections
+        hot = core.hot
+        appengine = core.appengine
+        max_body_bytes = limit
+
+    return ServerProtocol

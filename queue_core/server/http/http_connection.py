@@ -1,0 +1,298 @@
+"""One HTTP/1.1 connection: uvicorn's, with bounds on what a stranger can make it hold, and for how long.
+
+A request to change to another protocol is ignored. Time is counted in ticks of a second by the server's one sweep.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from queue_core.server import events
+from queue_core.server.http import connections as bounds
+from queue_core.server.http.connections import Connections
+from queue_core.server.problems import MEDIA_TYPE, Problem, refusal
+
+MAX_HEAD_BYTES: Final = 64 << 10
+"""Of a head, and of whatever else is no body: the trailers and extensions of chunks."""
+MAX_UNREAD_BYTES: Final = 64 << 10
+"""So much of a body that nobody wants is read for the sake of the connection; one with more is closed."""
+_NOTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
+_OTHER_PROTOCOL: Final = frozenset({b"upgrade", b"http2-settings"})
+
+
+class HttpConnection(HttpToolsProtocol):
+    """uvicorn's protocol, bounded."""
+
+    shared: Connections
+
+    is_between = True
+    """Whether the parser is between two requests, so that what arrives next is the beginning of one."""
+    is_in_head = False
+    is_ending = False
+    """Whether the last answer was written: what arrives is dropped until the other end closes."""
+    asks_upgrade = False
+    is_begun = False
+    """Whether the request that arrives was begun: `cycle` is its own then, not that of the one before."""
+    body_length: int | None = 0
+    """What the head says of the body; None in chunks."""
+    ticks = 0
+    """Since the connection, its request or its silence began."""
+    host_count = 0
+    is_understood = False
+    """Whether what arrived last had the end of a head or a piece of a body in it."""
+    window_bytes = 0
+    """Of a body, in the present window."""
+    loose_bytes = 0
+    """Since the last thing that was understood: a whole head, or a piece of a body."""
+    dropped_bytes = 0
+    unsent_bytes = 0
+    seconds_left = bounds.LINGER_SECONDS
+
+    # -- what arrives -------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; what is not HTTP, or has a head without end, is refused."""
+        if self.is_ending:
+            self._drop(len(data))
+            return
+        self.loose_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._feed_again(memoryview(data)[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._refuse_broken(error)
+        if self.is_understood:
+            self.is_understood = False
+            self.loose_bytes = len(data) if self.is_in_head else 0
+        elif self.loose_bytes > MAX_HEAD_BYTES and not self.is_ending:
+            self._refuse_head()
+
+    def _feed_again(self, rest: memoryview) -> None:
+        """Parse the request that asked for another protocol as if it had not, and what is behind its head."""
+        while not (self.is_ending or self.transport.is_closing()):
+            head = self._head_without_upgrade()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            try:
+                self.parser.feed_data(head)
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self._refuse_broken(error)
+
+    def _head_without_upgrade(self) -> bytes:
+        """The request's head as if it asked for no other protocol, which a server may ignore (RFC 9110, 7.8).
+
+        The parser takes all that follows such a head for the other protocol, a body too.
+        """
+        parts = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            told = value
+            if name in _OTHER_PROTOCOL:
+                continue
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                told = b", ".join([token for token in tokens if token.lower() not in _OTHER_PROTOCOL])
+            parts.append(b"%b: %b\r\n" % (name, told))
+        return b"".join([*parts, b"\r\n"])
+
+    def on_message_begin(self) -> None:
+        """Count anew."""
+        self.is_between = False
+        self.is_in_head = True
+        self.asks_upgrade = self.is_begun = False
+        self.host_count = self.body_length = self.dropped_bytes = self.ticks = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """As uvicorn does, and note what bounds are about; a trailer is no header."""
+        if not self.is_in_head:
+            return
+        name = name.lower()
+        if name in _NOTED:
+            self._note(name, value)
+        self.headers.append((name, value))
+
+    def _note(self, name: bytes, value: bytes) -> None:
+        if name == b"host":
+            self.host_count += 1
+        elif name == b"content-length":
+            self.body_length = int(value)
+        elif name == b"transfer-encoding":
+            self.body_length = None
+        elif value.lower() == b"100-continue":
+            self.expect_100_continue = True
+
+    def on_headers_complete(self) -> None:
+        """Look at the head, then begin; after a last answer nothing more is begun."""
+        self.is_in_head = False
+        self.is_understood = True
+        self.window_bytes = self.ticks = 0
+        if self.is_ending or self.transport.is_closing():
+            return
+        if self.loose_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
+            self._refuse_head()
+        elif self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self.end(refusal(501, "no-proxy", "this server is no proxy: CONNECT is not taken"))
+            self.asks_upgrade = True
+        elif self.host_count != 1 and (self.host_count or self.parser.get_http_version() != "1.0"):
+            detail = f"a request must have one Host header: {self.host_count} given"
+            self.end(refusal(400, "bad-host", detail))
+        else:
+            self.is_begun = True
+            self.begin()
+
+    def begin(self) -> None:
+        """Start the request whose head is complete."""
+        super().on_headers_complete()
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        """Count, and pass on unless nobody wants it any more."""
+        self.is_understood = True
+        self.window_bytes += len(body)
+        if self.is_ending:
+            self._drop(len(body))
+        elif self.is_begun and self.cycle.response_complete:
+            self.pass_over(len(body))
+        elif not self.asks_upgrade:
+            super().on_body(body)
+
+    def pass_over(self, count: int) -> None:
+        """A part of a body that nobody wants any more: of a long one the connection ends."""
+        self.dropped_bytes += count
+        if self.dropped_bytes > MAX_UNREAD_BYTES:
+            self.linger()
+
+    def on_message_complete(self) -> None:
+        """The request is here."""
+        if self.asks_upgrade or self.is_ending:
+            return
+        self.is_between = True
+        super().on_message_complete()
+
+    # -- what is answered ---------------------------------------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        """As uvicorn does, without a timer for each connection: see `tick`."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self.ticks = 0
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def end(self, problem: Problem) -> None:
+        """Refuse, and let the connection end; without a word where an answer before it is not out yet."""
+        cycle = self.cycle
+        if self.is_ending or self.transport.is_closing():
+            return
+        if cycle is not None and not cycle.response_complete:
+            if not self.is_begun or self.pipeline or getattr(cycle, "response_started", False):
+                self.transport.abort()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        body = problem.body()
+        parts = [STATUS_LINE[problem.status]]
+        for name, value in (*self.server_state.default_headers, *problem.headers):
+            parts += (name, b": ", value, b"\r\n")
+        parts.append(b"content-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (MEDIA_TYPE, len(body)))
+        self.transport.write(b"".join([*parts, body]))
+        self.linger()
+
+    def linger(self, *, seconds: int = bounds.LINGER_SECONDS) -> None:
+        """Write no more; drop what still arrives until the other end closes, for a while."""
+        self.is_ending = True
+        self.is_begun = False
+        self.seconds_left = seconds
+        self.ticks = 0
+        with contextlib.suppress(OSError):  # it closed meanwhile
+            self.flow.resume_reading()
+            self.transport.write_eof()
+
+    def _drop(self, count: int) -> None:
+        self.dropped_bytes += count
+        if self.dropped_bytes > bounds.MAX_DROPPED_BYTES:
+            self.transport.abort()
+
+    def _refuse_head(self) -> None:
+        self.end(refusal(431, "head-too-large", f"the head of a request must be at most {MAX_HEAD_BYTES} bytes"))
+
+    def _refuse_broken(self, error: Exception) -> None:
+        told = str(error.__context__ or error)[:200]
+        self.shared.warn(events.REQUEST_MALFORMED, error=told)
+        self.end(refusal(400, "malformed-request", f"this is not HTTP/1.1: {told}"))
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_in_body(self) -> bool:
+        return not self.is_between and not self.is_in_head
+
+    def tick(self) -> None:
+        """A second has passed: end what has had its time."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self.unsent_bytes:  # an answer on its way
+            self.unsent_bytes = unsent
+            self.ticks = 0
+        self.ticks += 1
+        cycle = self.cycle
+        if self.is_ending or self.transport.is_closing():
+            if self.ticks > self.seconds_left:
+                self.transport.abort()
+        elif self._is_in_body:
+            self._tick_body()
+        elif cycle is not None and not cycle.response_complete:
+            self.ticks = 0  # it is our turn
+        elif self.is_in_head:
+            if self.ticks > bounds.HEAD_SECONDS:
+                self._time_out("head", f"the head of a request must be here within {bounds.HEAD_SECONDS} s")
+        elif self.ticks > (bounds.HEAD_SECONDS if cycle is None else bounds.IDLE_SECONDS):
+            self.transport.close()
+
+    def _tick_body(self) -> None:
+        if self.cycle is not None and self.cycle.response_complete:
+            if self.ticks > bounds.LINGER_SECONDS:
+                self.transport.abort()
+        elif self.flow.read_paused:
+            self.ticks = self.window_bytes = 0  # it is our turn
+        elif self.ticks >= bounds.BODY_WINDOW_SECONDS:
+            if self.window_bytes < bounds.BODY_WINDOW_SECONDS * bounds.MIN_BODY_RATE:
+                rate = f"{bounds.MIN_BODY_RATE} bytes a second"
+                self._time_out("body", f"the body of a request must come with at least {rate}")
+            self.ticks = self.window_bytes = 0
+
+    def _time_out(self, part: str, detail: str) -> None:
+        self.shared.warn(events.REQUEST_TIMED_OUT, part=part)
+        self.end(refusal(408, "too-slow", detail))
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Refuse a connection over the limit."""
+        super().connection_made(transport)
+        over = len(self.connections) - self.shared.most
+        if over <= 0:
+            return
+        self.shared.over_limit()
+        if over > bounds.MAX_REFUSED:
+            self.transport.abort()
+            return
+        detail = f"{self.shared.most} connections are open, which is this server's limit; try again later"
+        self.end(refusal(503, "too-many-connections", detail, headers=((b"retry-after", b"1"),)))
+        self.linger(seconds=bounds.REFUSED_SECONDS)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Not used: see `tick`."""
+
+    def _unset_keepalive_if_required(self) -> None:
+        """There is no timer."""

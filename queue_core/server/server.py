@@ -1,0 +1,377 @@
+"""A server on a socket: bound, announced, and stopped within a second, on the main thread or beside it."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+
+from queue_core.clock import Clock
+from queue_core.errors import InvalidSettingError, ListenError
+from queue_core.events import EventLog
+from queue_core.http_api.transport import notice_silence
+from queue_core.process.sd_notify import ServiceManager
+from queue_core.server import events
+from queue_core.server.app import ServerApp
+from queue_core.server.extensions import NOTHING_ELSE, Extensions
+from queue_core.server.http import socket_activation
+from queue_core.server.http.accept_errors import ACCEPTED_AT_ONCE, AcceptErrors
+from queue_core.server.http.connections import Connections
+from queue_core.server.http.fast_protocol import hot_protocol
+from queue_core.server.options import ServeOptions, check_options
+from queue_core.server.state import ServerState
+from queue_core.store import Store
+
+if TYPE_CHECKING:
+    from queue_core.server.cloudtasks.grpc_server import GrpcListener
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from queue_core.server.http.http_connection import HttpConnection
+
+TICK_SECONDS: Final = 1.0
+"""How often an idle server wakes, for the date of its answers and the time of its connections."""
+_ACCEPTING_TAKES: Final = 3
+"""Rounds of asyncio's loop from a connection that is accepted to its protocol that knows."""
+
+
+class HttpServer(uvicorn.Server):
+    """Made in its loop. It lets signals be, and ends waiting calls before it waits for them."""
+
+    def __init__(
+        self, config: uvicorn.Config, *, started: Callable[[], None], stopping: Callable[[], None] = lambda: None
+    ) -> None:
+        """Args:
+        started: called when it listens.
+        stopping: called before it waits for the requests under way: ends those that wait for something.
+        """
+        super().__init__(config)
+        self._end_waiting = stopping
+        self._tell_started = started
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        self._tell_started()
+
+    async def main_loop(self) -> None:
+        """As uvicorn does, which looks ten times a second whether it was stopped."""
+        while not await self.on_tick(counter=0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._stopped.wait()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Count the second for every connection, too."""
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, HttpConnection):
+                connection.tick()
+        return await super().on_tick(counter)
+
+    def stop(self) -> None:
+        """Leave the main loop; from any thread, or a signal handler."""
+        self.should_exit = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let nobody wait, then wait for everybody."""
+        self._end_waiting()
+        for listening in sockets or []:
+            self._loop.remove_reader(listening)
+        for _ in range(_ACCEPTING_TAKES):  # a server closed meanwhile leaves the caller's socket to nobody
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the caller's."""
+        yield
+
+
+BACKLOG = 2048
+
+log = structlog.get_logger()
+
+
+def bind(options: ServeOptions) -> socket.socket:
+    """The listening socket, or the one we were started with. Raises `ListenError`."""
+    if (found := socket_activation.taken(options)) is not None:
+        return found
+    if options.socket_path is not None:
+        return _bind_unix(options.socket_path)
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    # asyncio sets TCP_NODELAY only where the protocol is named; without it an answer in two segments takes 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        notice_silence(listening)
+        listening.bind((options.host, options.port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ListenError(
+            f"can't listen on {options.host}:{options.port}: {error.strerror or error}; "
+            "is another server running there? choose another port, or 0 for a free one"
+        ) from error
+    return listening
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_abandoned(path):
+            path.unlink()
+        before = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ListenError(
+            f"can't listen on {path}: {error.strerror or error}; is another server running there?"
+        ) from error
+    return listening
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether a socket lies there that nobody answers: its server was killed."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(path))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def url_of(options: ServeOptions, listening: socket.socket) -> str:
+    """Where clients find a bound socket."""
+    if options.socket_path is not None:
+        return f"unix://{options.socket_path.absolute()}"
+    port = listening.getsockname()[1]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104 - told apart, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class QueueServer:
+    """One server over a store that is the caller's: open it before, close it after."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: ServeOptions,
+        *,
+        clock: Clock | None = None,
+        log: EventLog | None = None,
+        also: Extensions = NOTHING_ELSE,
+    ) -> None:
+        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
+        check_options(options)
+        self._options = options
+        self._also = also
+        self._listening = bind(options)
+        self.url = url_of(options, self._listening)
+        self.core = ServerState(store, options, clock=clock, log=log)
+        self._grpc = self._grpc_listener(options)
+        self._http: HttpServer | None = None
+        self._should_stop = False
+        self._kept: int | None = None
+
+    @property
+    def grpc_address(self) -> str | None:
+        """`host:port` of the listener for gRPC, where there is one."""
+        return None if self._grpc is None else self._grpc.address
+
+    def _grpc_listener(self, options: ServeOptions) -> "GrpcListener | None":
+        if options.grpc is None:
+            return None
+        try:
+            from queue_core.server.cloudtasks.grpc_server import GrpcListener
+
+            return GrpcListener(self.core, options.grpc)
+        except ImportError as error:
+            self._abandon()
+            raise InvalidSettingError(
+                f"gRPC needs packages that are not installed ({error.name}): pip install 'towline[grpc]'"
+            ) from error
+        except ListenError:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        self.core.close()
+        self._listening.close()
+
+    async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`; returns when every answer is out and every thread ended."""
+        connections = Connections(asyncio.get_running_loop().time)
+        config = uvicorn.Config(
+            ServerApp(self.core, connections, also=self._also),
+            loop="asyncio",
+            http=hot_protocol(self.core, connections, limit=self._options.max_body_bytes),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=ACCEPTED_AT_ONCE,
+            timeout_graceful_shutdown=max(1, round(self._options.stop_seconds)),
+        )
+
+        AcceptErrors(asyncio.get_running_loop())
+
+        def told() -> None:
+            self._listening.listen(BACKLOG)  # the loop has made it as short as what it takes at once
+            self.core.start()
+            if self._grpc is not None:
+                self._grpc.start()
+            also = {} if self.grpc_address is None else {"grpc": self.grpc_address}
+            log.info(events.SERVER_STARTED, url=self.url, max_connections=connections.most, **also)
+            started()
+
+        server = self._http = HttpServer(config, started=told, stopping=self.core.stop)
+        if self._should_stop:
+            server.stop()
+        try:
+            await server.serve(sockets=[self._listening])
+        finally:
+            if self._grpc is not None:
+                await self._grpc.stop()
+            self.core.close()
+            self._listening.close()
+            if self._options.socket_path is not None and self._kept is None:
+                self._options.socket_path.unlink(missing_ok=True)
+            log.info(events.SERVER_STOPPED, url=self.url)
+
+    def keep_listening(self) -> int:
+        """A descriptor through which the address stays ours when the server has stopped: who calls meanwhile waits."""
+        self._kept = os.dup(self._listening.fileno())
+        return self._kept
+
+    def stop(self) -> None:
+        """Begin to stop; from any thread, or a signal handler."""
+        self._should_stop = True
+        if self._http is not None:
+            self._http.stop()
+
+
+async def _feed(manager: ServiceManager) -> None:
+    """Feed the watchdog from the loop that answers: one that is stuck does not."""
+    if manager.watchdog_seconds is None:
+        return
+    while True:
+        manager.alive()
+        await asyncio.sleep(manager.watchdog_seconds)
+
+
+def serve(
+    store: Store,
+    options: ServeOptions,
+    *,
+    log: EventLog | None = None,
+    started: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Serve on the main thread until SIGTERM or SIGINT. Raises `InvalidSettingError`, `ListenError`.
+
+    Args:
+        started: told the URL once the server answers.
+    """
+    server = QueueServer(store, options, log=log)
+    manager = ServiceManager(os.environ)
+
+    def stop() -> None:
+        manager.stopping()
+        server.stop()
+
+    def told() -> None:
+        manager.ready(f"serving at {server.url}")
+        started(server.url)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        feeding = asyncio.create_task(_feed(manager))
+        try:
+            await server.run(started=told)
+        finally:
+            feeding.cancel()
+
+    asyncio.run(main())
+
+
+class ServerThread:
+    """A server in a thread of its own, for programs that have another main loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: ServeOptions,
+        *,
+        clock: Clock | None = None,
+        log: EventLog | None = None,
+        also: Extensions = NOTHING_ELSE,
+    ) -> None:
+        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
+        self._server = QueueServer(store, options, clock=clock, log=log, also=also)
+        self._thread = threading.Thread(target=self._work, name="towline-server", daemon=True)
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is found."""
+        return self._server.url
+
+    @property
+    def grpc_address(self) -> str | None:
+        """`host:port` of the listener for gRPC, where there is one."""
+        return self._server.grpc_address
+
+    @property
+    def core(self) -> ServerState:
+        """Its parts; they belong to its own thread."""
+        return self._server.core
+
+    def start(self) -> str:
+        """Serve; returns the URL once the server answers. Raises what kept it from starting."""
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self.url
+
+    def hand_over(self) -> int:
+        """Stop, but keep the address for whoever gets this descriptor."""
+        kept = self._server.keep_listening()
+        self.stop()
+        return kept
+
+    def stop(self) -> None:
+        """Answer what is under way, then end; within a second or so."""
+        self._server.stop()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._server.run(started=self._started.set))
+        except BaseException as error:  # noqa: BLE001 - told to whoever started it
+            self._failure = error
+        finally:
+            self._started.set()

@@ -1,0 +1,245 @@
+"""One server's parts put together: the store's service behind turns, waiting leases, events and a gate."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from queue_core.clock import Clock
+from queue_core.errors import InvalidRequestError, StoreUnavailableError
+from queue_core.events import EventLog
+from queue_core.outbox import Outbox
+from queue_core.server.appengine.endpoint import AppEngineEndpoint
+from queue_core.server.auth import Authorizer
+from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import GroupCommitter
+from queue_core.server.commit.threaded import ThreadedCommitter
+from queue_core.server.commit.threads import ThreadPool
+from queue_core.server.erasures import QueueErasures
+from queue_core.server.event_stream import EventRing
+from queue_core.server.fast_path import FastVerbs
+from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
+from queue_core.server.leases.waiters import Watcher
+from queue_core.server.leases.waiting import WaitingLeases
+from queue_core.server.options import ServeOptions
+from queue_core.server.schemas import Health
+from queue_core.service import QueueService, Step
+from queue_core.store import Store
+from queue_core.stores import check_can_back_up
+from queue_core.task import TagFilter
+
+if TYPE_CHECKING:
+    from queue_core.stores.sqlite.backup import Backup
+from collections.abc import Awaitable
+
+from queue_core.errors import StoreError
+from queue_core.unit_of_work import UnitOfWork
+
+KEPT_SECONDS = 1.0
+PROBE_SECONDS = 2.0
+"""How long a store may take; a probe wants an answer before its own patience ends."""
+PROBE = "readyz"
+"""The lead that a probe takes for no time at all: a change that nobody sees."""
+
+
+class Readiness:
+    """Lives in the server's loop."""
+
+    def __init__(
+        self, turns: Committer, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Args:
+        check: raises the `StoreError` that keeps the server from being ready, beside that of a change.
+        """
+        self._turns = turns
+        self._store = store
+        self._clock = clock
+        self._run = run
+        self._check = check
+        self._asking: asyncio.Task[StoreError | None] | None = None
+        self._asked_at = 0.0
+        self._wrote_at: float | None = None
+
+    async def check(self) -> None:
+        """Raise the `StoreError` that keeps the store from taking a change."""
+        now = self._clock.monotonic()
+        kept_seconds = KEPT_SECONDS if self._turns.is_beside else 0.0
+        if self._asking is None or (self._asking.done() and now - self._asked_at >= kept_seconds):
+            self._asked_at = now
+            self._asking = asyncio.ensure_future(self._ask())
+        failure = await asyncio.shield(self._asking)
+        if failure is not None:
+            raise failure
+
+    async def _ask(self) -> StoreError | None:
+        try:
+            self._store.check_room()
+            async with asyncio.timeout(PROBE_SECONDS):
+                await self._check()
+                await self._turns.run(self._probe)
+        except StoreError as error:
+            return error
+        except TimeoutError:
+            return self._turns.failure or StoreUnavailableError(f"the store has not answered for {PROBE_SECONDS:g} s")
+        return None
+
+    def _probe(self, turn: UnitOfWork) -> None:
+        now = self._clock.monotonic()
+        if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= KEPT_SECONDS:
+            self._wrote_at = now
+            turn.transaction.lead(PROBE, self._run, seconds=0.0, now=turn.now)
+
+
+T = TypeVar("T")
+
+LOOKS_AT_ONCE = 2
+LOOK_SECONDS = 10.0
+"""How long a look may take; a store across a network may never answer."""
+MAX_LOOKS = 1000
+"""Looks that wait for one of the threads, at most."""
+
+
+class ServerState:
+    """All state of a server; used in its loop. Closing it leaves the store open."""
+
+    def __init__(
+        self, store: Store, options: ServeOptions, *, clock: Clock | None = None, log: EventLog | None = None
+    ) -> None:
+        self.options = options
+        self.run = secrets.token_hex(6)
+        self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
+        self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
+        self.turns: Committer = (
+            ThreadedCommitter(self.service, after_turn=self._after_turn)
+            if store.is_remote
+            else GroupCommitter(self.service, after_turn=self._after_turn)
+        )
+        self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
+        self.erasures = QueueErasures(self.service, options)
+        self.readiness = Readiness(
+            self.turns, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
+        )
+        self.gate = Authorizer(options)
+        self.hot = FastVerbs(self.gate, self.turns, self.waiting)
+        self.lease_counts = LeaseCounts()
+        self.lease_rate = LeaseRate()
+        self.appengine = AppEngineEndpoint(
+            self.gate, self.turns, self.waiting, self.look, self.lease_counts, self.lease_rate
+        )
+        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-look")
+        self._backups = ThreadPool(1, name="towline-backup")
+        self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._looks)
+
+    def health(self) -> Health:
+        """What probes and clients are told of this run."""
+        return {"status": "ok", "run": self.run}
+
+    async def look(self, step: Step[T]) -> T:
+        """One reading step, beside the loop: what it costs nobody else waits for."""
+        if self.turns.is_syncing:
+            await self.turns.run(lambda _turn: None)  # nothing is shown before it is durable
+        return await self.beside(lambda: self.service.look(step))
+
+    async def beside(self, call: Callable[[], T]) -> T:
+        """A call that reads, in a thread. Raises `StoreUnavailableError` when that takes too long."""
+        if self._looks.under_way >= MAX_LOOKS:
+            raise StoreUnavailableError(
+                f"{MAX_LOOKS} looks wait for the store, which is this server's limit; try again"
+            )
+        looked: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: T | Exception) -> None:
+            if looked.done():
+                return
+            if isinstance(outcome, Exception):
+                looked.set_exception(outcome)
+            else:
+                looked.set_result(outcome)
+
+        self._looks.do(call, told)
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await looked
+        except TimeoutError:
+            raise StoreUnavailableError(f"the store has not answered for {LOOK_SECONDS:g} s; try again") from None
+
+    async def _check_erasures(self) -> None:
+        if self.erasures.is_possible:
+            await self.beside(self.erasures.check)
+
+    async def back_up(self) -> "Backup":
+        """Copy the store beside itself, in a thread, one copy at a time. Raises `InvalidRequestError` for a store that
+        is no file."""
+        store = self.service.store
+        check_can_back_up(store.url)
+        from queue_core.stores.sqlite.backup import back_up_beside
+        from queue_core.stores.sqlite.store import SqliteStore
+
+        if not isinstance(store, SqliteStore):
+            raise InvalidRequestError(f"{store.url} is not a file that can be copied")
+        copied: asyncio.Future[Backup] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: "Backup | Exception") -> None:
+            if copied.done():
+                return
+            if isinstance(outcome, OSError):
+                copied.set_exception(StoreUnavailableError(f"can't write beside {store.path}: {outcome.strerror}"))
+            elif isinstance(outcome, Exception):
+                copied.set_exception(outcome)
+            else:
+                copied.set_result(outcome)
+
+        self._backups.do(lambda: back_up_beside(store), told)
+        return await copied
+
+    def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "ReadyWatch":
+        """Begin to listen for ready tasks."""
+        return ReadyWatch(self.waiting, wanted)
+
+    def _wake(self, notes: Outbox) -> None:
+        self.waiting.wake(notes.all_wakes())
+
+    def _after_turn(self) -> None:
+        self.waiting.after_turn()
+        self._lease_recorder.after_turn()
+
+    def start(self) -> None:
+        """Begin to take notes; called in the loop before the first request."""
+        self._lease_recorder.start()
+        self.erasures.start()
+
+    def stop(self) -> None:
+        """Answer all who wait, so that a graceful stop is a quick one."""
+        self.waiting.stop()
+        self.ring.stop()
+        self._lease_recorder.stop()
+
+    def close(self) -> None:
+        """End the threads."""
+        self.erasures.close()
+        self.waiting.close()
+        self._looks.close()
+        self._backups.close()
+        self.turns.close()
+
+
+class ReadyWatch:
+    """One caller's ear for ready tasks; it rings once."""
+
+    def __init__(self, waiting: WaitingLeases, wanted: Sequence[tuple[str, TagFilter]]) -> None:
+        self._waiting = waiting
+        self._rung = asyncio.Event()
+        self._watcher = Watcher(wanted, lambda _queue: self._rung.set())
+        waiting.watch(self._watcher)
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is something to look at, or the time is up."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._waiting.unwatch(self._watcher)

@@ -1,0 +1,1 @@
+"""The store in memory: the reference that all others are held to."""

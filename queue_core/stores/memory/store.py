@@ -1,0 +1,82 @@
+"""The reference store: the semantics over a dict. For tests and small programs: it looks at every task, keeps none."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from threading import RLock
+from typing import Literal
+
+from queue_core.clock import Clock, SystemClock
+from queue_core.errors import InvalidRequestError, StoreUnavailableError
+from queue_core.process import forking
+from queue_core.store import Check, Ticket, Unit
+from queue_core.stores.memory.signals import LocalSignals
+from queue_core.stores.memory.transaction import MemoryTransaction
+
+
+class MemoryStore(MemoryTransaction):
+    """A `Store` and its own `Transaction`: one lock, nothing kept when the process ends."""
+
+    url = "memory:"
+    durability: Literal["strict", "relaxed"] = "relaxed"
+    is_remote = False
+    unit: Unit = "verb"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock: Clock = SystemClock()
+        self.signals = LocalSignals()
+        self._lock = RLock()
+        self._is_copy = False
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork this is a copy that nobody else would ever see the changes of."""
+        self._lock = RLock()
+        self.signals = LocalSignals()
+        self._is_copy = True
+
+    def _check_shared(self) -> None:
+        if self._is_copy:
+            raise StoreUnavailableError(
+                "a memory: store lives in the process that opened it, and this one was forked from that: its copy "
+                "would reach nobody; use sqlite:, or a server over the memory: store"
+            )
+
+    @contextmanager
+    def begin(self, unit: Unit = "transaction") -> Iterator["MemoryStore"]:  # noqa: ARG002 - the protocol's
+        """See `Store.begin`. Verbs raise before they write, so there is nothing to roll back."""
+        self._check_shared()
+        with self._lock:
+            yield self
+
+    def within(self, connection: object) -> AbstractContextManager["MemoryStore"]:  # noqa: ARG002 - the protocol's
+        """See `Store.within`."""
+        raise InvalidRequestError("a memory: store has no connections: leave `connection` out, or use postgresql:")
+
+    @contextmanager
+    def read(self) -> Iterator["MemoryStore"]:
+        """See `Store.read`."""
+        self._check_shared()
+        with self._lock:
+            yield self
+
+    def ticket(self) -> Ticket:
+        """See `Store.ticket`."""
+        return Ticket(0)
+
+    def sync(self, ticket: Ticket) -> None:
+        """Memory is as durable as it will ever be."""
+
+    def check_room(self) -> None:
+        """See `Store.check_room`: there is no disk."""
+
+    def make_room(self) -> bool:
+        """See `Store.make_room`."""
+        return False
+
+    def check(self) -> Check:
+        """See `Store.check`; there are no counters apart from the tasks that could disagree."""
+        return Check((), sum(len(queue.tasks) for queue in self._queues.values()))
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,395 @@
+"""The verbs of the reference store: the semantics over dicts. It looks at every task, so that nothing is kept twice."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from queue_core import semantics
+from queue_core.clock import Instant, after, seconds_between
+from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import (
+    Added,
+    Busy,
+    CallVerb,
+    ClientCall,
+    Deleted,
+    Deletion,
+    Granted,
+    HeldName,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+    Storage,
+)
+from queue_core.stores.memory import queue as queue_verbs
+from queue_core.stores.memory.queue import MemoryQueue
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
+from queue_core.validation import check_lease_time, check_not_moved, check_renewed_time
+
+
+class MemoryQueues:
+    """The verbs over queues themselves: see `Transaction`."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, MemoryQueue] = {}
+        self._storage_limit: int | None = None
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
+        known = self._queues.get(spec.name)
+        if known is None:
+            self._queues[spec.name] = MemoryQueue(replace(spec, paused=False, moved_to=""))
+            return True
+        known.spec = replace(spec, paused=known.spec.paused, moved_to=known.spec.moved_to)
+        return False
+
+    def queue(self, name: str) -> QueueSpec:
+        return self._of(name).spec
+
+    def queues(self) -> list[QueueSpec]:
+        return [self._queues[name].spec for name in sorted(self._queues)]
+
+    def delete_queue(self, name: str) -> int:
+        count = len(self._of(name).tasks)
+        del self._queues[name]
+        return count
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        held = self._of(queue)
+        changed = held.spec.paused != (paused == "paused")
+        held.spec = replace(held.spec, paused=paused == "paused")
+        return changed
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        self._storage_limit = limit_bytes
+
+    def storage(self) -> Storage:
+        if self._storage_limit is None:
+            return Storage()
+        payloads = (task.payload for held in self._queues.values() for task in held.tasks.values())
+        return Storage(self._storage_limit, sum(map(len, payloads)))
+
+    def set_moved(self, queue: str, to: str) -> None:
+        held = self._of(queue)
+        held.spec = replace(held.spec, moved_to=to)
+
+    def _of(self, name: str) -> MemoryQueue:
+        held = self._queues.get(name)
+        if held is None:
+            raise UnknownQueueError.among(name, sorted(self._queues)[:5])
+        return held
+
+    def _open(self, name: str) -> MemoryQueue:
+        held = self._of(name)
+        check_not_moved(held.spec)
+        return held
+
+
+NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+
+MAX_SESSIONS = 20_000
+"""Clients' sessions whose last answer is kept."""
+
+
+class MemoryTransaction(MemoryQueues):
+    """See `Transaction`. Every verb raises before it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_id = 0
+        self._seen: dict[str, Instant] = {}
+        self._retired: set[str] = set()
+        self._leads: dict[str, tuple[str, Instant]] = {}
+        self._answers: dict[str, tuple[int, bytes]] = {}
+
+    # -- producers ------------------------------------------------------------------------------------------------
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        self._open(queue)
+        self._check_adds(queue, tasks, now=now)
+        return [self._add_one(self._of(new.queue or queue), new, now=now) for new in tasks]
+
+    def _check_adds(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
+        for new in tasks:
+            self._open(new.queue or queue)
+            semantics.effective_eta(new, now=now)
+
+    def _add_one(self, held: MemoryQueue, new: NewTask, *, now: Instant) -> Added:
+        added = held.add(new, task_id=self._last_id + 1, now=now)
+        self._last_id += added.status == "added"
+        return added
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        held = self._open(queue)
+        seconds = self._admit(held, request.worker, request.seconds, now=now)
+        expired = held.settle(now=now)
+        if held.spec.paused:
+            return Granted((), tuple(expired))
+        granted = []
+        ready = held.ready(request.tags)[: request.count]
+        if request.room is not None:
+            sizes = [semantics.size_of(len(task.payload), task.tag, task.name) for task in ready]
+            ready = ready[: request.room.fitting(sizes)]
+        for task in ready:
+            leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
+            held.tasks[task.id] = leased
+            held.count(task.tag, "leased")
+            granted.append(lease_of(leased))
+        return Granted(tuple(granted), tuple(expired))
+
+    def _admit(self, held: MemoryQueue, worker: str, asked_seconds: float | None, *, now: Instant) -> float:
+        """Remember a worker that asks for a lease; how long that is to be."""
+        if worker in self._retired:
+            raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
+        seconds = held.spec.lease_seconds if asked_seconds is None else asked_seconds
+        check_lease_time(held.spec, seconds)
+        if worker:
+            self._seen.setdefault(worker, now)
+        return seconds
+
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+        held = self._open(queue)
+        tasks = [held.current(renewal.token, now=now) for renewal in renewals]
+        asked = [held.spec.lease_seconds if renewal.seconds is None else renewal.seconds for renewal in renewals]
+        for task, seconds in zip(tasks, asked, strict=True):
+            if task is not None:
+                check_renewed_time(held.spec, seconds_between(task.leased_at, after(now, seconds)))
+        outcomes: list[Renewed | None] = []
+        for task, renewal, seconds in zip(tasks, renewals, asked, strict=True):
+            if task is None:
+                outcomes.append(None)
+                continue
+            renewed = semantics.renew(held.tasks[task.id], seconds=seconds, now=now)
+            held.tasks[task.id] = renewed
+            outcomes.append(
+                Renewed(renewal.token, renewed.shown_name, renewed.tag, renewed.worker, renewed.leases, renewed.eta)
+            )
+        return outcomes
+
+    def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+        held = self._open(queue)
+        for release in releases:
+            parse_token(release.token)
+        return [self._release_one(held, release, now=now) for release in releases]
+
+    def _release_one(self, held: MemoryQueue, release: Release, *, now: Instant) -> FinishedLease | None:
+        task = held.current(release.token, now=now)
+        if task is None:
+            return None
+        ending = semantics.release_as_asked(
+            task,
+            held.spec,
+            asked_seconds=release.delay_seconds,
+            charge=release.charge,
+            dead_reason=release.dead_reason,
+            jitter=release.jitter,
+            now=now,
+        )
+        return held.end(task, ending)
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+        held = self._open(queue)
+        for deletion in deletions:
+            parse_token(deletion.token)
+            self._check_adds(queue, deletion.then, now=now)
+        outcomes: list[Deleted | None] = []
+        for deletion in deletions:
+            task = held.current(deletion.token, now=now)
+            if task is None:
+                outcomes.append(None)
+                continue
+            finished = held.end(task, semantics.delete(task, now=now))
+            then = [self._add_one(self._of(new.queue or queue), new, now=now) for new in deletion.then]
+            outcomes.append(Deleted(finished, tuple(then)))
+        return outcomes
+
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[list[Deleted | None], Granted]:
+        if request.seconds is not None:
+            check_lease_time(self._open(queue).spec, request.seconds)
+        outcomes = self.delete(queue, deletions, now=now)
+        try:
+            return outcomes, self.lease(queue, request, now=now)
+        except WorkerRetiredError:
+            return outcomes, Granted((), refused=True)
+
+    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+        held = self._open(queue)
+        held.settle(now=now)
+        return [self._delete_named(held, name, now=now) for name in names]
+
+    def _delete_named(self, held: MemoryQueue, name: str, *, now: Instant) -> NameOutcome:
+        task = held.named(name)
+        if task is None:
+            return "tombstoned" if held.tombstones.get(name, now) > now else "unknown"
+        if task.state is TaskState.LEASED:
+            held.end(task, semantics.delete(task, now=now))
+        else:
+            held.drop(task, at=now)
+            held.count(task.tag, "deleted")
+        return "deleted"
+
+    # -- administrators -------------------------------------------------------------------------------------------
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return self._purge(queue, tags, frozenset(TaskState) - {TaskState.DEAD}, limit=limit, now=now)
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return self._purge(queue, tags, frozenset({TaskState.DEAD}), limit=limit, now=now)
+
+    def _purge(self, queue: str, tags: TagFilter, states: frozenset[TaskState], *, limit: int, now: Instant) -> int:
+        held = self._open(queue)
+        held.settle(now=now)
+        doomed = [task for task in held.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
+        for task in doomed:
+            held.drop(task, at=now)
+        return len(doomed)
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[StoredTask]:
+        held = self._open(queue)
+        held.settle(now=now)
+        if names is None:
+            chosen: Iterable[StoredTask | None] = [task for task in held.tasks.values() if tags.accepts(task.tag)]
+        else:
+            chosen = [held.named(name) for name in dict.fromkeys(names)]
+        dead = [task for task in chosen if task is not None and task.state is TaskState.DEAD][:limit]
+        redriven = [semantics.redrive(task, now=now) for task in dead]
+        held.tasks.update({task.id: task for task in redriven})
+        return redriven
+
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        return self._open(queue).postpone(name, expected=expected, eta=eta, now=now)
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        held = self._open(queue)
+        lease_seconds = self._admit(held, worker, seconds, now=now)
+        task = held.tasks.get(task_id)
+        if task is None or not semantics.is_delayed_until(task, expected, now=now):
+            return None
+        leased = held.tasks[task_id] = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
+        held.count(task.tag, "leased")
+        return lease_of(leased)
+
+    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
+        return self._open(queue).settle(now=now), False
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        *,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int,
+        payload_bytes: int,
+        now: Instant,
+    ) -> Page:
+        held = self._of(queue)
+        return queue_verbs.peek(
+            held, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
+        )
+
+    def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+        return self._of(queue).stats(tags, now=now)
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+        return queue_verbs.tag_stats(self._of(queue), after=after, limit=limit, now=now)
+
+    def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+        return queue_verbs.waiting(self._of(queue), tags, now=now)
+
+    def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+        return queue_verbs.upcoming(self._of(queue), tags, until=until, limit=limit, now=now)
+
+    def samples(self, queue: str, *, after: int, limit: int) -> Samples:
+        return self._of(queue).samples_after(after, limit=limit)
+
+    def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+        return queue_verbs.live_leases(self._of(queue), limit=limit, now=now)
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
+        return queue_verbs.next_eta(self._of(queue))
+
+    # -- supervisors ----------------------------------------------------------------------------------------------
+
+    def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
+        return {worker: self._seen[worker] for worker in workers if worker in self._seen}
+
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        is_busy = any(task.eta > now for held in self._queues.values() for task in held.leased_by(worker))
+        if not is_busy or busy == "finish":
+            self._retired.add(worker)
+        return not is_busy
+
+    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+        self._retired.add(worker)
+        released = []
+        for held in self._queues.values():
+            if held.spec.moved_to:
+                continue
+            held.settle(now=now)
+            for task in held.leased_by(worker):
+                ending = semantics.release(task, held.spec, delay_seconds=None, now=now)
+                released.append(held.end(task, ending))
+        return released
+
+    def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+        leader, until = self._leads.get(name, (holder, now))
+        if leader != holder and until > now:
+            return False
+        self._leads[name] = (holder, after(now, seconds))
+        return True
+
+    # -- moving a queue to another store --------------------------------------------------------------------------
+
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+        held = self._of(queue)
+        outcomes = []
+        for task in tasks:
+            added = held.restore(task, task_id=self._last_id + 1, now=now)
+            self._last_id += added.status == "added"
+            outcomes.append(added)
+        return outcomes
+
+    def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+        return queue_verbs.held_names(self._of(queue), after=after, limit=limit, now=now)
+
+    def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+        held = self._of(queue)
+        for name in names:
+            held.hold_name(name, now=now)
+
+    # -- repeats --------------------------------------------------------------------------------------------------
+
+    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
+        return None
+
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
+        return call.answer_in(self._answers.get(call.session))
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self.keep_answer(call.session, call.number, answer, now=now)
+
+    def last_answer(self, session: str) -> tuple[int, bytes] | None:
+        return self._answers.get(session)
+
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+        kept = self._answers.pop(session, None)
+        if kept is not None and kept[0] >= number:
+            self._answers[session] = kept
+            raise StoreUnavailableError(f"call {number} of session {session!r} came late: {kept[0]} was answered")
+        self._answers[session] = (number, answer)
+        if len(self._answers) > MAX_SESSIONS:
+            del self._answers[next(iter(self._answers))]

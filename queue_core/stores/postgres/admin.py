@@ -1,0 +1,140 @@
+"""The verbs of people and supervisors: delete by name, purge, redrive; workers, leads, repeats."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from queue_core.clock import Instant, after
+from queue_core.errors import StoreUnavailableError
+from queue_core.limits import check_eta
+from queue_core.stats import FinishedLease
+from queue_core.store import Busy
+from queue_core.stores.postgres import results
+from queue_core.stores.postgres.client import binary as pack
+from queue_core.stores.postgres.client.statements import Statement
+from queue_core.stores.postgres.queues import hold_open
+from queue_core.stores.postgres.reads import asked
+from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
+from queue_core.stores.postgres.session import PostgresSession, refuse
+from queue_core.task import StoredTask, TagFilter
+
+NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+
+_NAME_OUTCOMES: tuple[NameOutcome, ...] = ("deleted", "unknown", "tombstoned")
+_DELETE_NAMED = Statement(
+    "towline_delete_named", "SELECT * FROM towline.delete_named($1, $2, $3)", (pack.text, pack.int8, pack.texts)
+)
+_PURGE = Statement(
+    "towline_purge",
+    "SELECT * FROM towline.purge($1, $2, $3, $4, $5)",
+    (pack.text, pack.int8, pack.int2s, pack.texts, pack.int8),
+)
+_POSTPONE = Statement(
+    "towline_postpone",
+    "SELECT * FROM towline.postpone($1, $2, $3, $4, $5)",
+    (pack.text, pack.int8, pack.text, pack.int8, pack.int8),
+)
+_REDRIVE = Statement(
+    "towline_redrive",
+    f"SELECT {TASK_COLUMNS}, t.payload FROM towline.redrive($1, $2, $3, $4, $5) AS t",  # noqa: S608
+    (pack.text, pack.int8, pack.texts, pack.texts, pack.int8),
+)
+_SEEN = Statement(
+    "towline_seen",
+    "SELECT worker, seen_at FROM towline.workers WHERE seen_at IS NOT NULL AND worker = ANY ($1)",
+    (pack.texts,),
+)
+_RETIRE = Statement("towline_retire", "SELECT towline.retire_worker($1, $2)", (pack.text, pack.int8))
+_FENCE = Statement("towline_fence", "SELECT towline.fence_worker($1, $2)", (pack.text, pack.int8))
+_RELEASE_WORKER = Statement(
+    "towline_release_worker",
+    f"SELECT {results.COLUMNS} FROM towline.release_worker($1, $2)",  # noqa: S608
+    (pack.text, pack.int8),
+)
+_LEAD = Statement(
+    "towline_lead",
+    "SELECT towline.take_lead($1, $2, $3, $4)",
+    (pack.text, pack.text, pack.int8, pack.int8),
+)
+_LAST_ANSWER = Statement(
+    "towline_last_answer", "SELECT number, answer FROM towline.sessions WHERE session = $1", (pack.text,)
+)
+_KEEP_ANSWER = Statement(
+    "towline_keep_answer",
+    "SELECT towline.keep_answer($1, $2, $3, $4)",
+    (pack.text, pack.int8, pack.raw, pack.int8),
+)
+
+
+def delete_by_name(step: PostgresSession, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+    """See `Transaction.delete_by_name`."""
+    ((refusal, note, xid, outcomes),) = step.rows(_DELETE_NAMED, queue, now, names)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return [_NAME_OUTCOMES[outcome] for outcome in outcomes or ()]
+
+
+def postpone(step: PostgresSession, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+    """See `Transaction.postpone`."""
+    check_eta(eta, now=now)
+    ((refusal, note, xid, moved),) = step.rows(_POSTPONE, queue, now, name, expected, eta)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return bool(moved)
+
+
+def purge(
+    step: PostgresSession, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant
+) -> int:
+    """See `Transaction.purge` and `purge_dead`."""
+    ((refusal, note, xid, total),) = step.rows(_PURGE, queue, now, states, asked(tags), limit)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return int(total)
+
+
+def redrive(
+    step: PostgresSession, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+) -> list[StoredTask]:
+    """See `Transaction.redrive`."""
+    hold_open(step, queue)
+    return [task_of(queue, row) for row in step.write(_REDRIVE, queue, now, names, asked(tags), limit)]
+
+
+def workers_seen(step: PostgresSession, workers: Sequence[str]) -> dict[str, Instant]:
+    """See `Transaction.workers_seen`."""
+    found = {row[0]: row[1] for row in step.rows(_SEEN, workers)}
+    return {worker: found[worker] for worker in workers if worker in found}
+
+
+def retire_worker(step: PostgresSession, worker: str, *, busy: Busy, now: Instant) -> bool:
+    """See `Transaction.retire_worker`."""
+    is_free = bool(step.write(_RETIRE, worker, now)[0][0])
+    if not is_free and busy == "finish":
+        step.write(_FENCE, worker, now)  # under the lock that the retirement has taken
+    return is_free
+
+
+def release_worker(step: PostgresSession, worker: str, *, now: Instant) -> list[FinishedLease]:
+    """See `Transaction.release_worker`."""
+    _, rows = results.ask(step, _RELEASE_WORKER, worker, now)
+    return [results.finished_from(row[results.PAYLOAD].decode(), row, "released", now) for row in rows]
+
+
+def lead(step: PostgresSession, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+    """See `Transaction.lead`."""
+    return bool(step.write(_LEAD, name, holder, after(now, seconds), now)[0][0])
+
+
+def last_answer(step: PostgresSession, session: str) -> tuple[int, bytes] | None:
+    """See `Transaction.last_answer`."""
+    rows = step.rows(_LAST_ANSWER, session)
+    return (rows[0][0], bytes(rows[0][1])) if rows else None
+
+
+def keep_answer(step: PostgresSession, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+    """See `Transaction.keep_answer`."""
+    if not step.write(_KEEP_ANSWER, session, number, answer, now)[0][0]:
+        raise StoreUnavailableError(f"call {number} of session {session!r} came late: a later one was answered")

@@ -1,0 +1,81 @@
+"""What became of a commit whose answer was lost.
+
+A server that crashed gives the numbers of transactions that it had not yet written down to others, so a number alone
+does not tell. An unlogged row, which no crash leaves, therefore names the life of the server since the last one:
+`system.timeline.first.random`, with the first number given in it ("" when that was not to be learned). Of several
+crashes the first one decides: whoever was given the number after it may have kept it through the next.
+"""
+
+from typing import Literal
+
+import psycopg
+from psycopg import sql
+
+from queue_core.stores.postgres.client.connection import Connection, read_life
+
+Outcome = Literal["committed", "aborted"]
+Status = Literal["committed", "aborted", "in progress", "future", ""]
+
+_STATUS = "SELECT pg_xact_status(%s::text::xid8)"
+_END_BACKEND = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE backend_xid = %s::text::xid8::xid AND datname = current_database() AND wait_event IS DISTINCT FROM 'SyncRep'
+"""
+
+
+def ask_outcome(connection: Connection, schema: str, xid: int, life: str) -> Outcome | Literal["open", "unknown"]:
+    """Ask once; `open`: it is at work still. Raises the driver's errors."""
+    now = read_life(connection, schema)
+    if life and life != now:
+        now = _as_after(connection, schema, life, now)
+    return judge(_status(connection, xid), xid, then=life, now=now)
+
+
+def end_backend(connection: Connection, xid: int) -> None:
+    """End whoever still runs the transaction: it waits for a client that is gone, and holds its locks meanwhile.
+
+    One that is committed and waits for a standby only is left alone: ended, it would claim more than is true.
+    """
+    connection.execute(_END_BACKEND, (str(xid),))
+
+
+def judge(status: Status, xid: int, *, then: str, now: str) -> Outcome | Literal["open", "unknown"]:
+    """What a number's status says about the transaction that had the number in the life `then` ("" is not known).
+
+    Args:
+        now: the present life, with the first number given anew since `then` ended.
+    """
+    if then and then == now:
+        if status == "in progress":
+            return "open"
+        return status if status in ("committed", "aborted") else "unknown"
+    if status in ("aborted", "future"):
+        return "aborted"  # whoever had the number last: were the first one committed, nobody would have had it again
+    if not then:
+        return "open" if status == "in progress" else "unknown"
+    if status == "in progress":
+        return "aborted"  # by another, who was given the number again
+    system, timeline, first, _ = now.split(".")
+    if status == "committed" and first and then.split(".")[:2] == [system, timeline]:
+        return "committed" if xid < int(first) else "aborted"
+    return "unknown"
+
+
+def _as_after(connection: Connection, schema: str, then: str, now: str) -> str:
+    """The present life with the first number that was given anew since another one ended."""
+    query = sql.SQL("SELECT {}.first_since(%s)").format(sql.Identifier(schema))
+    row = connection.execute(query, (then,)).fetchone()
+    first = "" if row is None or row[0] is None else str(row[0])
+    system, timeline, _, name = now.split(".")
+    return f"{system}.{timeline}.{first}.{name}"
+
+
+def _status(connection: Connection, xid: int) -> Status:
+    try:
+        row = connection.execute(_STATUS, (str(xid),)).fetchone()
+    except psycopg.errors.InvalidParameterValue:
+        return "future"
+    answer = row[0] if row else None
+    if answer == "committed" or answer == "aborted" or answer == "in progress":
+        return answer
+    return ""

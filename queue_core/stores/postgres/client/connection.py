@@ -1,0 +1,168 @@
+"""One connection to PostgreSQL: opened, checked for what the store relies on, and set up."""
+
+import contextlib
+import os
+import secrets
+import select
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeAlias
+
+import psycopg
+from psycopg import sql
+
+from queue_core.clock import Instant
+from queue_core.errors import StoreUnavailableError, StoreUnsafeError
+from queue_core.stores.postgres.client import errors
+from queue_core.stores.postgres.client.call_timeouts import CallTimeouts
+from queue_core.stores.postgres.client.statements import StatementRunner
+from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
+
+OLDEST_VERSION = 14
+GREETING_SECONDS = 5.0
+ISOLATION = "read committed"
+
+SETTINGS: Mapping[str, str] = {
+    # What a client that vanished had locked is free again after seconds, not after TCP's two hours.
+    "tcp_keepalives_idle": "3",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "5000",
+    "client_connection_check_interval": "2000",
+    "idle_in_transaction_session_timeout": "5000",
+    "lock_timeout": "8000",
+    # Wake-ups and counters rely on a statement seeing what was committed before it began.
+    "default_transaction_isolation": ISOLATION,
+    "jit": "off",
+}
+
+_GREETING = """
+    SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',
+        current_setting('default_transaction_isolation'), to_regprocedure(%s) IS NOT NULL
+"""
+_LIFE = "SELECT {}.life()"
+_SET = "SELECT count(set_config(name, value, false)) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
+_TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+
+Connection: TypeAlias = psycopg.Connection[tuple[object, ...]]
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class PostgresConnection:
+    """One open connection, in autocommit.
+
+    Args:
+        life: names the time since the server's last crash; "" when that is not known. See `Link.outcome`.
+        is_pooled: a proxy stands between and may give each transaction another backend: what a session keeps (settings,
+            prepared statements, LISTEN, session locks) is not to be relied on.
+        number: counts the connections of a link.
+        idle_since: monotonic seconds at which it was given back.
+        is_lent: whether it is in use, and to be given back.
+        caller: runs statements on it.
+        mark: names the connection in the schema's `commit_markers`, `calls` the last of its calls there.
+    """
+
+    connection: Connection
+    life: str
+    is_pooled: bool
+    caller: StatementRunner
+    number: int = 0
+    idle_since: float = 0.0
+    is_lent: bool = False
+    mark: int = field(default_factory=lambda: secrets.randbits(63))
+    calls: int = 0
+    _poll: "select.poll | None" = None
+
+    def has_spoken(self) -> bool:
+        """Whether the server said something unasked: that it is going, most likely."""
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.connection.pgconn.socket, select.POLLIN)
+        return self.connection.closed or bool(self._poll.poll(0))
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: connect it to nothing, as the library would take leave of the server."""
+        with contextlib.suppress(psycopg.Error, OSError):
+            descriptor = self.connection.pgconn.socket
+            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(nothing, descriptor, inheritable=False)
+            os.close(nothing)
+
+    def ask_time(self, clock: RemoteClock) -> None:
+        """Tell the clock the server's time. Raises the driver's errors."""
+        sent_at = clock.since_boot()
+        row = self.connection.execute(_TIME).fetchone()
+        received_at = clock.since_boot()
+        assert row is not None and isinstance(row[0], int), "one row, of one number"
+        clock.note(Instant(row[0]), sent_at=sent_at, received_at=received_at)
+
+
+def open_wire(
+    conninfo: str, *, where: str, schema: str, settings: Mapping[str, str], clock: RemoteClock, watch: CallTimeouts
+) -> PostgresConnection:
+    """Connect, check, set, and tell the clock the time.
+
+    Args:
+        where: names the server in errors.
+        settings: of PostgreSQL, for the session; left out behind a proxy, where others would inherit them.
+
+    Raises `StoreUnavailableError` for a server that is not there, or is a standby, as it is during a failover;
+    `StoreReadOnlyError`, `StoreUnsafeError`.
+    """
+    try:
+        connection = psycopg.connect(conninfo, autocommit=True)
+    except psycopg.Error as error:
+        raise errors.translate(error, where) from error
+    try:
+        with watch.over(connection.pgconn, seconds=GREETING_SECONDS):
+            wire = _greet(connection, where, schema)
+            if not wire.is_pooled:
+                connection.execute(_SET, (list(settings), list(settings.values())))
+            for _ in range(OPENING_LOOKS):
+                wire.ask_time(clock)
+                if not clock.is_vague:
+                    break
+        return wire
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, psycopg.Error):
+            raise errors.translate(error, where) from error
+        raise
+
+
+def _greet(connection: Connection, where: str, schema: str) -> PostgresConnection:
+    version = connection.pgconn.server_version // 10_000
+    if version < OLDEST_VERSION:
+        raise StoreUnsafeError(f"{where}: PostgreSQL must be {OLDEST_VERSION} or newer: {version}")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreUnsafeError(f"{where}: the database's encoding must be UTF8: {encoding}; name another database")
+    row = connection.execute(_GREETING, (f"{schema}.life()",)).fetchone()
+    assert row is not None, "one row"
+    backend, is_standby, is_read_only, isolation, has_life = row
+    if is_standby:
+        raise StoreUnavailableError(f"{where}: the server is a standby: promote it, or name the primary too")
+    if is_read_only:
+        raise errors.read_only(where)
+    is_pooled = backend != connection.info.backend_pid
+    if is_pooled:
+        connection.prepare_threshold = None
+        if isolation != ISOLATION:
+            _refuse_isolation(where, isolation)
+    life = "" if is_pooled or not has_life else read_life(connection, schema)
+    return PostgresConnection(
+        connection, life, is_pooled, StatementRunner(connection.pgconn, schema, keeps_statements=not is_pooled)
+    )
+
+
+def read_life(connection: Connection, schema: str) -> str:
+    """The server's present life; see `outcome`."""
+    row = connection.execute(sql.SQL(_LIFE).format(sql.Identifier(schema))).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _refuse_isolation(where: str, isolation: object) -> NoReturn:
+    raise StoreUnsafeError(
+        f"{where}: default_transaction_isolation must be {ISOLATION!r} behind a proxy: {isolation!r}; "
+        "ALTER ROLE ... IN DATABASE ... SET default_transaction_isolation"
+    )

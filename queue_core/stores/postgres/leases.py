@@ -1,0 +1,469 @@
+"""The verbs of workers: lease, exchange, renew, release, delete; each one round trip."""
+
+import json
+import re
+from collections.abc import Sequence
+from operator import itemgetter, lt
+
+from queue_core.clock import Instant
+from queue_core.errors import WorkerRetiredError
+from queue_core.fast_values import LazyList, builder, missing
+from queue_core.stats import FinishedLease
+from queue_core.store import (
+    Deleted,
+    Deletion,
+    Granted,
+    LeaseRequest,
+    PayloadAllowance,
+    Release,
+    Renewal,
+    Renewed,
+    handed_over,
+)
+from queue_core.stores.postgres import queues, results
+from queue_core.stores.postgres.adds import etas_of, given, outcome_of
+from queue_core.stores.postgres.client import binary as pack
+from queue_core.stores.postgres.client.statements import Row, Statement
+from queue_core.stores.postgres.commit_markers import MARK, VerbAnswerLostError
+from queue_core.stores.postgres.session import PostgresSession, refuse
+from queue_core.task import Lease, TagFilter, parse_token
+from queue_core.validation import check_lease_time
+
+_EXCHANGE = Statement(
+    "towline_exchange",
+    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $13, $14, $10, $11, $12)",
+    (
+        pack.text,
+        pack.int8,
+        pack.int8s,
+        pack.int8s,
+        pack.int4,
+        pack.float8,
+        pack.int2,
+        pack.texts,
+        pack.text,
+        pack.int8,
+        pack.int4,
+        pack.int4,
+        *MARK,
+    ),
+)
+_EXCHANGE_ONE = Statement(
+    "towline_exchange_one",
+    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARK),
+)
+_EXCHANGE_RESULT = "SELECT * FROM towline.exchange_result(%s, %s, %s::text::xid8)"
+_DELETED = (
+    "SELECT s.numbers, s.texts FROM towline.samples AS s JOIN towline.queues AS q ON q.id = s.queue"
+    " WHERE q.name = %s AND s.xid = %s::text::xid8 AND s.outcome = 'deleted'"
+)
+_RENEW = Statement(
+    "towline_renew",
+    f"SELECT {results.COLUMNS} FROM towline.renew($1, $2, $3, $4, $5)",  # noqa: S608
+    (pack.text, pack.int8, pack.int8s, pack.int8s, pack.float8s),
+)
+_RELEASE = Statement(
+    "towline_release",
+    f"SELECT {results.COLUMNS} FROM towline.release($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608
+    (
+        pack.text,
+        pack.int8,
+        pack.int8s,
+        pack.int8s,
+        pack.float8s,
+        pack.booleans,
+        pack.texts,
+        pack.float8s,
+    ),
+)
+_HAND_OVER = Statement(
+    "towline_hand_over",
+    "SELECT * FROM towline.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    (
+        pack.text,
+        pack.int8,
+        pack.int8s,
+        pack.int8s,
+        pack.int4s,
+        pack.texts,
+        pack.byteas,
+        pack.texts,
+        pack.some_int8s,
+        pack.texts,
+    ),
+)
+_HAND_OVER_BOUNDED = Statement(
+    "towline_hand_over_bounded",
+    "SELECT * FROM towline.hand_over_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    (*_HAND_OVER.packs, pack.int4s),
+)
+_LEASE_DELAYED = Statement(
+    "towline_lease_delayed",
+    "SELECT * FROM towline.lease_delayed($1, $2, $3, $4, $5, $6)",
+    (pack.text, pack.int8, pack.int8, pack.int8, pack.text, pack.float8),
+)
+_SETTLE = Statement("towline_settle", "SELECT * FROM towline.settle($1, $2, $3)", (pack.text, pack.int8, pack.int4))
+_FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
+_NOTHING = Granted(())
+_TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
+
+_UNSETTLED, _REFUSED = 1, 2
+
+_order = itemgetter(2, 0)
+_task_id, _grant = itemgetter(0), itemgetter(3)
+
+new_deleted = builder(Deleted)
+new_lease = builder(Lease)
+new_granted = builder(Granted)
+
+Fences = tuple[list[int], list[int]]
+"""Ids of tasks, and the instants at which each was leased."""
+
+
+def fences_of(tokens: Sequence[str]) -> Fences:
+    """What each token is made of: `parse_token` for all of them at once. Raises as it does."""
+    joined = " ".join(tokens)
+    if _TOKENS.fullmatch(joined):
+        numbers = list(map(int, joined.replace(".", " ").split(" ")))
+        if len(numbers) == 2 * len(tokens):
+            return numbers[::2], numbers[1::2]
+    pairs = [parse_token(token) for token in tokens]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def lease(step: PostgresSession, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+    """See `Transaction.lease`."""
+    return _exchange(step, queue, None, request, now=now)[1]
+
+
+def exchange(
+    step: PostgresSession, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+) -> tuple[Sequence[Deleted | None], Granted]:
+    """See `Transaction.exchange`."""
+    fences = fences_of([deletion.token for deletion in deletions])
+    if not handed_over(deletions):
+        return _exchange(step, queue, fences, request, now=now)
+    if request.seconds is not None:
+        check_lease_time(queues.find(step, queue), request.seconds)
+    outcomes = _hand_over(step, queue, fences, deletions, now=now)
+    try:
+        return outcomes, lease(step, queue, request, now=now)
+    except WorkerRetiredError:
+        return outcomes, Granted((), refused=True)
+
+
+def lease_delayed(
+    step: PostgresSession,
+    queue: str,
+    task_id: int,
+    *,
+    expected: Instant,
+    worker: str,
+    seconds: float | None,
+    now: Instant,
+) -> Lease | None:
+    """See `Transaction.lease_delayed`."""
+    rows = step.rows(_LEASE_DELAYED, queue, now, task_id, expected, worker, seconds)
+    refusal, note, _, xid = rows.pop()[9:13]
+    step.note_number(xid)
+    if refusal:
+        refuse(refusal, note)
+    leases = _leases(queue, rows, worker)
+    return leases[0] if leases else None
+
+
+def delete(
+    step: PostgresSession, queue: str, deletions: Sequence[Deletion], *, now: Instant
+) -> Sequence[Deleted | None]:
+    """See `Transaction.delete`."""
+    fences = fences_of([deletion.token for deletion in deletions])
+    if handed_over(deletions):
+        return _hand_over(step, queue, fences, deletions, now=now)
+    return _exchange(step, queue, fences, LeaseRequest(0, None, TagFilter(), ""), now=now)[0]
+
+
+def _exchange(
+    step: PostgresSession, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
+) -> tuple[Sequence[Deleted | None], Granted]:
+    ids, grants = fences or (None, None)
+    wanted = _filter_of(request) if ids is None or len(ids) == 1 else None
+    try:
+        if wanted is not None:
+            fence = (ids[0], grants[0]) if ids and grants else (None, None)
+            swapped = _exchange_one(step, queue, fence, request, wanted, now=now)
+            if swapped is not None:
+                return [] if fences is None else [swapped[0]], swapped[1]
+        if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
+            grants = grants[:1]  # leased together, named in order: the server finds them with less work
+        rows = step.verb(
+            _EXCHANGE,
+            queue,
+            now,
+            ids,
+            grants,
+            request.count,
+            request.seconds,
+            _FILTERS[request.tags.kind],
+            request.tags.tags,
+            request.worker,
+            *_bounds(request.room),
+        )
+    except VerbAnswerLostError as lost:
+        rows = _told_again(step, lost, queue, now=now)
+    refusal, note, flags, xid, numbers, texts, settled = rows.pop()[9:]
+    step.note_number(xid)
+    if refusal:
+        refuse(refusal, note)
+    outcomes = [] if fences is None else _deleted(step, queue, fences, numbers, texts, now=now)
+    expired = _expired(step, queue, settled) if settled else ()
+    if note:
+        for tag, number in json.loads(note):
+            step.note_ripe(queue, tag, number)
+    if not rows:
+        return outcomes, Granted((), expired, bool(flags & _UNSETTLED), bool(flags & _REFUSED))
+    if len(rows) > 1:
+        rows.sort(key=_order)
+    return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
+
+
+def _filter_of(request: LeaseRequest) -> int | None:
+    """Return the filter of `exchange_one` for a request; None: it can't serve this one."""
+    kind = request.tags.kind
+    is_plain = kind in ("any", "untagged") or (kind == "tags" and len(request.tags.tags) == 1)
+    return _FILTERS[kind] if request.count == 1 and is_plain else None
+
+
+def _exchange_one(
+    step: PostgresSession,
+    queue: str,
+    fence: tuple[int | None, int | None],
+    request: LeaseRequest,
+    wanted: int,
+    *,
+    now: Instant,
+) -> tuple[Deleted | None, Granted] | None:
+    """Exchange one finished lease for one new one, by the fast path; None: nothing is done, and `exchange` is to do it.
+
+    Args:
+        fence: id and instant of the grant of what is done; Nones: nothing is.
+        wanted: of `_filter_of`.
+
+    Raises `VerbAnswerLostError`.
+    """
+    done_id, done_grant = fence
+    ((xid, task_id, *granted, done_leases, ready_at, name, tag, worker),) = step.verb(
+        _EXCHANGE_ONE,
+        queue,
+        now,
+        done_id,
+        done_grant,
+        request.seconds,
+        wanted,
+        request.tags.tags[0] if request.tags.kind == "tags" else None,
+        request.worker,
+    )
+    if xid is None:
+        return None
+    step.note_number(xid or None)
+    deleted = None
+    if done_leases is not None:
+        assert done_id is not None and done_grant is not None, "something was done"
+        step.note_finished(queue, 1)
+        sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant)
+        deleted = new_deleted(results.finished_of(queue, sample, (name, tag, worker), "deleted", now))
+    if task_id is None:
+        return deleted, _NOTHING
+    eta, since, added_at, leased_at, leases, name, tag, payload = granted
+    new = new_lease(
+        queue,
+        f"_{task_id}" if name is None else name,
+        tag,
+        payload,
+        f"{task_id}.{leased_at}",
+        request.worker,
+        leases,
+        leased_at,
+        eta,
+        since,
+        added_at,
+    )
+    return deleted, new_granted((new,))
+
+
+def _bounds(room: PayloadAllowance | None) -> tuple[int | None, int, int]:
+    return (None, 0, 1) if room is None else (room.total_bytes, room.each_bytes, room.least)
+
+
+def _told_again(step: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:
+    """The rows of a call that took effect; of leases that were granted a while ago, those that are held still."""
+    if not lost.is_repeat:
+        step.note_number(lost.xid)
+        return lost.retold(_EXCHANGE_RESULT, queue, now)
+    *leases, last = lost.retold(_EXCHANGE_RESULT, queue, 0)
+    own = lost.leased
+    deleted = lost.retold(_DELETED, queue)  # of all calls in that transaction: its own are found by their tokens
+    numbers, texts = ([one for row in deleted for one in row[at]] for at in (0, 1))
+    return [
+        *(row for row in leases if row[1] > now and (own is None or row[0] in own)),
+        (*last[:-3], numbers or None, texts or None, None),
+    ]
+
+
+def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
+    return tuple(
+        [
+            new_lease(
+                queue,
+                f"_{row[0]}" if row[6] is None else row[6],
+                row[7],
+                row[8],
+                f"{row[0]}.{row[4]}",
+                worker,
+                row[5],
+                row[4],
+                row[1],
+                row[2],
+                row[3],
+            )
+            for row in rows
+        ]
+    )
+
+
+def _deleted(
+    step: PostgresSession,
+    queue: str,
+    fences: Fences,
+    numbers: Sequence[Sequence[int]] | None,
+    texts: Sequence[Sequence[str | None]] | None,
+    *,
+    now: Instant,
+) -> Sequence[Deleted | None]:
+    """What became of each deletion, by the samples of those that took effect."""
+    if not numbers or not texts:
+        return [None] * len(fences[0])
+    step.note_finished(queue, len(numbers))
+    ids, grants = list(map(_task_id, numbers)), list(map(_grant, numbers))
+    if ids == fences[0] and grants == fences[1]:
+        return LazyList(len(ids), lambda: _ended(queue, numbers, texts, now=now))
+    places = {fence: place for place, fence in enumerate(zip(ids, grants, strict=True))}
+    found = [places.pop(fence, None) for fence in zip(*fences, strict=True)]
+
+    def outcomes() -> list[Deleted | None]:
+        ended = _ended(queue, numbers, texts, now=now)
+        return [None if place is None else ended[place] for place in found]
+
+    return LazyList(len(found), outcomes, missing=missing(found))
+
+
+def _ended(
+    queue: str, numbers: Sequence[Sequence[int]], texts: Sequence[Sequence[str | None]], *, now: Instant
+) -> list[Deleted]:
+    return [
+        new_deleted(results.finished_of(queue, sample, words, "deleted", now))
+        for sample, words in zip(numbers, texts, strict=True)
+    ]
+
+
+def _expired(step: PostgresSession, queue: str, settled: str) -> tuple[FinishedLease, ...]:
+    """The leases found expired."""
+    expired, ripe = json.loads(settled)
+    for tag, number in ripe:
+        step.note_ripe(queue, tag, number)
+    if expired:
+        step.note_finished(queue, len(expired))
+    return tuple([results.finished_of(queue, one[:4], one[4:7], "expired", one[7], one[8]) for one in expired])
+
+
+def _hand_over(
+    step: PostgresSession, queue: str, fences: Fences, deletions: Sequence[Deletion], *, now: Instant
+) -> list[Deleted | None]:
+    tasks = [new for deletion in deletions for new in deletion.then]
+    etas = etas_of(tasks, now=now)
+    bounds = given([new.max_leases for new in tasks])
+    rows = step.rows(
+        _HAND_OVER_BOUNDED if bounds else _HAND_OVER,
+        queue,
+        now,
+        *fences,
+        [len(deletion.then) for deletion in deletions],
+        [new.queue or queue for new in tasks],
+        [new.payload for new in tasks],
+        [new.tag for new in tasks],
+        etas,
+        [new.name for new in tasks],
+        *([bounds] if bounds else []),
+    )
+    refusal, note, xid, *_ = rows[-1]
+    step.note_number(xid)
+    if refusal:
+        refuse(refusal, note)
+    told_of = {row[3]: row[4:] for row in rows[:-1]}
+    outcomes: list[Deleted | None] = []
+    first = 0
+    for place, deletion in enumerate(deletions, start=1):
+        last = first + len(deletion.then)
+        if place not in told_of:
+            outcomes.append(None)
+        else:
+            numbers, texts, ids, refusals = told_of[place]
+            step.note_finished(queue, 1)
+            then = [
+                outcome_of(new, task_id, refusal, eta, now=now)
+                for new, task_id, refusal, eta in zip(deletion.then, ids, refusals, etas[first:last], strict=True)
+            ]
+            outcomes.append(Deleted(results.finished_of(queue, numbers[0], texts[0], "deleted", now), tuple(then)))
+        first = last
+    return outcomes
+
+
+def renew(step: PostgresSession, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+    """See `Transaction.renew`."""
+    fences = fences_of([renewal.token for renewal in renewals])
+    _, rows = results.ask(step, _RENEW, queue, now, *fences, [renewal.seconds for renewal in renewals])
+    outcomes: list[Renewed | None] = [None] * len(renewals)
+    for row in rows:
+        place = row[results.ID] - 1
+        outcomes[place] = Renewed(
+            renewals[place].token,
+            row[results.NAME],
+            row[results.TAG],
+            row[results.WORKER] or "",
+            row[results.LEASES],
+            row[results.ETA],
+        )
+    return outcomes
+
+
+def release(
+    step: PostgresSession, queue: str, releases: Sequence[Release], *, now: Instant
+) -> list[FinishedLease | None]:
+    """See `Transaction.release`."""
+    fences = fences_of([release.token for release in releases])
+    _, rows = results.ask(
+        step,
+        _RELEASE,
+        queue,
+        now,
+        *fences,
+        [release.delay_seconds for release in releases],
+        [release.charge == "uncounted" for release in releases],
+        [release.dead_reason for release in releases],
+        [release.jitter for release in releases],
+    )
+    outcomes: list[FinishedLease | None] = [None] * len(releases)
+    for row in rows:
+        outcomes[row[results.ID] - 1] = results.finished_from(queue, row, "released", now)
+    if rows:
+        step.note_finished(queue, len(rows))
+    return outcomes
+
+
+def settle(step: PostgresSession, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    """See `Transaction.settle`."""
+    ((*_, refusal, note, flags, xid, _numbers, _texts, settled),) = step.rows(_SETTLE, queue, now, limit)
+    if refusal:
+        refuse(refusal, note)
+    step.note_number(xid)
+    return list(_expired(step, queue, settled)), bool(flags & _UNSETTLED)

@@ -1,0 +1,1 @@
+"""Waking waiters of other processes through PostgreSQL's LISTEN and NOTIFY."""

@@ -1,0 +1,198 @@
+"""The verbs that only look: tasks, statistics, waiting times, samples, live leases.
+
+They are exact as of `now`, though nothing is settled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.semantics import LeaseEnd
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.store import Page
+from queue_core.stores.postgres import results
+from queue_core.stores.postgres.client import binary as pack
+from queue_core.stores.postgres.client.statements import Row, Statement
+from queue_core.stores.postgres.queues import find
+from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
+from queue_core.stores.postgres.session import PostgresSession
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+
+HEAD = 1000  # etas of the ready queue that are read for `waiting`
+POSITION_BITS = 16
+"""A cursor over samples is the number of a transaction and how many of its samples were read, in so many bits."""
+
+_PEEK = Statement(
+    "towline_peek",
+    f"SELECT {TASK_COLUMNS}, coalesce(substr(t.payload, 1, $8), '') FROM towline.peek($1, $2, $3, $4, $5, $6, $7) AS t",  # noqa: S608
+    (pack.text, pack.texts, pack.int2s, pack.texts, pack.int8, pack.int4, pack.int8, pack.int4),
+)
+_STATS = Statement("towline_stats", "SELECT * FROM towline.stats($1, $2, $3)", (pack.text, pack.texts, pack.int8))
+_TAG_STATS = Statement(
+    "towline_tag_stats",
+    "SELECT * FROM towline.tag_stats($1, $2, $3, $4)",
+    (pack.text, pack.text, pack.int4, pack.int8),
+)
+_WAITING = Statement(
+    "towline_waiting",
+    "SELECT * FROM towline.waiting($1, $2, $3, $4, $5)",
+    (pack.text, pack.texts, pack.boolean, pack.int4, pack.int8),
+)
+_UPCOMING = Statement(
+    "towline_upcoming",
+    "SELECT towline.upcoming($1, $2, $3, $4, $5)",
+    (pack.text, pack.texts, pack.int8, pack.int8, pack.int4),
+)
+_SAMPLES = Statement(
+    "towline_samples", "SELECT * FROM towline.read_samples($1, $2, $3)", (pack.text, pack.int8, pack.int4)
+)
+_LIVE = Statement("towline_live", "SELECT * FROM towline.live_leases($1, $2, $3)", (pack.text, pack.int8, pack.int4))
+_NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.text,))
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresPeek:
+    """The request of a peek."""
+
+    tags: TagFilter
+    states: frozenset[TaskState]
+    names: Sequence[str] | None
+    after: int
+    limit: int
+    payload_bytes: int
+    now: Instant
+
+
+def asked(tags: TagFilter) -> tuple[str, ...] | None:
+    """The tags that a filter is about: None: any; none: the untagged."""
+    if tags.kind == "untagged":
+        return ()
+    return tags.tags or None
+
+
+def peek(step: PostgresSession, queue: str, look: PostgresPeek) -> Page:
+    """See `Transaction.peek`. The function reads along whichever path has the fewest rows."""
+    spec = find(step, queue)
+    rows = step.rows(
+        _PEEK,
+        queue,
+        asked(look.tags),
+        sorted(look.states),
+        look.names,
+        look.after,
+        look.limit + 1,
+        look.now,
+        look.payload_bytes,
+    )
+    shown = [_settled(task_of(queue, row), spec, now=look.now) for row in rows]
+    if len(shown) > look.limit:
+        return Page(tuple(shown[: look.limit]), shown[look.limit - 1].id)
+    return Page(tuple(shown))
+
+
+def _settled(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
+    settled = semantics.settle(task, spec, now=now)
+    shown = settled.task if isinstance(settled, LeaseEnd) else settled
+    assert shown is not None, "the statement leaves out what time has deleted"
+    return shown
+
+
+def stats(step: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+    """See `Transaction.stats`."""
+    rows = step.rows(_STATS, queue, asked(tags), now)
+    if not rows:
+        find(step, queue)
+    return _stats_of(queue, rows[0])
+
+
+def _stats_of(queue: str, row: Row) -> QueueStats:
+    paused, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died = row
+    return QueueStats(
+        queue, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died, paused
+    )
+
+
+def tag_stats(step: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+    """See `Transaction.tag_stats`."""
+    rows = step.rows(_TAG_STATS, queue, after, limit, now)
+    if not rows:
+        find(step, queue)
+    return [TagStats(tag, _stats_of(queue, tuple(row))) for tag, *row in rows]
+
+
+def waiting(step: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+    """See `Transaction.waiting`."""
+    ((ready, stored, due, newest),) = step.rows(_WAITING, queue, asked(tags), tags.kind == "oldest", HEAD, now)
+    if not ready:
+        find(step, queue)
+        return ()
+    etas = list(islice(merge(stored, due), HEAD))
+    last = max([now if newest is None else newest, *due[-1:]]) if newest is None else max([newest, *due[-1:]])
+    return spread(etas, ready=ready, newest=Instant(last)) if etas else ()
+
+
+def upcoming(
+    step: PostgresSession, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant
+) -> list[Instant]:
+    """See `Transaction.upcoming`."""
+    ((etas,),) = step.rows(_UPCOMING, queue, asked(tags), now, until, limit)
+    if etas is None:
+        find(step, queue)
+        return []
+    return [Instant(eta) for eta in etas]
+
+
+def samples(step: PostgresSession, queue: str, *, after: int, limit: int) -> Samples:
+    """See `Transaction.samples`."""
+    rows = step.rows(_SAMPLES, queue, after >> POSITION_BITS, limit)
+    if not rows:
+        find(step, queue)
+    trimmed = rows[0][0] if rows else 0
+    skip = after & ((1 << POSITION_BITS) - 1)
+    cursor = after
+    finished: list[FinishedLease] = []
+    number, position = after >> POSITION_BITS, 0
+    for _, xid, size, *columns in rows:
+        if xid is None:
+            continue
+        if xid != number:
+            number, position, skip = xid, 0, 0
+        if position + size > skip:
+            taken = _unpacked(queue, columns)[max(0, skip - position) :][: limit - len(finished)]
+            finished += taken
+            cursor = (xid << POSITION_BITS) + max(position, skip) + len(taken)
+        position += size
+        if len(finished) >= limit:
+            break
+    return Samples(tuple(finished), cursor, trimmed > after >> POSITION_BITS)
+
+
+def _unpacked(queue: str, columns: list[Any]) -> list[FinishedLease]:
+    outcome, numbers, texts, ended_at, reasons = columns
+    size = len(numbers)
+    return [
+        results.finished_of(queue, sample, words, outcome, ended, reason)
+        for sample, words, ended, reason in zip(
+            numbers, texts, ended_at * size if len(ended_at) == 1 else ended_at, reasons or [None] * size, strict=True
+        )
+    ]
+
+
+def live_leases(step: PostgresSession, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+    """See `Transaction.live_leases`."""
+    rows = step.rows(_LIVE, queue, now, limit)
+    if not rows:
+        find(step, queue)
+    return [LiveLease(*row) for row in rows]
+
+
+def next_eta(step: PostgresSession, queue: str) -> Instant | None:
+    """See `Transaction.next_eta`."""
+    ((eta,),) = step.rows(_NEXT_ETA, queue)
+    if eta is None:
+        find(step, queue)
+    return eta  # type: ignore[no-any-return]

@@ -1,0 +1,92 @@
+"""The values of the protocol from the rows that statements and the schema's functions return."""
+
+from collections.abc import Sequence
+
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.fast_values import builder
+from queue_core.stats import FinishedLease, LeaseOutcome
+from queue_core.stores.postgres.client.statements import Row, Statement
+from queue_core.stores.postgres.session import PostgresSession, refuse
+from queue_core.task import StoredTask, TaskState
+
+KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
+
+COLUMNS = "kind, id, eta, ready_at, added_at, leased_at, leases, worker, name, tag, reason, payload"
+
+TASK_COLUMNS = (
+    "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent,"
+    " t.max_leases"
+)
+
+new_finished_lease = builder(FinishedLease)
+
+
+def ask(step: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
+    """Call a function that answers `told` rows: how the call went, and the other rows. Raises what it refused for."""
+    rows = step.rows(statement, *values)
+    answer = rows.pop()
+    step.note_number(answer[ETA])
+    if answer[ID]:
+        refuse(answer[ID], answer[NAME])
+    return answer, rows
+
+
+def finished_of(
+    queue: str,
+    numbers: Sequence[int],
+    texts: Sequence[str | None],
+    outcome: LeaseOutcome,
+    ended_at: Instant,
+    reason: str | None = None,
+) -> FinishedLease:
+    """A lease that ended, from what is kept of it.
+
+    Args:
+        numbers: the task's id, the lease's number, microseconds waited, the instant of the grant.
+        texts: the task's given name and tag, and the worker.
+        reason: why the task died with it; None: it did not.
+    """
+    task_id, lease_number, waited, leased_at = numbers
+    name, tag, worker = texts
+    return new_finished_lease(
+        queue,
+        f"_{task_id}" if name is None else name,
+        tag,
+        worker or "",
+        lease_number,
+        outcome,
+        waited / MICROSECONDS,
+        (ended_at - leased_at) / MICROSECONDS if ended_at > leased_at else 0.0,
+        ended_at,
+        reason is not None,
+        reason or "",
+    )
+
+
+def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant) -> FinishedLease:
+    """A lease that ended, from a `told` row of its task as it was before."""
+    waited = max(0, row[LEASED_AT] - row[READY_AT])
+    numbers = (row[ID], row[LEASES], waited, row[LEASED_AT])
+    return finished_of(queue, numbers, (row[NAME], row[TAG], row[WORKER]), outcome, ended_at, row[REASON])
+
+
+def task_of(queue: str, row: Row) -> StoredTask:
+    """Return the task of a row that was selected as `TASK_COLUMNS` and its payload."""
+    task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, bound, payload = row
+    return StoredTask(
+        task_id,
+        queue,
+        payload,
+        eta,
+        added_at,
+        name,
+        tag,
+        TaskState(state),
+        leases,
+        leased_at,
+        ready_at,
+        worker or "",
+        reason or "",
+        tuple(spent or ()),
+        bound,
+    )

@@ -1,0 +1,91 @@
+"""The add verb, and what deletions that add share with it: one call for all tasks, wherever they go."""
+
+from collections.abc import Sequence
+from itertools import chain
+from struct import pack
+
+from redis.crc import key_slot
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.errors import InvalidRequestError, StoreUnavailableError
+from queue_core.store import Added
+from queue_core.stores.redis.binary import pack_body, pack_bounds, pack_instants, parse_added
+from queue_core.stores.redis.calls import DATA, Calls
+from queue_core.stores.redis.client.connection import Cell
+from queue_core.stores.redis.keys import IDS, key_of
+from queue_core.task import NewTask
+
+IDS_PER_BLOCK = 1000
+"""Drawn at once for a queue of a cluster, where the counter of all ids is on another node than most queues."""
+
+MAX_ATTEMPTS = 3
+_NO_IDS = ord("i")
+_ALONE, _BRING_NONE = b"", b"-"
+
+
+def add(calls: Calls, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+    """See `Transaction.add`."""
+    queues = queues_of(calls, queue, tasks)
+    head, cells = pack(">QH", now, len(tasks)), cells_of(queues, queue, tasks, now=now)
+    data = change_with_ids(calls, "add", queues, [head], cells, ids=len(tasks))
+    return parse_added(tasks, data, DATA)[0]
+
+
+def change_with_ids(
+    calls: Calls,
+    verb: str,
+    queues: Sequence[str],
+    head: Sequence[Cell],
+    cells: Sequence[Cell],
+    *,
+    ids: int,
+    worker: str = "",
+) -> bytes:
+    """Call a verb that needs up to so many ids: in a cluster it answers when a new block must be brought."""
+    if not calls.in_cluster:
+        return calls.change_several(verb, queues, [*head, _ALONE, *cells], worker=worker)
+    block = _BRING_NONE
+    keys = [key_of(queue) for queue in queues]
+    for attempt in range(MAX_ATTEMPTS):
+        answer = calls.send(verb, keys, [*head, block, *cells])
+        letter = answer[:1] if isinstance(answer, bytes) else b""
+        if letter == b"s" and calls.is_repeatable and attempt < MAX_ATTEMPTS - 1:
+            continue  # this call came before, and was answered at a later attempt
+        if letter != b"i":
+            return calls.noted(answer, queues, worker=worker)
+        size = IDS_PER_BLOCK + ids
+        last = calls.link.ask(IDS, "INCRBY", IDS, size)
+        block = pack(">QQ", int(last) - size + 1 if isinstance(last, int) else 0, size)
+    raise StoreUnavailableError(f"other processes were quicker to bring ids to queue {queues[0]!r}: try again")
+
+
+def queues_of(calls: Calls, queue: str, tasks: Sequence[NewTask]) -> list[str]:
+    """The queues of a call, the first one first. Raises where they can't be changed in one step."""
+    queues = list(dict.fromkeys(chain((queue,), (new.queue for new in tasks if new.queue is not None))))
+    if calls.in_cluster and len(queues) > 1:
+        slot = key_slot(key_of(queue).encode())
+        for other in queues[1:]:
+            if key_slot(key_of(other).encode()) != slot:
+                raise InvalidRequestError(
+                    f"queues {queue!r} and {other!r} are on different nodes of the Redis Cluster, so no step can "
+                    "change both: call them one after the other, or use a store that is not a cluster"
+                )
+    return queues
+
+
+def cells_of(queues: Sequence[str], queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Cell]:
+    """Etas with own bounds, which queue each goes to, and the bodies."""
+    etas = which = b""
+    is_bounded = any(new.max_leases is not None for new in tasks)
+    if is_bounded or any(new.eta is not None or new.delay_seconds is not None for new in tasks):
+        etas = pack_instants([semantics.effective_eta(new, now=now) for new in tasks])
+    if is_bounded:
+        etas += pack_bounds(tasks)
+    if len(queues) > 1:
+        numbers = {name: number for number, name in enumerate(queues, start=1)}
+        which = pack(f">{len(tasks)}H", *[numbers[new.queue or queue] for new in tasks])
+    cells: list[Cell] = [etas, which]
+    for new in tasks:
+        cells += pack_body(now, new.tag, new.name, new.payload)
+    return cells

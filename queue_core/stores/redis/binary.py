@@ -1,0 +1,256 @@
+"""How values travel to Redis and back: packed, as a list of many short answers costs Python ten times as much to read.
+
+`lua/records.lua` packs and parses the same. Lengths come before what they are the length of; text is UTF-8.
+"""
+
+from collections.abc import Sequence
+from struct import Struct, pack
+
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.fast_values import builder
+from queue_core.stats import FinishedLease, LeaseOutcome
+from queue_core.store import Added
+from queue_core.stores.extra_settings import kept_settings, kept_text
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+
+LONG_PAYLOAD_BYTES = 2048
+"""A longer payload has a hash of its own, so that only a lease reads it."""
+
+_BODY = Struct(">BQHH")
+_HELD = Struct(">IQQBHHHHH")
+_FINISHED = Struct(">BIQQQQHHHH")
+_LEASE = Struct(">QQQQIIBQHH")
+_LEASE_FIXED_BYTES = 40  # of _LEASE before the body
+_TASK = Struct(">BQQII")
+_SETTINGS = Struct(">BBQdIddQdd")
+_LAYOUT = 1
+_PAUSED, _DELETES_EXHAUSTED = 1, 2
+_LONG = 1
+_DIED = 8
+
+_OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired")
+_KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
+_STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD)
+
+new_lease = builder(Lease)
+new_finished_lease = builder(FinishedLease)
+new_added = builder(Added)
+
+
+def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: bytes) -> tuple[bytes, ...]:
+    """What of a task never changes, and the payload after it when it is long."""
+    tag_bytes = b"" if tag is None else tag.encode()
+    name_bytes = b"" if name is None else name.encode()
+    if len(payload) > LONG_PAYLOAD_BYTES:
+        return _BODY.pack(_LONG, added_at, len(tag_bytes), len(name_bytes)) + tag_bytes + name_bytes, payload
+    return (_BODY.pack(0, added_at, len(tag_bytes), len(name_bytes)) + tag_bytes + name_bytes + payload,)
+
+
+def pack_held(task: StoredTask) -> bytes:
+    """What leases made of a task, and its own bound; nothing before its first lease if it has none.
+
+    `ready_at` of a task that is not LEASED is its eta.
+    """
+    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases)
+    if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
+        return b""
+    texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
+    flags = _LONG if len(task.payload) > LONG_PAYLOAD_BYTES else 0
+    lengths = map(len, texts)
+    fixed = _HELD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
+    return b"".join((fixed, pack_instants(task.spent), *texts, pack_bounds([task]) if task.max_leases else b""))
+
+
+def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
+    """The tasks' own bounds of leases, 0 where there is none."""
+    return pack(f">{len(tasks)}I", *[task.max_leases or 0 for task in tasks])
+
+
+def pack_instants(instants: Sequence[int]) -> bytes:
+    """Instants, or ids, in 8 bytes each."""
+    return pack(f">{len(instants)}Q", *instants)
+
+
+def pack_filter(tags: TagFilter) -> tuple[int, tuple[str, ...]]:
+    """The kind of a filter, as a number, and its tags."""
+    if tags.kind == "tags" and not tags.tags:
+        return _KINDS["any"], ()
+    return _KINDS[tags.kind], tuple(dict.fromkeys(tags.tags)) if tags.kind != "any" else ()
+
+
+def pack_settings(spec: QueueSpec) -> bytes:
+    """A queue's settings, but for whether it is paused and where it was moved to."""
+    return _SETTINGS.pack(
+        _LAYOUT,
+        _DELETES_EXHAUSTED if spec.on_exhausted == "delete" else 0,
+        round(spec.lease_seconds * MICROSECONDS),
+        spec.max_lease_seconds,
+        spec.max_leases or 0,
+        spec.retry_min_seconds,
+        spec.retry_max_seconds,
+        round(spec.name_retention_seconds * MICROSECONDS),
+        spec.lease_seconds,
+        spec.name_retention_seconds,
+    )
+
+
+def pack_kept(spec: QueueSpec) -> bytes:
+    """Those settings that are only kept; nothing when there are none."""
+    text = kept_text(spec)
+    return b"" if text == "{}" else text.encode()
+
+
+def parse_settings(name: str, settings: bytes, kept: bytes = b"") -> QueueSpec:
+    """The settings of a queue."""
+    _, flags, _, max_lease, max_leases, retry_min, retry_max, _, lease, retention = _SETTINGS.unpack_from(settings)
+    return QueueSpec(
+        name,
+        lease,
+        max_lease,
+        max_leases or None,
+        retry_min,
+        retry_max,
+        "delete" if flags & _DELETES_EXHAUSTED else "dead",
+        retention,
+        paused=bool(flags & _PAUSED),
+        moved_to=settings[_SETTINGS.size :].decode(),
+        **(kept_settings(kept.decode()) if kept else {}),
+    )
+
+
+def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease, ...]:
+    """Leases, to the end of the answer."""
+    leases: list[Lease] = []
+    end = len(answer)
+    while at < end:
+        task_id, leased_at, expires_at, ready_at, number, size, _, added_at, tag_bytes, name_bytes = _LEASE.unpack_from(
+            answer, at
+        )
+        tag_at = at + _LEASE.size
+        name_at = tag_at + tag_bytes
+        payload_at = name_at + name_bytes
+        at += _LEASE_FIXED_BYTES + size
+        leases.append(
+            new_lease(
+                queue,
+                answer[name_at:payload_at].decode() if name_bytes else f"_{task_id}",
+                answer[tag_at:name_at].decode() if tag_bytes else None,
+                answer[payload_at:at],
+                f"{task_id}.{leased_at}",
+                worker,
+                number,
+                leased_at,
+                expires_at,
+                ready_at,
+                added_at,
+            )
+        )
+    return tuple(leases)
+
+
+def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, int]:
+    """A finished lease, and where the next one begins."""
+    outcome, number, waited, held, ended_at, task_id, tag_bytes, name_bytes, worker_bytes, reason_bytes = (
+        _FINISHED.unpack_from(answer, at)
+    )
+    tag_at = at + _FINISHED.size
+    name_at = tag_at + tag_bytes
+    worker_at = name_at + name_bytes
+    reason_at = worker_at + worker_bytes
+    end = reason_at + reason_bytes
+    finished = new_finished_lease(
+        queue,
+        answer[name_at:worker_at].decode() if name_bytes else f"_{task_id}",
+        answer[tag_at:name_at].decode() if tag_bytes else None,
+        answer[worker_at:reason_at].decode(),
+        number,
+        _OUTCOMES[outcome & ~_DIED],
+        waited / MICROSECONDS,
+        held / MICROSECONDS,
+        ended_at,
+        outcome >= _DIED,
+        answer[reason_at:end].decode(),
+    )
+    return finished, end
+
+
+def parse_all_finished(queue: str, answer: bytes, at: int, number: int) -> tuple[tuple[FinishedLease, ...], int]:
+    """So many finished leases, and where what follows begins."""
+    finished: list[FinishedLease] = []
+    for _ in range(number):
+        lease, at = parse_finished(queue, answer, at)
+        finished.append(lease)
+    return tuple(finished), at
+
+
+def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -> tuple[list[Added], int]:
+    """The outcomes of adding these tasks, and where what follows begins."""
+    task_id = int.from_bytes(answer[at : at + 8], "big")
+    at += 8
+    outcomes: list[Added] = []
+    for task in tasks:
+        letter = answer[at]
+        at += 1
+        if letter in b"rd":
+            name = f"_{task_id}" if task.name is None else task.name
+            outcomes.append(new_added(name, "added", letter == ord("r")))
+            task_id += 1
+        else:
+            outcomes.append(Added(task.name or "", "exists" if letter == ord("e") else "tombstoned"))
+    return outcomes, at
+
+
+def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
+    """Numbers (leases, leased_at, ready_at), the spent ends, and texts (tag, name, worker, reason) of a `held`.
+
+    And where these end: a task's own bound is behind them, if it has one.
+    """
+    leases, leased_at, ready_at, _, spents, *lengths = _HELD.unpack_from(answer, at)
+    at += _HELD.size
+    spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
+    at += 8 * spents
+    texts: list[str] = []
+    for length in lengths:
+        texts.append(answer[at : at + length].decode())
+        at += length
+    return (leases, leased_at, ready_at), spent, texts, at
+
+
+def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
+    """A task as it is stored, and where the next one begins."""
+    state_number, task_id, eta, held_bytes, body_bytes = _TASK.unpack_from(answer, at)
+    held_at = at + _TASK.size
+    body_at = held_at + held_bytes
+    end = body_at + body_bytes
+    _, added_at, tag_bytes, name_bytes = _BODY.unpack_from(answer, body_at)
+    tag_at = body_at + _BODY.size
+    name_at = tag_at + tag_bytes
+    payload_at = name_at + name_bytes
+    state = _STATES[state_number - 1]
+    numbers: tuple[int, ...] = (0, 0, 0)
+    spent: tuple[Instant, ...] = ()
+    worker = reason = ""
+    bound = 0
+    if held_bytes:
+        numbers, spent, (_, _, worker, reason), bound_at = parse_held(answer, held_at)
+        bound = int.from_bytes(answer[bound_at:body_at], "big")
+    return (
+        StoredTask(
+            task_id,
+            queue,
+            answer[payload_at:end],
+            eta,
+            added_at,
+            answer[name_at:payload_at].decode() if name_bytes else None,
+            answer[tag_at:name_at].decode() if tag_bytes else None,
+            state,
+            numbers[0],
+            Instant(numbers[1]),
+            Instant(numbers[2]) if state is TaskState.LEASED else eta,
+            worker,
+            reason,
+            spent,
+            bound or None,
+        ),
+        end,
+    )

@@ -1,0 +1,180 @@
+"""Which server holds a key: the one of the URL, the primary that sentinels name, or a node of a cluster."""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Protocol
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from queue_core.config.redis_url import RedisAddress, RedisUrl
+from queue_core.stores.redis.client.connection import Answer, Cell, RedisProtocol, wire_to
+
+Key = str | bytes
+
+
+class Topology(Protocol):
+    """Where to call. What it raises are redis-py's errors: the link decides what they mean."""
+
+    def address(self, key: Key) -> RedisAddress:
+        """The server that holds the key; may have to ask."""
+
+    def primaries(self) -> Sequence[RedisAddress]:
+        """All servers that hold keys."""
+
+    def forget(self) -> None:
+        """What was known is not true any more; look again before the next call."""
+
+    def follow(self, moved: str) -> RedisAddress:
+        """Where `slot host:port` of MOVED points, whatever is known here."""
+
+    def renew_after_fork(self) -> None:
+        """In the child of a fork: whoever was asking is not here."""
+
+
+def topology_of(url: RedisUrl) -> Topology:
+    """The topology that a URL's form says."""
+    if url.kind == "sentinel":
+        return _Sentinels(url)
+    return _Cluster(url) if url.kind == "cluster" else _One(url.addresses[0])
+
+
+class _One:
+    """A single server."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._address = address
+
+    def address(self, key: Key) -> RedisAddress:  # noqa: ARG002 - it has all keys
+        return self._address
+
+    def primaries(self) -> Sequence[RedisAddress]:
+        return (self._address,)
+
+    def forget(self) -> None:
+        return
+
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - it never points elsewhere
+        return self._address
+
+    def renew_after_fork(self) -> None:
+        return
+
+
+class _Sentinels:
+    """The primary of a service; asked for anew after every failure."""
+
+    def __init__(self, url: RedisUrl) -> None:
+        self._url = url
+        self._primary: RedisAddress | None = None
+        self._lock = Lock()
+
+    def address(self, key: Key) -> RedisAddress:  # noqa: ARG002 - the primary has all keys
+        primary = self._primary
+        return primary if primary is not None else self._ask()
+
+    def primaries(self) -> Sequence[RedisAddress]:
+        return (self.address(b""),)
+
+    def forget(self) -> None:
+        self._primary = None
+
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - only clusters point elsewhere
+        return self.address(b"")
+
+    def renew_after_fork(self) -> None:
+        self._lock = Lock()
+
+    def _ask(self) -> RedisAddress:
+        with self._lock:
+            for sentinel in self._url.addresses:
+                with contextlib.suppress(RedisError, OSError):
+                    answer = _ask(sentinel, self._url, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service))
+                    if isinstance(answer, list) and len(answer) == 2:
+                        self._primary = RedisAddress(_text(answer[0]), int(_text(answer[1])))
+                        return self._primary
+        listed = ", ".join(map(str, self._url.addresses))
+        raise RedisConnectionError(f"no sentinel of {listed} knows a primary called {self._url.service!r}")
+
+
+class _Cluster:
+    """The nodes by slot, as any of them tells."""
+
+    def __init__(self, url: RedisUrl) -> None:
+        self._url = url
+        self._slots: list[RedisAddress | None] = []
+        self._known: tuple[RedisAddress, ...] = url.addresses
+        self._lock = Lock()
+
+    def address(self, key: Key) -> RedisAddress:
+        slots = self._slots or self._ask()
+        address = slots[key_slot(key.encode() if isinstance(key, str) else key)]
+        if address is None:
+            self._slots = []
+            raise RedisConnectionError(f"no node of the cluster holds the slot of {_text(key)}")
+        return address
+
+    def primaries(self) -> Sequence[RedisAddress]:
+        slots = self._slots or self._ask()
+        return tuple(dict.fromkeys(address for address in slots if address is not None))
+
+    def forget(self) -> None:
+        self._slots = []
+
+    def follow(self, moved: str) -> RedisAddress:
+        host, _, port = moved.partition(" ")[2].rpartition(":")
+        if not port.isdigit():
+            raise RedisConnectionError(f"a node of the cluster points to no address: {moved!r}")
+        return RedisAddress(host or self._known[0].host, int(port))
+
+    def renew_after_fork(self) -> None:
+        self._lock = Lock()
+
+    def _ask(self) -> list[RedisAddress | None]:
+        with self._lock:
+            if self._slots:
+                return self._slots
+            for node in dict.fromkeys((*self._known, *self._url.addresses)):
+                with contextlib.suppress(RedisError, OSError):
+                    slots = _slots_of(_ask(node, self._url, ("CLUSTER", "SLOTS"), login=True), node)
+                    if any(slots):
+                        self._slots = slots
+                        self._known = tuple(dict.fromkeys(address for address in slots if address is not None))
+                        return slots
+        listed = ", ".join(map(str, self._url.addresses))
+        raise RedisConnectionError(f"no node of the cluster at {listed} tells which holds what")
+
+
+def _ask(address: RedisAddress, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
+    """One question over a connection of its own."""
+    wire: RedisProtocol = wire_to(address, url, seconds=1.0, authenticated=login)
+    try:
+        wire.connect()
+        wire.send_command(*command)
+        return wire.read_response()
+    finally:
+        wire.disconnect()
+
+
+def _slots_of(answer: Answer, node: RedisAddress) -> list[RedisAddress | None]:
+    slots: list[RedisAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    for row in _rows(answer):
+        if len(row) < 3:
+            continue
+        first, last, primary = row[0], row[1], row[2]
+        if isinstance(first, int) and isinstance(last, int) and isinstance(primary, list):
+            host, port = primary[0], primary[1]
+            if isinstance(port, int):
+                address = RedisAddress(_text(host) if host else node.host, port)
+                slots[first : last + 1] = [address] * (last + 1 - first)
+    return slots
+
+
+def _rows(answer: Answer) -> Iterable[list[Answer]]:
+    return [row for row in answer if isinstance(row, list)] if isinstance(answer, list) else []
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,178 @@
+"""The verbs that only look, each one atomic call: statistics, waiting times, live leases, samples."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct, pack, unpack_from
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.semantics import LeaseEnd
+from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.store import Page
+from queue_core.stores.redis.admin import queue as settings_of
+from queue_core.stores.redis.binary import (
+    pack_filter,
+    pack_instants,
+    parse_all_finished,
+    parse_held,
+    parse_task,
+)
+from queue_core.stores.redis.calls import DATA, Calls
+from queue_core.stores.redis.client.connection import Cell
+from queue_core.stores.redis.keys import key_of
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+
+_COUNTS = Struct(">" + "6s" * 10 + "7sB")
+_LIVE = Struct(">QQI")
+_POSITION = Struct(">QQ")
+
+
+def stats(calls: Calls, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+    """See `Transaction.stats`."""
+    kind, names = pack_filter(tags)
+    return _stats(queue, calls.look("stats", queue, pack(">QB", now, kind), *names), DATA)
+
+
+def tag_stats(calls: Calls, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+    """See `Transaction.tag_stats`."""
+    data = calls.look("tag_stats", queue, pack(">QIB", now, limit, after is None), after or "")
+    listed: list[TagStats] = []
+    at = DATA
+    while at < len(data):
+        (size,) = unpack_from(">H", data, at)
+        at += 2 + size
+        listed.append(TagStats(data[at - size : at].decode() or None, _stats(queue, data, at)))
+        at += _COUNTS.size
+    return listed
+
+
+def _stats(queue: str, data: bytes, at: int) -> QueueStats:
+    *packed, is_closed = _COUNTS.unpack_from(data, at)
+    ready, delayed, leased, dead, added, leases, deleted, released, expired, died, oldest = (
+        int.from_bytes(number, "big") for number in packed
+    )
+    return QueueStats(
+        queue,
+        ready,
+        delayed,
+        leased,
+        dead,
+        Instant(oldest) if oldest else None,
+        added,
+        leases,
+        deleted,
+        released,
+        expired,
+        died,
+        bool(is_closed),
+    )
+
+
+def waiting(calls: Calls, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+    """See `Transaction.waiting`."""
+    kind, names = pack_filter(tags)
+    data = calls.look("waiting", queue, pack(">QB", now, kind), *names)
+    if data[1]:
+        return tuple(WaitingTask(position, ready_at) for position, ready_at in _POSITION.iter_unpack(data[DATA:]))
+    ready, newest, *etas = unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)
+    return spread(etas, ready=ready, newest=newest)
+
+
+def upcoming(calls: Calls, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+    """See `Transaction.upcoming`."""
+    kind, names = pack_filter(tags)
+    data = calls.look("upcoming", queue, pack(">QQIB", now, until, limit, kind), *names)
+    return [Instant(eta) for eta in unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)]
+
+
+def live_leases(calls: Calls, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+    """See `Transaction.live_leases`."""
+    data = calls.look("live_leases", queue, pack(">QI", now, limit))
+    leases: list[LiveLease] = []
+    at = DATA
+    while at < len(data):
+        task_id, expires_at, size = _LIVE.unpack_from(data, at)
+        at += _LIVE.size
+        (number, leased_at, ready_at), _, (tag, name, worker, _), _ = parse_held(data, at)
+        at += size
+        leases.append(
+            LiveLease(
+                name or f"_{task_id}", tag or None, worker, number, Instant(leased_at), expires_at, Instant(ready_at)
+            )
+        )
+    return leases
+
+
+def next_eta(calls: Calls, queue: str) -> Instant | None:
+    """See `Transaction.next_eta`."""
+    eta = int.from_bytes(calls.look("next_eta", queue)[DATA:], "big")
+    return Instant(eta) if eta else None
+
+
+def samples(calls: Calls, queue: str, *, after: int, limit: int) -> Samples:
+    """See `Transaction.samples`."""
+    data = calls.look("samples", queue, pack(">QI", after, limit))
+    dropped, first, number = unpack_from(">QQI", data, DATA)
+    finished, _ = parse_all_finished(queue, data, DATA + 20, number)
+    return Samples(finished, first + number, missed=after < dropped)
+
+
+_LOOK = Struct(">QBBQIIH")
+_SPARSE = b"s"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisPeek:
+    """What a peek asks for."""
+
+    tags: TagFilter
+    states: frozenset[TaskState]
+    names: Sequence[str] | None
+    after: int
+    limit: int
+    payload_bytes: int
+    now: Instant
+
+    def cells(self) -> list[Cell]:
+        """The look as the functions take it."""
+        kind, tags = pack_filter(self.tags)
+        states = sum(1 << state for state in self.states)
+        fixed = _LOOK.pack(self.now, kind, states, self.after, self.limit, self.payload_bytes, len(tags))
+        return [fixed, *tags]
+
+
+def peek(calls: Calls, queue: str, look: RedisPeek) -> Page:
+    """See `Transaction.peek`. Where the ids of very many tasks are sparse it takes many calls, not one instant."""
+    spec = settings_of(calls, queue)
+    if look.names is not None:
+        return _page(spec, calls.look("peek_names", queue, *look.cells(), *dict.fromkeys(look.names)), look)
+    answer = calls.link.look("peek", (key_of(queue),), look.cells())
+    if answer != _SPARSE:
+        return _page(spec, calls.done(answer), look)
+    ids = heapq.nsmallest(look.limit + 1, set(_ids(calls, queue, look)))
+    page = _page(spec, calls.look("peek_ids", queue, *look.cells(), pack_instants(ids[: look.limit])), look)
+    return Page(page.tasks, ids[look.limit - 1] if len(ids) > look.limit else None)
+
+
+def _ids(calls: Calls, queue: str, look: RedisPeek) -> Iterator[int]:
+    """The least ids of each piece of the queue; each task is in one piece at least, as long as it is there."""
+    cursor = 0
+    while True:
+        data = calls.look("peek_piece", queue, *look.cells(), cursor)
+        cursor, *ids = unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)
+        yield from ids
+        if not cursor:
+            return
+
+
+def _page(spec: QueueSpec, data: bytes, look: RedisPeek) -> Page:
+    tasks: list[StoredTask] = []
+    at = DATA
+    while at < len(data):
+        task, at = parse_task(spec.name, data, at)
+        settled = semantics.settle(task, spec, now=look.now)
+        shown = settled.task if isinstance(settled, LeaseEnd) else settled
+        if shown is not None and shown.state in look.states:
+            tasks.append(shown)
+    return Page(tuple(tasks), tasks[-1].id if data[1] and tasks else None)

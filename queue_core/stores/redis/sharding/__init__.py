@@ -1,0 +1,1 @@
+"""Queues that are spread over the nodes of a Redis cluster."""

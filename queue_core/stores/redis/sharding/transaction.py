@@ -1,0 +1,587 @@
+"""The verbs of queues that are spread: each asks the shards it concerns, and makes one answer of theirs.
+
+What concerns one shard is one step, as ever; what concerns several is a step for each. Tasks are leased by eta within a
+shard, the shards by turns.
+"""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from heapq import merge
+from itertools import islice
+from secrets import randbits
+from typing import Literal
+from zlib import crc32
+
+from queue_core.clock import Instant
+from queue_core.errors import WorkerRetiredError
+from queue_core.semantics import size_of
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, positions_of
+from queue_core.store import (
+    Added,
+    Busy,
+    CallVerb,
+    ClientCall,
+    Deleted,
+    Deletion,
+    Granted,
+    HeldName,
+    LeaseRequest,
+    Page,
+    Release,
+    Renewal,
+    Renewed,
+    Storage,
+)
+from queue_core.stores.redis.admin import NameOutcome
+from queue_core.stores.redis.calls import Calls
+from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_places
+from queue_core.stores.redis.transaction import RedisTransaction
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+
+Add = Callable[[str, Sequence[NewTask]], list[Added]]
+Routed = tuple[ShardedQueue | None, int, NewTask]
+
+
+class ShardedTransaction:
+    """See `Transaction`. A queue that is not spread is left to `RedisTransaction`."""
+
+    def __init__(self, calls: Calls, wanted: Mapping[str, int], spreads: ShardMap | None = None) -> None:
+        """Args:
+        wanted: the number of shards of queues that are to be spread when they are created.
+        spreads: what is known of those that are; None: nothing yet.
+        """
+        self._calls = calls
+        self._plain = RedisTransaction(calls)
+        self._spreads = spreads or ShardMap(calls, wanted)
+        self._cursors: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        self._next_cursor = 1 + randbits(48)
+        self._wanted = wanted
+
+    def forget(self) -> None:
+        """The store was emptied: nothing that was known of its queues holds."""
+        self._spreads.forget()
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
+        spread = self._spreads.create(spec.name)
+        if spread is None:
+            return self._plain.put_queue(spec, now=now)
+        created = [self._plain.put_queue(replace(spec, name=name), now=now) for name in spread.shards]
+        return all(created)
+
+    def delete_queue(self, name: str) -> int:
+        spread = self._spreads.of(name)
+        if spread is None:
+            return self._plain.delete_queue(name)
+        deleted = sum([self._plain.delete_queue(shard) for shard in spread.shards])
+        self._spreads.drop(name)
+        return deleted
+
+    def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        changed = [self._plain.set_paused(name, paused) for name in self._names(queue)]
+        return any(changed)
+
+    def set_moved(self, queue: str, to: str) -> None:
+        for name in self._names(queue):
+            self._plain.set_moved(name, to)
+
+    def set_storage_limit(self, limit_bytes: int | None) -> None:
+        self._plain.set_storage_limit(limit_bytes)
+
+    def storage(self) -> Storage:
+        return self._plain.storage()
+
+    # -- producers ------------------------------------------------------------------------------------------------
+
+    def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+        return self._add(queue, tasks, lambda name, some: self._plain.add(name, some, now=now))
+
+    def _add(self, queue: str, tasks: Sequence[NewTask], add: Add) -> list[Added]:
+        """One step, but in a cluster a step for each shard: its names decide where a task goes."""
+        if self._spreads.of(queue) is None and not any(new.queue for new in tasks):
+            return add(queue, tasks)
+        turns: Mapping[str, int] = defaultdict(self._spreads.turn)
+        routed = [self._routed(new, queue, turns) for new in tasks]
+        inner = [new for _, _, new in routed]
+        if self._calls.in_cluster and len({spread and spread.queue for spread, _, _ in routed}) == 1:
+            groups = by_shard(range(len(inner)), lambda position: routed[position][1])
+            parts = [
+                (places, add(inner[some[0]].queue or queue, [inner[at] for at in some])) for _, places, some in groups
+            ]
+            added = in_places(len(tasks), parts)
+        else:
+            added = add(inner[0].queue or queue if inner else self._names(queue)[0], inner)
+        self._note_spread(routed)
+        return [_outer_added(outcome, spread, index) for outcome, (spread, index, _) in zip(added, routed, strict=True)]
+
+    def _routed(self, new: NewTask, queue: str, turns: Mapping[str, int]) -> Routed:
+        """Where a task goes: how its queue is spread, the shard (by its name, else by the queue's turn), the task."""
+        target = new.queue or queue
+        spread = self._spreads.of(target)
+        if spread is None:
+            return None, 0, replace(new, queue=target or None)
+        index = turns[target] % spread.size if new.name is None else spread.index_of_name(new.name)
+        return spread, index, replace(new, queue=spread.shard(index))
+
+    def _note_spread(self, routed: Sequence[Routed]) -> None:
+        for name in {spread.queue for spread, _, _ in routed if spread is not None}:
+            self._calls.note_listeners(name)
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.lease(queue, request, now=now)
+        return self._lease_on(spread, self._spreads.turn() % spread.size, request, Granted(()), now=now)
+
+    def _lease_on(
+        self, spread: ShardedQueue, first: int, request: LeaseRequest, granted: Granted, *, now: Instant
+    ) -> Granted:
+        """Lease from the shards by turns, until all that was asked for is granted besides what is already."""
+        leases, expired = list(granted.leases), list(granted.expired)
+        unsettled = granted.unsettled
+        for step in range(spread.size):
+            if len(leases) == request.count:
+                break
+            index = (first + step) % spread.size
+            room = None if request.room is None else request.room.after([_size_of(lease) for lease in leases])
+            if room is not None and leases and not room.total_bytes:
+                break
+            asked = replace(request, count=request.count - len(leases), room=room)
+            try:
+                some = self._plain.lease(spread.shard(index), asked, now=now)
+            except WorkerRetiredError:
+                if not leases:
+                    raise
+                break
+            leases += [self._outer_lease(lease, spread, index) for lease in some.leases]
+            expired += [self._outer_finished(lease, spread, index) for lease in some.expired]
+            unsettled = unsettled or some.unsettled
+        if expired:
+            self._calls.note_listeners(spread.queue)
+        return Granted(tuple(leases), tuple(expired), unsettled)
+
+    def exchange(
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    ) -> tuple[list[Deleted | None], Granted]:
+        spread = self._spreads.of(queue)
+        if spread is None and not self._hands_to_spread(deletions):
+            return self._plain.exchange(queue, deletions, request, now=now)
+        outcomes = self.delete(queue, deletions[:-1], now=now) if deletions else []
+        if spread is None:
+            last, granted = self._plain.exchange(queue, self._inner(None, 0, deletions[-1:]), request, now=now)
+            return [*outcomes, *self._outer_deleted(last, None, 0, deletions[-1:])], granted
+        if not deletions:
+            return [], self.lease(queue, request, now=now)
+        index = spread.index_of_token(deletions[-1].token)
+        inner = self._inner(spread, index, deletions[-1:])
+        last, some = self._plain.exchange(spread.shard(index), inner, request, now=now)
+        granted = replace(
+            some,
+            leases=tuple([self._outer_lease(lease, spread, index) for lease in some.leases]),
+            expired=tuple([self._outer_finished(lease, spread, index) for lease in some.expired]),
+        )
+        if not granted.refused:
+            granted = self._lease_on(spread, index + 1, request, granted, now=now)
+        return [*outcomes, *self._outer_deleted(last, spread, index, deletions[-1:])], granted
+
+    def lease_delayed(
+        self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    ) -> Lease | None:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.lease_delayed(queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now)
+        index, inner_id = task_id % spread.size, task_id // spread.size
+        lease = self._plain.lease_delayed(
+            spread.shard(index), inner_id, expected=expected, worker=worker, seconds=seconds, now=now
+        )
+        return lease and self._outer_lease(lease, spread, index)
+
+    def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
+        spread = self._spreads.of(queue)
+        if spread is None and not self._hands_to_spread(deletions):
+            return self._plain.delete(queue, deletions, now=now)
+        groups = (
+            [(0, list(range(len(deletions))), list(deletions))]
+            if spread is None
+            else by_shard(deletions, lambda deletion: spread.index_of_token(deletion.token))
+        )
+        parts = []
+        for index, places, some in groups:
+            name = queue if spread is None else spread.shard(index)
+            found = self._plain.delete(name, self._inner(spread, index, some), now=now)
+            parts.append((places, self._outer_deleted(found, spread, index, some)))
+        return in_places(len(deletions), parts)
+
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.renew(queue, renewals, now=now)
+        parts = []
+        for index, places, some in by_shard(renewals, lambda asked: spread.index_of_token(asked.token)):
+            inner = [replace(asked, token=spread.inner_token(asked.token)) for asked in some]
+            found = self._plain.renew(spread.shard(index), inner, now=now)
+            outer = [
+                each and replace(each, token=asked.token, name=spread.outer_name(each.name, index))
+                for each, asked in zip(found, some, strict=True)
+            ]
+            parts.append((places, outer))
+        return in_places(len(renewals), parts)
+
+    def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.release(queue, releases, now=now)
+        parts = []
+        for index, places, some in by_shard(releases, lambda asked: spread.index_of_token(asked.token)):
+            inner = [replace(asked, token=spread.inner_token(asked.token)) for asked in some]
+            found = self._plain.release(spread.shard(index), inner, now=now)
+            parts.append((places, [each and self._outer_finished(each, spread, index) for each in found]))
+        self._calls.note_listeners(queue)
+        return in_places(len(releases), parts)
+
+    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.settle(queue, limit=limit, now=now)
+        expired: list[FinishedLease] = []
+        more = False
+        for index, name in enumerate(spread.shards):
+            some, is_more = self._plain.settle(name, limit=limit, now=now)
+            expired += [self._outer_finished(each, spread, index) for each in some]
+            more = more or is_more
+        if expired:
+            self._calls.note_listeners(queue)
+        return expired, more
+
+    # -- supervisors, and moving a queue --------------------------------------------------------------------------
+
+    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+        return [self._outer_of_shard(each) for each in self._plain.release_worker(worker, now=now)]
+
+    def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
+        return self._plain.retire_worker(worker, busy=busy, now=now)
+
+    def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+        return self._plain.lead(name, holder, seconds=seconds, now=now)
+
+    def of_call(self, call: ClientCall, verb: CallVerb) -> "ShardedTransaction":  # noqa: ARG002 - all of them
+        calls = self._calls.of_call(call)
+        return ShardedTransaction(calls, self._wanted, self._spreads)
+
+    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self._plain.note_answer(call, answer, now=now)
+
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+        self._plain.keep_answer(session, number, answer, now=now)
+
+    def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.restore(queue, tasks, now=now)
+        turn = self._spreads.turn() % spread.size
+        parts = []
+        for index, places, some in by_shard(
+            tasks, lambda task: turn if task.name is None else spread.index_of_name(task.name)
+        ):
+            added = self._plain.restore(spread.shard(index), some, now=now)
+            parts.append((places, [_outer_added(outcome, spread, index) for outcome in added]))
+        self._calls.note_listeners(queue)
+        return in_places(len(tasks), parts)
+
+    def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            self._plain.hold_names(queue, names, now=now)
+            return
+        for index, _, some in by_shard(names, lambda held: spread.index_of_name(held.name)):
+            self._plain.hold_names(spread.shard(index), some, now=now)
+
+    # -- inside and outside ---------------------------------------------------------------------------------------
+
+    def _hands_to_spread(self, deletions: Sequence[Deletion]) -> bool:
+        return any(new.queue and self._spreads.of(new.queue) for deletion in deletions for new in deletion.then)
+
+    def _inner(self, spread: ShardedQueue | None, index: int, deletions: Sequence[Deletion]) -> list[Deletion]:
+        """Deletions as their shard knows them; what follows without a name of its own stays on that shard."""
+        return [
+            Deletion(
+                deletion.token if spread is None else spread.inner_token(deletion.token),
+                tuple([new for _, _, new in self._followed(spread, index, deletion)]),
+            )
+            for deletion in deletions
+        ]
+
+    def _followed(self, spread: ShardedQueue | None, index: int, deletion: Deletion) -> list[Routed]:
+        own = "" if spread is None else spread.queue
+        turns = defaultdict(lambda: crc32(deletion.token.encode()), {own: index})
+        return [self._routed(new, own, turns) for new in deletion.then]
+
+    def _outer_deleted(
+        self,
+        found: Sequence[Deleted | None],
+        spread: ShardedQueue | None,
+        index: int,
+        deletions: Sequence[Deletion],
+    ) -> list[Deleted | None]:
+        outer: list[Deleted | None] = []
+        for deleted, deletion in zip(found, deletions, strict=True):
+            if deleted is None:
+                outer.append(None)
+                continue
+            routed = self._followed(spread, index, deletion)
+            self._note_spread(routed)
+            then = [_outer_added(added, of, shard) for added, (of, shard, _) in zip(deleted.then, routed, strict=True)]
+            finished = deleted.finished if spread is None else self._outer_finished(deleted.finished, spread, index)
+            outer.append(Deleted(finished, tuple(then)))
+        return outer
+
+    # -- administration -------------------------------------------------------------------------------------------
+
+    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.delete_by_name(queue, names, now=now)
+        parts = []
+        for index, places, some in by_shard(names, spread.index_of_name):
+            inner = [spread.inner_name(name) for name in some]
+            parts.append((places, self._plain.delete_by_name(spread.shard(index), inner, now=now)))
+        return in_places(len(names), parts)
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return self._purge(queue, limit, lambda name, left: self._plain.purge(name, tags, limit=left, now=now))
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        return self._purge(queue, limit, lambda name, left: self._plain.purge_dead(name, tags, limit=left, now=now))
+
+    def _purge(self, queue: str, limit: int, purge: Callable[[str, int], int]) -> int:
+        count = 0
+        for name in self._names(queue):
+            if count < limit:
+                count += purge(name, limit - count)
+        return count
+
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.postpone(queue, name, expected=expected, eta=eta, now=now)
+        shard = spread.shard(spread.index_of_name(name))
+        moved = self._plain.postpone(shard, spread.inner_name(name), expected=expected, eta=eta, now=now)
+        self._calls.note_listeners(queue)
+        return moved
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[StoredTask]:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.redrive(queue, names, tags, limit=limit, now=now)
+        asked: list[tuple[int, list[str] | None]] = [(index, None) for index in range(spread.size)]
+        if names is not None:
+            asked = [
+                (index, [spread.inner_name(name) for name in some])
+                for index, _, some in by_shard(names, spread.index_of_name)
+            ]
+        redriven: list[StoredTask] = []
+        for index, inner in asked:
+            if len(redriven) < limit:
+                some = self._plain.redrive(spread.shard(index), inner, tags, limit=limit - len(redriven), now=now)
+                redriven += [self._outer_task(task, spread, index) for task in some]
+        self._calls.note_listeners(queue)
+        return redriven
+
+    # -- reads ----------------------------------------------------------------------------------------------------
+
+    def _names(self, queue: str) -> list[str]:
+        """The queues that a queue consists of."""
+        spread = self._spreads.of(queue)
+        return [queue] if spread is None else spread.shards
+
+    def queue(self, name: str) -> QueueSpec:
+        return replace(self._plain.queue(self._names(name)[0]), name=name)
+
+    def queues(self) -> list[QueueSpec]:
+        found = {spec.name.partition(":")[0]: spec for spec in self._plain.queues()}
+        return [replace(found[name], name=name) for name in sorted(found)]
+
+    # -- counts ---------------------------------------------------------------------------------------------------
+
+    def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+        return _sum(queue, [self._plain.stats(name, tags, now=now) for name in self._names(queue)])
+
+    def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+        """A tag that is among the first of all shards is among the first of each that has it."""
+        by_tag: dict[str | None, list[QueueStats]] = {}
+        for name in self._names(queue):
+            for each in self._plain.tag_stats(name, after=after, limit=limit, now=now):
+                by_tag.setdefault(each.tag, []).append(each.stats)
+        first = sorted(by_tag, key=lambda tag: (tag is not None, tag or ""))[:limit]
+        return [TagStats(tag, _sum(queue, by_tag[tag])) for tag in first]
+
+    def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+        """Exact for the shards; for all of them, what lies between two positions counts as its last task."""
+        of_shards = [self._plain.waiting(name, tags, now=now) for name in self._names(queue)]
+        if len(of_shards) == 1:
+            return of_shards[0]
+        steps = sorted(
+            (each.ready_at, each.position - (waiting[at - 1].position if at else 0))
+            for waiting in of_shards
+            for at, each in enumerate(waiting)
+        )
+        merged: list[WaitingTask] = []
+        reached = 0
+        positions = iter(positions_of(sum(number for _, number in steps)))
+        position = next(positions, None)
+        for ready_at, number in steps:
+            reached += number
+            while position is not None and position <= reached:
+                merged.append(WaitingTask(position, ready_at))
+                position = next(positions, None)
+        return tuple(merged)
+
+    def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
+        of_shards = [self._plain.upcoming(name, tags, until=until, limit=limit, now=now) for name in self._names(queue)]
+        return list(islice(merge(*of_shards), limit))
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
+        etas = [self._plain.next_eta(name, now=now) for name in self._names(queue)]
+        return min((eta for eta in etas if eta is not None), default=None)
+
+    # -- lists ----------------------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        *,
+        names: Sequence[str] | None = None,
+        after: int = 0,
+        limit: int,
+        payload_bytes: int,
+        now: Instant,
+    ) -> Page:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.peek(
+                queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
+            )
+        asked: list[tuple[int, list[str] | None]] = [(index, None) for index in range(spread.size)]
+        if names is not None:
+            asked = [
+                (index, [spread.inner_name(name) for name in some])
+                for index, _, some in by_shard(names, spread.index_of_name)
+            ]
+        tasks: list[StoredTask] = []
+        has_more = False
+        for index, inner in asked:
+            page = self._plain.peek(
+                spread.shard(index),
+                tags,
+                states,
+                names=inner,
+                after=max(0, (after - index) // spread.size),
+                limit=limit,
+                payload_bytes=payload_bytes,
+                now=now,
+            )
+            tasks += [self._outer_task(task, spread, index) for task in page.tasks]
+            has_more = has_more or page.next_after is not None
+        tasks.sort(key=lambda task: task.id)
+        shown = tuple(tasks[:limit])
+        return Page(shown, shown[-1].id if shown and (has_more or len(tasks) > limit) else None)
+
+    def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.live_leases(queue, limit=limit, now=now)
+        of_shards = [
+            [
+                replace(lease, name=spread.outer_name(lease.name, index))
+                for lease in self._plain.live_leases(name, limit=limit, now=now)
+            ]
+            for index, name in enumerate(spread.shards)
+        ]
+        return list(islice(merge(*of_shards, key=lambda lease: lease.expires_at), limit))
+
+    def samples(self, queue: str, *, after: int, limit: int) -> Samples:
+        """The cursors of the shards are kept in this process under one number; elsewhere it counts as `missed`."""
+        spread = self._spreads.of(queue)
+        if spread is None:
+            return self._plain.samples(queue, after=after, limit=limit)
+        cursors = self._cursors.pop(after, None) if after else (0,) * spread.size
+        found: list[FinishedLease] = []
+        missed = cursors is None or len(cursors) != spread.size
+        reached: list[int] = []
+        for index, name in enumerate(spread.shards):
+            begin = 0 if missed or cursors is None else cursors[index]
+            some = self._plain.samples(name, after=begin, limit=max(0, limit - len(found)))
+            found += [self._outer_finished(lease, spread, index) for lease in some.finished]
+            missed = missed or some.missed
+            reached.append(some.cursor)
+        if after and not found and not missed and cursors is not None:
+            self._cursors[after] = cursors
+            return Samples((), after)
+        self._next_cursor += 1
+        self._cursors[self._next_cursor] = tuple(reached)
+        while len(self._cursors) > MAX_CURSORS:
+            self._cursors.popitem(last=False)
+        found.sort(key=lambda lease: lease.ended_at)
+        return Samples(tuple(found), self._next_cursor, missed)
+
+    def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+        of_shards = [self._plain.held_names(name, after=after, limit=limit, now=now) for name in self._names(queue)]
+        return list(islice(merge(*of_shards, key=lambda held: held.name), limit))
+
+    def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
+        return self._plain.workers_seen(workers)
+
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
+        return self._plain.answer_of(call, now=now)
+
+    def last_answer(self, session: str) -> tuple[int, bytes] | None:
+        return self._plain.last_answer(session)
+
+    # -- inside and outside ---------------------------------------------------------------------------------------
+
+    def _outer_lease(self, lease: Lease, spread: ShardedQueue, index: int) -> Lease:
+        name, token = spread.outer_name(lease.name, index), spread.outer_token(lease.token, index)
+        return replace(lease, queue=spread.queue, name=name, token=token)
+
+    def _outer_finished(self, lease: FinishedLease, spread: ShardedQueue, index: int) -> FinishedLease:
+        return replace(lease, queue=spread.queue, name=spread.outer_name(lease.name, index))
+
+    def _outer_task(self, task: StoredTask, spread: ShardedQueue, index: int) -> StoredTask:
+        return replace(task, queue=spread.queue, id=spread.outer_id(task.id, index))
+
+    def _outer_of_shard(self, lease: FinishedLease) -> FinishedLease:
+        """A finished lease of any queue, a shard or not."""
+        queue, _, index = lease.queue.partition(":")
+        spread = self._spreads.of(queue) if index else None
+        return lease if spread is None else self._outer_finished(lease, spread, int(index))
+
+
+def _outer_added(added: Added, spread: ShardedQueue | None, index: int) -> Added:
+    return added if spread is None else replace(added, name=spread.outer_name(added.name, index))
+
+
+def _size_of(lease: Lease) -> int:
+    return size_of(len(lease.payload), lease.tag, lease.name)
+
+
+MAX_CURSORS = 1000
+
+_COUNTS = tuple(
+    field.name
+    for field in fields(QueueStats)
+    if field.name in ("ready", "delayed", "in_flight", "dead") or field.name.endswith("_total")
+)
+
+
+def _sum(queue: str, counted: Sequence[QueueStats]) -> QueueStats:
+    oldest = [each.oldest_ready_at for each in counted if each.oldest_ready_at is not None]
+    sums = {name: sum(getattr(each, name) for each in counted) for name in _COUNTS}
+    return replace(counted[0], queue=queue, oldest_ready_at=min(oldest, default=None), **sums)

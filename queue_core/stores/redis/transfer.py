@@ -1,0 +1,67 @@
+"""Moving a queue to or from another store; and the answers that are remembered for clients' sessions."""
+
+from collections.abc import Sequence
+from struct import Struct, pack, unpack_from
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.errors import StoreUnavailableError
+from queue_core.store import Added, HeldName
+from queue_core.stores.redis.adds import change_with_ids
+from queue_core.stores.redis.binary import pack_body, pack_held, parse_added
+from queue_core.stores.redis.calls import DATA, Calls
+from queue_core.stores.redis.client.connection import Cell
+from queue_core.stores.redis.keys import session_key
+from queue_core.task import StoredTask
+
+_PLACE = Struct(">BQ")
+_NAME = Struct(">QH")
+_ONE = ord("1")
+_ANSWER_KEPT_SECONDS = 2 * 86_400
+
+
+def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+    """See `Transaction.restore`."""
+    restored = [semantics.restore(task, task_id=0, queue=queue, now=now) for task in tasks]
+    places = b"".join(_PLACE.pack(int(task.state) + 1, task.eta) for task in restored)
+    cells: list[Cell] = [places]
+    for task in restored:
+        cells += (pack_held(task), *pack_body(task.added_at, task.tag, task.name, task.payload))
+    head = pack(">QH", now, len(tasks))
+    data = change_with_ids(calls, "restore", [queue], [head], cells, ids=len(tasks))
+    return parse_added(tasks, data, DATA)[0]
+
+
+def held_names(calls: Calls, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+    """See `Transaction.held_names`."""
+    data = calls.look("held_names", queue, pack(">QI", now, limit), after or "")
+    names: list[HeldName] = []
+    at = DATA
+    while at < len(data):
+        until, size = _NAME.unpack_from(data, at)
+        at += _NAME.size + size
+        names.append(HeldName(data[at - size : at].decode(), until))
+    return names
+
+
+def hold_names(calls: Calls, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+    """See `Transaction.hold_names`."""
+    cells: list[Cell] = []
+    for held in names:
+        cells += (held.name, pack(">Q", held.until))
+    calls.change("hold_names", queue, pack(">Q", now), *cells)
+
+
+def last_answer(calls: Calls, session: str) -> tuple[int, bytes] | None:
+    """See `Transaction.last_answer`."""
+    kept = calls.link.ask(session_key(session), "GET", session_key(session))
+    return (int.from_bytes(kept[:8], "big"), kept[8:]) if isinstance(kept, bytes) else None
+
+
+def keep_answer(calls: Calls, session: str, number: int, answer: bytes) -> None:
+    """See `Transaction.keep_answer`."""
+    args = (pack(">Q", number), answer, _ANSWER_KEPT_SECONDS)
+    data = calls.done(calls.link.call("keep_answer", (session_key(session),), args))
+    if data[DATA] != _ONE:
+        (last,) = unpack_from(">Q", data, DATA + 1)
+        raise StoreUnavailableError(f"call {number} of session {session!r} came late: {last} was answered")

@@ -1,0 +1,83 @@
+"""Workers as the queues know them: first seen, retired; and who leads.
+
+Each queue keeps what it knows of a worker, as its functions can't look at another node of a cluster. Without a cluster
+one call looks at all queues, and a retirement is one step; in a cluster it is one step for each queue.
+"""
+
+from collections.abc import Sequence
+from struct import pack, unpack_from
+
+from queue_core.clock import Instant, after
+from queue_core.stats import FinishedLease
+from queue_core.store import Busy
+from queue_core.stores.redis.binary import parse_all_finished
+from queue_core.stores.redis.calls import DATA, Calls
+from queue_core.stores.redis.keys import RETIRED, key_of, lead_key
+
+_ONE = ord("1")
+
+
+def _groups(calls: Calls) -> list[list[str]]:
+    """All queues, those together that one call can look at."""
+    names = calls.names()
+    return [[name] for name in names] if calls.in_cluster else [names] if names else []
+
+
+def workers_seen(calls: Calls, workers: Sequence[str]) -> dict[str, Instant]:
+    """See `Transaction.workers_seen`."""
+    found: dict[str, Instant] = {}
+    if not workers:
+        return found
+    for group in _groups(calls):
+        data = calls.done(calls.link.look("workers_seen", [key_of(name) for name in group], workers))
+        for worker, seen_at in zip(workers, unpack_from(f">{len(workers)}Q", data, DATA), strict=True):
+            if seen_at:
+                found[worker] = min(seen_at, found.get(worker, seen_at))
+    return {worker: found[worker] for worker in workers if worker in found}
+
+
+def retire(calls: Calls, worker: str, *, busy: Busy, now: Instant) -> bool:
+    """See `Transaction.retire_worker`."""
+    groups, is_free = _groups(calls), True
+    for number, group in enumerate(groups):
+        data = calls.change_several("retire_worker", group, [pack(">Q", now), worker])
+        if data[DATA] == _ONE:
+            continue
+        if busy == "keep":
+            if number and not calls.link.ask(RETIRED, "HEXISTS", RETIRED, worker):
+                for fenced in groups[:number]:
+                    calls.change_several("readmit_worker", fenced, [pack(">Q", now), worker])
+            return False
+        calls.change_several("fence_workers", group, [pack(">Q", now), worker])
+        is_free = False
+    _remember(calls, worker, now=now)
+    for group in _groups(calls):
+        later = [name for name in group if not any(name in known for known in groups)]
+        if later:
+            calls.change_several("fence_workers", later, [pack(">Q", now), worker])
+    return is_free
+
+
+def release(calls: Calls, worker: str, *, now: Instant) -> list[FinishedLease]:
+    """See `Transaction.release_worker`."""
+    _remember(calls, worker, now=now)
+    released: list[FinishedLease] = []
+    for group in _groups(calls):
+        data = calls.change_several("release_worker", group, [pack(">Q", now), worker])
+        at = DATA
+        for name in group:
+            (number,) = unpack_from(">I", data, at)
+            finished, at = parse_all_finished(name, data, at + 4, number)
+            released.extend(finished)
+    return released
+
+
+def _remember(calls: Calls, worker: str, *, now: Instant) -> None:
+    """Keep it for queues that are yet to come; `put_queue` reads it after it made one."""
+    calls.done(calls.link.call("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
+
+
+def lead(calls: Calls, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+    """See `Transaction.lead`."""
+    args = (pack(">QQ", now, after(now, seconds)), holder)
+    return calls.done(calls.link.call("lead", (lead_key(name),), args))[DATA] == _ONE

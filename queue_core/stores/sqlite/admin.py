@@ -1,0 +1,287 @@
+"""The verbs of people: create, set, pause and drop queues; delete by name, purge, redrive; limit what payloads come to.
+
+None of them asks for a lease's token. While payloads are limited, triggers count them with every row that comes and
+goes: whichever verb it is, and whichever process.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.limits import check_eta
+from queue_core.store import Storage
+from queue_core.stores.sqlite.driver import Row, SqliteConnection
+from queue_core.stores.sqlite.rows import (
+    COLUMNS,
+    end,
+    expire,
+    load,
+    payload_of,
+    ready_rows,
+    refusal_of_name,
+    remove,
+    settle,
+    task_id_of,
+    task_of,
+    write,
+)
+from queue_core.stores.sqlite.session import QueueRow, SqliteSession, settings_of, spec_of
+from queue_core.stores.sqlite.statistics import COLUMNS as COUNTERS
+from queue_core.stores.sqlite.statistics import DEAD, DELAYED, DELETED, GAUGE_OF_STATE, READY
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+
+NameOutcome = Literal["deleted", "unknown", "tombstoned"]
+
+_INDEX_OF_STATE = {
+    TaskState.DELAYED: "tasks_delayed",
+    TaskState.LEASED: "tasks_leased",
+    TaskState.DEAD: "tasks_dead",
+}
+_ALL_TASKS = (
+    "FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0",
+    "FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0",
+    *(
+        f"FROM tasks INDEXED BY {index} WHERE queue = ?1 AND state = {int(state)}"
+        for state, index in _INDEX_OF_STATE.items()
+    ),
+)
+_CHANGE = "BEGIN UPDATE storage SET used_bytes = used_bytes {} length({}.payload); END"
+_TRIGGERS = {
+    f"{table}_{name}": f"CREATE TRIGGER {table}_{name} AFTER {verb} ON {table} WHEN {row}.payload IS NOT NULL "
+    + _CHANGE.format(sign, row)
+    for table in ("tasks", "payloads")
+    for name, verb, sign, row in (("stored", "INSERT", "+", "NEW"), ("freed", "DELETE", "-", "OLD"))
+}
+RECOUNT = (
+    "SELECT (SELECT coalesce(sum(length(payload)), 0) FROM tasks)"
+    " + (SELECT coalesce(sum(length(payload)), 0) FROM payloads)"
+)
+
+
+def put_queue(step: SqliteSession, spec: QueueSpec, *, now: Instant) -> bool:
+    """See `Transaction.put_queue`."""
+    connection = step.connection
+    step.told = True
+    row = connection.execute("SELECT id, settings FROM queues WHERE name = ?", (spec.name,)).fetchone()
+    settings = settings_of(spec)
+    if row is not None:
+        if row[1] != settings:
+            connection.execute("UPDATE queues SET settings = ? WHERE id = ?", (settings, row[0]))
+            step.catalog_changed()
+        return False
+    connection.execute("INSERT INTO queues (name, settings) VALUES (?, ?)", (spec.name, settings))
+    connection.execute(
+        "INSERT INTO counts (queue, changed_at) SELECT id, ? FROM queues WHERE name = ?", (now, spec.name)
+    )
+    step.catalog_changed()
+    return True
+
+
+def all_queues(step: SqliteSession) -> list[QueueSpec]:
+    """See `Transaction.queues`."""
+    rows = step.connection.execute("SELECT name, settings, paused, moved_to FROM queues ORDER BY name").fetchall()
+    return [spec_of(name, settings, paused=paused, moved_to=moved_to) for name, settings, paused, moved_to in rows]
+
+
+def set_paused(step: SqliteSession, name: str, paused: Literal["paused", "running"]) -> bool:
+    """See `Transaction.set_paused`."""
+    queue = step.queue(name)
+    step.told = True
+    if queue.spec.paused == (paused == "paused"):
+        return False
+    step.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", (int(paused == "paused"), queue.id))
+    step.catalog_changed()
+    return True
+
+
+def delete_queue(step: SqliteSession, name: str) -> int:
+    """See `Transaction.delete_queue`."""
+    queue = step.queue(name)
+    connection = step.connection
+    step.told = True
+    step.write()  # so that nothing gathered is written to rows that are gone
+    count = 0
+    for chosen in _ALL_TASKS:
+        row = connection.execute(f"SELECT count(*) {chosen}", (queue.id,)).fetchone()
+        count += 0 if row is None else int(row[0])
+        connection.execute(
+            f"DELETE FROM payloads WHERE id IN (SELECT id {chosen} AND payload IS NULL)",  # noqa: S608
+            (queue.id,),
+        )
+        connection.execute(f"DELETE {chosen}", (queue.id,))
+    connection.execute("DELETE FROM names WHERE queue = ?", (queue.id,))
+    connection.execute("DELETE FROM counts WHERE queue = ?", (queue.id,))
+    connection.execute("DELETE FROM samples WHERE id >= ? AND id < ?", (queue.id << 40, (queue.id + 1) << 40))
+    connection.execute("DELETE FROM queues WHERE id = ?", (queue.id,))
+    step.catalog_changed()
+    return count
+
+
+def delete_by_name(step: SqliteSession, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+    """See `Transaction.delete_by_name`."""
+    queue = step.open_queue(name)
+    settle(step, queue, now=now)
+    step.told = True
+    return [_delete_named(step, queue, given, now=now) for given in names]
+
+
+def _delete_named(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> NameOutcome:
+    row = _settled_row(step, queue, name, now=now)
+    if row is None:
+        return "tombstoned" if refusal_of_name(step.connection, queue, name, now=now) else "unknown"
+    state = TaskState(row[2])
+    if state is TaskState.LEASED:
+        end(step, queue, row, semantics.delete(task_of(step, queue, row), now=now))
+    else:
+        remove(step, queue, [row], at=now)
+        step.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1), (DELETED, 1)))
+    return "deleted"
+
+
+def _settled_row(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> Row | None:
+    """The row of a named task, its own expiry settled even when more tasks were due than one call settles."""
+    row = row_of_name(step, queue, name)
+    if row is not None and row[2] == TaskState.LEASED and row[3] <= now:
+        expire(step, queue, row, now=now)
+        return row_of_name(step, queue, name)
+    return row
+
+
+def row_of_name(step: SqliteSession, queue: QueueRow, name: str) -> Row | None:
+    """The row of the task of a given or chosen name."""
+    task_id = task_id_of(step.connection, queue, name)
+    if task_id is None:
+        return None
+    row = next(iter(load(step.connection, queue, [task_id])), None)
+    # A chosen name (`_42`) is not the name of a task that was given another.
+    return (
+        row if row is not None and row[10] in (None, name) and (row[10] is not None or name == f"_{row[0]}") else None
+    )
+
+
+def purge(
+    step: SqliteSession, name: str, tags: TagFilter, states: Iterable[TaskState], *, limit: int, now: Instant
+) -> int:
+    """See `Transaction.purge` and `purge_dead`."""
+    queue = step.open_queue(name)
+    settle(step, queue, now=now)
+    step.told = True
+    tag_ids = step.tag_ids(queue, tags)
+    count = 0
+    for state in states:
+        rows = in_state(step, queue, state, tag_ids, limit=limit - count)
+        if rows:
+            remove(step, queue, rows, at=now)
+            count += len(rows)
+            for row in rows:
+                step.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1),))
+    return count
+
+
+def postpone(step: SqliteSession, name: str, given: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+    """See `Transaction.postpone`."""
+    queue = step.open_queue(name)
+    check_eta(eta, now=now)
+    step.told = True
+    row = row_of_name(step, queue, given)
+    task = None if row is None else task_of(step, queue, row)
+    if row is None or task is None or not semantics.is_delayed_until(task, expected, now=now):
+        return False
+    postponed = semantics.postpone(task, eta=eta, now=now)
+    write(step.connection, [postponed])
+    if postponed.state is TaskState.READY:
+        step.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
+    return True
+
+
+def in_state(
+    step: SqliteSession, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int
+) -> list[Row]:
+    """Up to `limit` rows of a state (and of these tags) in the order of the state's index."""
+    if limit <= 0 or tag_ids == []:
+        return []
+    if tag_ids is None and state is TaskState.READY:
+        return step.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
+    if tag_ids is None:
+        return step.connection.execute(
+            f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+            " LIMIT ?",
+            (queue.id, limit),
+        ).fetchall()
+    if gauge(step, tag_ids, state) == 0:
+        return []
+    if state is TaskState.READY:
+        return step.connection.execute(
+            f"SELECT {COLUMNS} FROM (SELECT value AS wanted FROM json_each(?))"  # noqa: S608
+            " CROSS JOIN tasks INDEXED BY tasks_ready_by_tag ON tag = wanted AND state = 0 LIMIT ?",
+            (json.dumps(tag_ids), limit),
+        ).fetchall()
+    return step.connection.execute(
+        f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+        " AND tag IN (SELECT value FROM json_each(?)) LIMIT ?",
+        (queue.id, json.dumps(tag_ids), limit),
+    ).fetchall()
+
+
+def gauge(step: SqliteSession, tag_ids: Sequence[int], state: TaskState) -> int:
+    """How many tasks of these tags are stored in a state; what this transaction changed is written first."""
+    step.counts.write(step.cursor, now=step.now)
+    row = step.connection.execute(
+        f"SELECT sum({COUNTERS[GAUGE_OF_STATE[state]]}) FROM counts WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608
+        (json.dumps(list(tag_ids)),),
+    ).fetchone()
+    return 0 if row is None or row[0] is None else int(row[0])
+
+
+def redrive(
+    step: SqliteSession, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+) -> list[StoredTask]:
+    """See `Transaction.redrive`."""
+    queue = step.open_queue(name)
+    settle(step, queue, now=now)
+    step.told = True
+    if names is None:
+        rows = in_state(step, queue, TaskState.DEAD, step.tag_ids(queue, tags), limit=limit)
+    else:
+        named = (row_of_name(step, queue, given) for given in dict.fromkeys(names))
+        rows = [row for row in named if row is not None and row[2] == TaskState.DEAD][:limit]
+    redriven = [semantics.redrive(task_of(step, queue, row), now=now) for row in rows]
+    write(step.connection, redriven)
+    for row in rows:
+        step.counts.change(queue.whole, row[1], ((DEAD, -1), (READY, 1)))
+    return [replace(task, payload=_payload(step, task.id)) for task in redriven]
+
+
+def _payload(step: SqliteSession, task_id: int) -> bytes:
+    row = step.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchone()
+    return b"" if row is None else payload_of(step.connection, task_id, row[0])
+
+
+def storage(connection: SqliteConnection) -> Storage:
+    """See `Transaction.storage`."""
+    row = connection.execute("SELECT limit_bytes, used_bytes FROM storage").fetchone()
+    return Storage() if row is None else Storage(int(row[0]), int(row[1]))
+
+
+def set_storage_limit(step: SqliteSession, limit_bytes: int | None) -> None:
+    """See `Transaction.set_storage_limit`."""
+    connection = step.connection
+    step.told = True
+    before = storage(connection)
+    if limit_bytes == before.limit_bytes:
+        return
+    step.known.is_limited = limit_bytes is not None
+    step.catalog_changed()
+    if limit_bytes is None:
+        for name in _TRIGGERS:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("DELETE FROM storage")
+    elif before.limit_bytes is None:
+        for trigger in _TRIGGERS.values():
+            connection.execute(trigger)
+        connection.execute(f"INSERT INTO storage SELECT ?, ({RECOUNT})", (limit_bytes,))
+    else:
+        connection.execute("UPDATE storage SET limit_bytes = ?", (limit_bytes,))

@@ -1,0 +1,100 @@
+"""The verbs that move a queue to or from another store: tasks as they were, names that are held, the fence."""
+
+from collections.abc import Sequence
+
+from queue_core import semantics
+from queue_core.clock import Instant
+from queue_core.store import Added, HeldName
+from queue_core.stores.sqlite.driver import Cell
+from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, refusal_of_name, spent_text
+from queue_core.stores.sqlite.session import QueueRow, SqliteSession
+from queue_core.stores.sqlite.statistics import ADDED, GAUGE_OF_STATE
+from queue_core.task import StoredTask, TaskState
+
+_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_HELD = (
+    "SELECT name, until FROM names WHERE queue = ? AND name > ? AND task IS NULL AND until > ? ORDER BY name LIMIT ?"
+)
+_HOLD = (
+    "INSERT INTO names VALUES (?, ?, NULL, ?)"
+    " ON CONFLICT DO UPDATE SET until = max(until, excluded.until) WHERE task IS NULL"
+)
+
+
+def restore(step: SqliteSession, name: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+    """See `Transaction.restore`."""
+    queue = step.queue(name)
+    step.told = True
+    outcomes: list[Added] = []
+    kept: list[StoredTask] = []
+    named: dict[str, int] = {}
+    for moved in tasks:
+        if moved.name is not None:
+            taken = refusal_of_name(step.connection, queue, moved.name, now=now)
+            if moved.name in named or taken is not None:
+                outcomes.append(Added(moved.name, taken or "exists"))
+                continue
+            named[moved.name] = step.next_id
+        task = semantics.restore(moved, task_id=step.next_id, queue=name, now=now)
+        kept.append(task)
+        outcomes.append(Added(task.shown_name, "added", task.state is TaskState.READY))
+        step.next_id += 1
+    _insert(step, queue, kept)
+    if named:
+        give_names(step.connection, queue, list(named.items()), now=now)
+    return outcomes
+
+
+def _insert(step: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
+    rows: list[tuple[Cell, ...]] = []
+    for task in tasks:
+        tag = step.tag_id(queue, task.tag)
+        step.counts.change(queue.whole, tag, ((GAUGE_OF_STATE[task.state], 1), (ADDED, 1)))
+        is_long = len(task.payload) > LONG_PAYLOAD_BYTES
+        rows.append(
+            (
+                task.id,
+                queue.id,
+                tag,
+                int(task.state),
+                task.eta,
+                task.ready_at,
+                task.added_at,
+                task.leases,
+                task.leased_at,
+                task.worker,
+                task.reason,
+                task.name,
+                spent_text(task.spent),
+                task.max_leases,
+                None if is_long else task.payload,
+            )
+        )
+    step.connection.executemany(_INSERT, rows)
+    step.connection.executemany(
+        "INSERT INTO payloads VALUES (?, ?)",
+        [(task.id, task.payload) for task in tasks if len(task.payload) > LONG_PAYLOAD_BYTES],
+    )
+
+
+def held_names(step: SqliteSession, name: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+    """See `Transaction.held_names`."""
+    queue = step.queue(name)
+    rows = step.connection.execute(_HELD, (queue.id, after or "", now, limit)).fetchall()
+    return [HeldName(row[0], Instant(row[1])) for row in rows]
+
+
+def hold_names(step: SqliteSession, name: str, names: Sequence[HeldName], *, now: Instant) -> None:
+    """See `Transaction.hold_names`."""
+    queue = step.queue(name)
+    step.told = True
+    step.connection.executemany(_HOLD, [(queue.id, held.name, held.until) for held in names if held.until > now])
+
+
+def set_moved(step: SqliteSession, name: str, to: str) -> None:
+    """See `Transaction.set_moved`. Every process learns of it, as the catalog's revision rises."""
+    queue = step.queue(name)
+    if queue.spec.moved_to != to:
+        step.told = True
+        step.connection.execute("UPDATE queues SET moved_to = ? WHERE id = ?", (to, queue.id))
+        step.catalog_changed()

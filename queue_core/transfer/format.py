@@ -1,0 +1,276 @@
+"""The lines of an export: a header, a line for each held name and each task, an end that tells whether all is there.
+
+A payload is text under `payload` when it is UTF-8, else base64 under `payload_base64`; fields at their default are left
+out. Pure.
+"""
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from binascii import b2a_base64
+from dataclasses import dataclass, fields
+from typing import Final, Literal, TypeAlias, cast
+
+from pydantic_core import from_json, to_json
+
+from queue_core import limits
+from queue_core.clock import NEVER, Instant
+from queue_core.store import HeldName
+from queue_core.task import QueueSpec, StoredTask, TaskState
+from queue_core.transfer.fields import MAX_NUMBER, BadFieldError, RecordFields, checked
+from queue_core.validation import check_queue_spec
+
+FORMAT: Final = "towline-export"
+VERSION: Final = 1
+MAX_LINE_BYTES: Final = 8 << 20
+"""A payload of 1 MiB is six times as long where each of its characters is written as `\\u0001`."""
+MAX_SPENT: Final = 10_000
+
+STATE_NAMES: Final = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
+_STATES: Final = {name: state for state, name in STATE_NAMES.items()}
+
+
+_LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_emails", "mode"})
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line: which export this is, from where, of when, and how its queues are set."""
+
+    id: str
+    at: Instant
+    source: str
+    queues: tuple[QueueSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NameLine:
+    """A held name of a queue."""
+
+    queue: str
+    held: HeldName
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The last line: how many lines of each kind there are, and the checksum of all the bytes before it."""
+
+    tasks: int
+    names: int
+    sha256: str
+
+
+Record: TypeAlias = Header | NameLine | StoredTask | Footer
+
+
+def header_line(header: Header) -> bytes:
+    """The line of a header."""
+    queues = [
+        {
+            field.name: value
+            for field in fields(spec)
+            if field.name != "moved_to" and ((value := getattr(spec, field.name)) or field.name not in _LEFT_OUT)
+        }
+        for spec in header.queues
+    ]
+    told = {"format": FORMAT, "version": VERSION, "id": header.id, "at": header.at, "source": header.source}
+    return to_json({"kind": "header", **told, "queues": queues}) + b"\n"
+
+
+def name_line(queue: str, held: HeldName) -> bytes:
+    """The line of a held name."""
+    return to_json({"kind": "name", "queue": queue, "name": held.name, "until": held.until}) + b"\n"
+
+
+def task_line(task: StoredTask) -> bytes:
+    """The line of a task."""
+    json: dict[str, object] = {
+        "kind": "task",
+        "queue": task.queue,
+        "id": task.id,
+        "state": STATE_NAMES[task.state],
+        "eta": task.eta,
+        "added_at": task.added_at,
+    }
+    if task.ready_at != task.eta:
+        json["ready_at"] = task.ready_at
+    if task.name is not None:
+        json["name"] = task.name
+    if task.tag is not None:
+        json["tag"] = task.tag
+    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases"):
+        value = getattr(task, name)
+        if value:
+            json[name] = value
+    try:
+        json["payload"] = task.payload.decode()
+    except UnicodeDecodeError:
+        json["payload_base64"] = b2a_base64(task.payload, newline=False).decode("ascii")
+    return to_json(json) + b"\n"
+
+
+def footer_line(footer: Footer) -> bytes:
+    """The line that ends an export."""
+    return to_json({"kind": "end", "tasks": footer.tasks, "names": footer.names, "sha256": footer.sha256}) + b"\n"
+
+
+def record_of(line: bytes, *, now: Instant) -> Record:
+    """The value of a line, every field within its limits. Raises `BadFieldError`.
+
+    `now` bounds etas: none may be further ahead than an add could ask for.
+    """
+    try:
+        json = from_json(line, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadFieldError("the line", f"is not JSON: {error}") from None
+    found = RecordFields(json)
+    kind = found.text("kind", most=20)
+    if kind == "task":
+        record: Record = _task(found, now=now)
+    elif kind == "name":
+        record = _name(found)
+    elif kind == "header":
+        record = _header(found)
+    elif kind == "end":
+        record = Footer(found.number("tasks"), found.number("names"), found.text("sha256", most=64))
+    else:
+        raise BadFieldError("kind", f"must be header, name, task or end: {kind!r}")
+    found.end()
+    return record
+
+
+def _header(found: RecordFields) -> Header:
+    kind = found.text("format", most=40)
+    if kind != FORMAT:
+        raise BadFieldError("format", f"must be {FORMAT!r}: {kind!r}; give a file that `towline export` wrote")
+    version = found.number("version")
+    if version != VERSION:
+        raise BadFieldError("version", f"must be {VERSION}: {version}; upgrade towline, or export with this one")
+    export_id = found.text("id", most=64)
+    if not (export_id.isascii() and export_id.isalnum()):
+        raise BadFieldError("id", f"must be 1 to 64 letters and digits: {export_id!r}")
+    at, source = Instant(found.number("at")), found.text("source", most=4096)
+    queues = tuple(_spec(RecordFields(each), number) for number, each in enumerate(found.many("queues")))
+    names = [spec.name for spec in queues]
+    if len(set(names)) != len(names):
+        raise BadFieldError("queues", f"must have names of their own: {', '.join(names)}")
+    return Header(export_id, at, source, queues)
+
+
+def _spec(found: RecordFields, number: int) -> QueueSpec:
+    try:
+        max_leases = None if found.is_null("max_leases") else _bound(found, "max_leases", limits.MAX_LEASES)
+        on_exhausted = found.text("on_exhausted", most=20)
+        if on_exhausted not in ("dead", "delete"):
+            raise BadFieldError("on_exhausted", f"must be dead or delete: {on_exhausted!r}")  # noqa: TRY301
+        spec = QueueSpec(
+            found.text("name", most=limits.MAX_QUEUE_NAME_CHARACTERS),
+            found.seconds("lease_seconds"),
+            found.seconds("max_lease_seconds"),
+            max_leases,
+            found.seconds("retry_min_seconds"),
+            found.seconds("retry_max_seconds"),
+            "dead" if on_exhausted == "dead" else "delete",
+            found.seconds("name_retention_seconds"),
+            _optional(found, "lease_calls_per_second", limits.MAX_LEASE_CALLS_PER_SECOND),
+            _emails(found, "user_emails"),
+            _emails(found, "writer_emails"),
+            _mode(found),
+            paused=found.flag("paused"),
+        )
+        found.end()
+    except BadFieldError as error:
+        raise BadFieldError(f"queues[{number}].{error.field}", error.problem) from None
+    return checked(f"queues[{number}]", check_queue_spec, spec)
+
+
+def _mode(found: RecordFields) -> Literal["pull", "push"]:
+    mode = found.text("mode", most=20) if found.has("mode") else "pull"
+    if mode not in ("pull", "push"):
+        raise BadFieldError("mode", f"must be pull or push: {mode!r}")
+    return "push" if mode == "push" else "pull"
+
+
+def _bound(found: RecordFields, name: str, most: int) -> int:
+    return found.number(name, least=1, most=most)
+
+
+def _optional(found: RecordFields, name: str, most: int) -> int | None:
+    return _bound(found, name, most) if found.has(name) else None
+
+
+def _emails(found: RecordFields, name: str) -> tuple[str, ...]:
+    emails = found.many(name, [])
+    if not all(type(email) is str for email in emails):
+        raise BadFieldError(name, "must be a list of strings")
+    return tuple(cast("list[str]", emails))
+
+
+def _name(found: RecordFields) -> NameLine:
+    queue = found.text("queue", most=limits.MAX_QUEUE_NAME_CHARACTERS)
+    name = checked("name", limits.check_task_name, found.text("name", most=limits.MAX_TASK_NAME_CHARACTERS))
+    return NameLine(queue, HeldName(name, Instant(found.number("until"))))
+
+
+def _task(found: RecordFields, *, now: Instant) -> StoredTask:
+    queue = found.text("queue", most=limits.MAX_QUEUE_NAME_CHARACTERS)
+    state_name = found.text("state", most=20)
+    state = _STATES.get(state_name)
+    if state is None:
+        raise BadFieldError("state", f"must be one of {', '.join(_STATES)}: {state_name!r}")
+    eta = Instant(found.number("eta"))
+    if eta > now:
+        checked("eta", lambda value: limits.check_eta(value, now=now), eta)
+    name = tag = None
+    if found.has("name"):
+        name = checked("name", limits.check_task_name, found.text("name", most=limits.MAX_TASK_NAME_CHARACTERS))
+    if found.has("tag"):
+        tag = checked("tag", limits.check_tag, found.text("tag", most=limits.MAX_TAG_BYTES))
+    ready_at = Instant(found.number("ready_at", eta))
+    if ready_at != eta and state is not TaskState.LEASED:
+        raise BadFieldError("ready_at", f"must be the eta of a task that is not in flight: {ready_at}; leave it out")
+    was_leased = state is TaskState.LEASED or found.has("leased_at") or found.has("leases") or found.has("spent")
+    leases, leased_at, worker, spent = _leased(found, state) if was_leased else (0, NEVER, "", ())
+    return StoredTask(
+        found.number("id", least=1),
+        queue,
+        _payload(found),
+        eta,
+        Instant(found.number("added_at")),
+        name,
+        tag,
+        state,
+        leases,
+        leased_at,
+        ready_at,
+        worker,
+        found.text("reason", "", most=limits.MAX_REASON_CHARACTERS),
+        spent,
+        _optional(found, "max_leases", limits.MAX_LEASES),
+    )
+
+
+def _leased(found: RecordFields, state: TaskState) -> tuple[int, Instant, str, tuple[Instant, ...]]:
+    """What only a task has that was leased or postponed: its leases, the last grant, to whom, spent ends."""
+    is_granted = state is TaskState.LEASED or found.has("leases")
+    spent = found.many("spent", [])
+    if len(spent) > MAX_SPENT or not all(type(end) is int and 0 <= end <= MAX_NUMBER for end in spent):
+        raise BadFieldError("spent", f"must be at most {MAX_SPENT} instants: {len(spent)} items")
+    return (
+        found.number("leases", 0, least=1 if state is TaskState.LEASED else 0, most=limits.MAX_LEASES),
+        Instant(found.number("leased_at", least=1)) if is_granted or found.has("leased_at") else NEVER,
+        found.text("worker", "", most=limits.MAX_WORKER_CHARACTERS),
+        tuple(cast("list[Instant]", spent)),
+    )
+
+
+def _payload(found: RecordFields) -> bytes:
+    if found.has("payload_base64"):
+        if found.has("payload"):
+            raise BadFieldError("payload_base64", "must not stand beside payload: leave one of them out")
+        text = found.text("payload_base64", most=MAX_LINE_BYTES)
+        try:
+            payload = b64decode(text, validate=True)
+        except Base64Error as error:
+            raise BadFieldError("payload_base64", f"is not base64: {error}") from None
+        return checked("payload_base64", limits.check_payload, payload)
+    return checked("payload", limits.check_payload, found.text("payload", most=MAX_LINE_BYTES).encode())

@@ -1,0 +1,135 @@
+"""Reads an export line by line: in order, whole, and unchanged, or an error that names the file and the line.
+
+Memory is bounded by the longest line. What ends too early is told apart from what is wrong.
+"""
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from queue_core.clock import Instant
+from queue_core.errors import BadFileError, CutShortError
+from queue_core.task import StoredTask
+from queue_core.transfer.fields import BadFieldError
+from queue_core.transfer.format import MAX_LINE_BYTES, Footer, Header, NameLine, Record, record_of
+
+COMPLETED: Final = "`towline export --resume` completes it; or export anew"
+
+
+class ExportReader:
+    """The lines of one export, in one pass."""
+
+    def __init__(self, file: BinaryIO, *, name: str, now: Instant) -> None:
+        """Read the header. Raises `BadFileError`, `CutShortError`.
+
+        Args:
+            name: how errors call the file.
+            now: bounds the etas, see `record_of`.
+        """
+        self._file = file
+        self._name = name
+        self._now = now
+        self._digest = hashlib.sha256()
+        self._last_ids: dict[str, int] = {}
+        self.lines = 0
+        self.whole_bytes = 0
+        self.tasks = 0
+        self.names = 0
+        self.footer: Footer | None = None
+        record = self._next()
+        if not isinstance(record, Header):
+            raise self._bad("kind", "the first line must be a header; give a file that `towline export` wrote")
+        self.header = record
+        self._last_ids = dict.fromkeys((spec.name for spec in record.queues), 0)
+
+    def records(self, *, after_line: int = 1) -> Iterator[StoredTask | NameLine]:
+        """What comes after that line, to the end; lines before it count for the checksum only.
+
+        Raises `BadFileError` for a line that can't be right, for a checksum or a count that differs, and for anything
+        after the end; `CutShortError` for a file without its end.
+        """
+        while self.lines < after_line:
+            self._digest.update(self._line())
+        while True:
+            record = self._next()
+            if isinstance(record, Footer):
+                self._check_end(record)
+                return
+            if isinstance(record, Header):
+                raise self._bad("kind", "a second header: two exports stand in one file; give each a file of its own")
+            yield record
+
+    @property
+    def digest(self) -> "hashlib._Hash":
+        """The checksum of all that was read so far."""
+        return self._digest.copy()
+
+    def _next(self) -> Record:
+        line = self._line()
+        try:
+            record = record_of(line, now=self._now)
+            if isinstance(record, Footer):
+                return record
+            if isinstance(record, StoredTask | NameLine):
+                self._count(record)
+        except BadFieldError as error:
+            raise self._bad(error.field, error.problem) from None
+        self._digest.update(line)
+        self.whole_bytes += len(line)
+        return record
+
+    def _count(self, record: StoredTask | NameLine) -> None:
+        if record.queue not in self._last_ids:
+            known = ", ".join(self._last_ids) or "none"
+            raise BadFieldError("queue", f"must be one of the header's ({known}): {record.queue!r}")
+        if isinstance(record, NameLine):
+            self.names += 1
+            return
+        if record.id <= self._last_ids[record.queue]:
+            raise BadFieldError("id", f"must rise from task to task: {record.id} after {self._last_ids[record.queue]}")
+        self._last_ids[record.queue] = record.id
+        self.tasks += 1
+
+    def _line(self) -> bytes:
+        try:
+            line = self._file.readline(MAX_LINE_BYTES + 1)
+        except EOFError:
+            line = b""
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise BadFileError(f"{self._name}: after line {self.lines}: not whole as gzip: {error}") from None
+        if not line.endswith(b"\n"):
+            if len(line) > MAX_LINE_BYTES:
+                self.lines += 1
+                raise self._bad("the line", f"must have at most {MAX_LINE_BYTES} bytes; is this an export?")
+            where = f"in line {self.lines + 1}" if line else f"after line {self.lines}"
+            raise CutShortError(f"{self._name}: ends {where}, before its end: {COMPLETED}")
+        self.lines += 1
+        return line
+
+    def _check_end(self, footer: Footer) -> None:
+        if footer.sha256 != self._digest.hexdigest():
+            raise self._bad("sha256", "is not that of the lines before it: the file was changed; export anew")
+        if footer.tasks + footer.names + 2 != self.lines:
+            raise self._bad("tasks", f"counts {footer.tasks} tasks and {footer.names} names in {self.lines - 2} lines")
+        if self._reads_on():
+            raise self._bad("the line", "must be the last: something follows it; export anew")
+        self.footer = footer
+
+    def _reads_on(self) -> bool:
+        try:
+            return bool(self._file.read(1))
+        except EOFError:
+            raise CutShortError(f"{self._name}: the compressed file ends early: {COMPLETED}") from None
+        except (gzip.BadGzipFile, zlib.error):
+            return True
+
+    def _bad(self, field: str, problem: str) -> BadFileError:
+        return BadFileError(f"{self._name}:{self.lines}: {field}: {problem}")
+
+
+def opened_for_reading(path: Path) -> BinaryIO:
+    """The uncompressed bytes of a file; compressed when its name ends in .gz. Raises `OSError`."""
+    return cast("BinaryIO", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")

@@ -1,0 +1,228 @@
+"""The queue at the new store while another is moved there: closed before the first task comes, opened after the last.
+
+What is in a closed queue came from the move that closed it, unless nothing was kept of that move any more.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from queue_core.errors import MoveRefusedError
+from queue_core.service import QueueService
+from queue_core.stats import QueueStats
+from queue_core.store import Transaction
+from queue_core.task import ANY, QueueSpec
+from queue_core.transfer.progress import TransferProgress
+from queue_core.transfer.wakeups import wake_ready
+from queue_core.unit_of_work import UnitOfWork
+from queue_core.validation import FILLED_FROM
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """How far a copy is. Totals of the new store's queue when it was closed are its base."""
+
+    stage: Literal["filling", "done"] = "filling"
+    taken_at: int = 0
+    existed: bool = False
+    base_added: int = 0
+    base_leased: int = 0
+    base_deleted: int = 0
+    after: int = 0
+    tasks: int = 0
+    restored: int = 0
+    in_flight: int = 0
+    name: str = ""
+    names: int = 0
+
+
+class TransferTarget:
+    """A queue of one name at the store it is moved to."""
+
+    def __init__(self, service: QueueService, queue: str, *, source_url: str, session: str) -> None:
+        self._service = service
+        self._queue = queue
+        self._source_url = source_url
+        self.url = service.store.url
+        self.mark = f"{FILLED_FROM}{source_url}"
+        self.journal = TransferProgress(service, session, CopyProgress)
+
+    @property
+    def tells_last_chunk(self) -> bool:
+        """Whether a chunk that came is always known to have come."""
+        return self._service.store.unit == "transaction"
+
+    def spec(self) -> QueueSpec | None:
+        """The queue's settings and fence; None when there is no such queue."""
+        return self._service.look(lambda turn: _spec_of(turn.transaction, self._queue))
+
+    def stats(self) -> QueueStats:
+        """Its counts."""
+        return self._service.look(lambda turn: turn.stats(self._queue, ANY))
+
+    # -- the beginning --------------------------------------------------------------------------------------------
+
+    def begin(
+        self, here: QueueSpec, there: QueueSpec | None, known: CopyProgress | None, *, ever_added: int
+    ) -> CopyProgress:
+        """Have the new queue closed, and filled as far as the answer says: by nothing, or by an earlier run.
+
+        Args:
+            here, there: the old queue and the new.
+            known: what an earlier run kept.
+            ever_added: how many tasks were ever added to the old queue.
+        """
+        if there is None:
+            self._check_begun(here, known)
+            return self._make(here, paused=here.paused)
+        if there.moved_to == self.mark:
+            if known is not None and here.moved_to == self.url:
+                return known
+            existed = known is not None and known.existed
+            self._check_remembered(known)
+            self.drop(None)
+            return self._make(there if existed else here, paused=here.paused, existed=existed)
+        if there.moved_to == self._source_url and not here.moved_to:
+            self._check_all_left(ever_added)
+            self.drop(None)
+            return self._make(here, paused=here.paused)
+        if there.moved_to:
+            how = there.moved_to if there.moved_to.startswith(FILLED_FROM) else f"moved to {there.moved_to}"
+            raise MoveRefusedError(f"queue {self._queue!r} at {self.url} is {how}: finish that first")
+        return self._close(here)
+
+    def _check_begun(self, here: QueueSpec, known: CopyProgress | None) -> None:
+        """A queue that was there, all of it, and was dropped, is not brought there again: its tasks may be done."""
+        if here.moved_to == self.url and (known is None or known.stage == "done"):
+            raise MoveRefusedError(
+                f"queue {self._queue!r} was moved to {self.url}, where it is no more: `--abort` opens the old one "
+                "again, with all the tasks it had then; after that it can be moved anew"
+            )
+
+    def _check_remembered(self, known: CopyProgress | None) -> None:
+        """Without a record, what is in a closed queue may be anybody's."""
+        if known is None and size_of(self.stats()):
+            raise MoveRefusedError(
+                f"queue {self._queue!r} at {self.url} was begun to be filled a day or more ago, and how far is not "
+                "remembered: `--abort` drops what was copied, then move again"
+            )
+
+    def _check_all_left(self, ever_added: int) -> None:
+        """What a move left behind is dropped when its queue comes back; but only if this is that queue."""
+        count = size_of(self.stats())
+        if count > ever_added:
+            raise MoveRefusedError(
+                f"queue {self._queue!r} was moved from {self.url} to {self._source_url} with {count} tasks, but only "
+                f"{ever_added} ever came to the queue that is there now: it is another one; `--abort` the other way "
+                f"round, --from {self.url}, opens the old one again"
+            )
+
+    def _make(self, spec: QueueSpec, *, paused: bool, existed: bool = False) -> CopyProgress:
+        def make(turn: UnitOfWork) -> QueueStats:
+            turn.put_queue(replace(spec, paused=False, moved_to=""))
+            return self._shut(turn, paused=paused)
+
+        return self.journal.do(make, lambda counts: _begun(counts, existed=existed))
+
+    def _close(self, here: QueueSpec) -> CopyProgress:
+        """Close a queue that is there already and empty; its settings are kept."""
+
+        def close(turn: UnitOfWork) -> QueueStats:
+            self._check_unused(turn)
+            counts = self._shut(turn, paused=here.paused)
+            if size_of(counts):  # added meanwhile, where a step is not one transaction
+                turn.transaction.set_moved(self._queue, "")
+                self._check_unused(turn)
+            return counts
+
+        return self.journal.do(close, lambda counts: _begun(counts, existed=True))
+
+    def _shut(self, turn: UnitOfWork, *, paused: bool) -> QueueStats:
+        turn.transaction.set_moved(self._queue, self.mark)
+        if paused:
+            turn.set_paused(self._queue, "paused")
+        return turn.stats(self._queue, ANY)
+
+    def _check_unused(self, turn: UnitOfWork) -> None:
+        count = size_of(turn.stats(self._queue, ANY))
+        if count:
+            raise MoveRefusedError(
+                f"queue {self._queue!r} at {self.url} has {count} tasks of its own: a queue is moved to where there is "
+                "none, or an empty one; finish or purge those, or choose another store"
+            )
+        names = turn.transaction.held_names(self._queue, after=None, limit=1, now=turn.now)
+        if names:
+            raise MoveRefusedError(
+                f"queue {self._queue!r} at {self.url} was used before and still holds names of finished tasks, such as "
+                f"{names[0].name!r}, which would refuse tasks that come: drop that queue, or choose another store"
+            )
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def open(self, done: CopyProgress) -> CopyProgress:
+        """Let everybody use it, now that all is there."""
+        finished = self.journal.keep(replace(done, stage="done"))
+        self.lift()
+        wake_ready(self._service, self._queue)
+        return finished
+
+    def close(self) -> None:
+        """Close it again."""
+        self._service.run(lambda turn: turn.transaction.set_moved(self._queue, self.mark))
+
+    def lift(self) -> None:
+        """Let everybody use it."""
+        self._service.run(lambda turn: turn.transaction.set_moved(self._queue, ""))
+
+    def drop(self, spec: QueueSpec | None) -> int:
+        """Drop the new queue, and make it anew, empty, with these settings; how many tasks it had."""
+
+        def drop(turn: UnitOfWork) -> int:
+            count = turn.transaction.delete_queue(self._queue)
+            if spec is not None:
+                turn.put_queue(replace(spec, moved_to=""))
+                if spec.paused:
+                    turn.set_paused(self._queue, "paused")
+            return count
+
+        return self._service.run(drop)
+
+    def used(self, done: CopyProgress | None, *, size_there: int) -> str:
+        """What was done with it beyond filling it, in words; nothing if nothing was.
+
+        `size_there`: of the old queue, for when nothing is kept of the copy.
+        """
+        counts = self.stats()
+        base = done or CopyProgress(restored=size_there)
+        leased = counts.leased_total - base.base_leased
+        deleted = counts.deleted_total - base.base_deleted
+        added = counts.added_total - base.base_added - base.restored
+        purged = base.restored - size_of(counts) - counts.died_total
+        if leased > 0:
+            return f"{leased} leases were granted"
+        if deleted > 0:
+            return f"{deleted} tasks were deleted"
+        if base.stage == "done" and added > 0:
+            return f"{added} tasks were added"
+        if base.stage == "done" and purged > 0:
+            return f"{purged} tasks were purged"
+        return ""
+
+
+def size_of(counts: QueueStats) -> int:
+    """All tasks, in whatever state."""
+    return counts.ready + counts.delayed + counts.in_flight + counts.dead
+
+
+def _spec_of(transaction: Transaction, queue: str) -> QueueSpec | None:
+    return next((spec for spec in transaction.queues() if spec.name == queue), None)
+
+
+def _begun(counts: QueueStats, *, existed: bool) -> CopyProgress:
+    return CopyProgress(
+        existed=existed,
+        base_added=counts.added_total,
+        base_leased=counts.leased_total,
+        base_deleted=counts.deleted_total,
+    )

@@ -1,0 +1,278 @@
+"""HandlerLoop: the one event loop, in a thread of its own, that async handlers run in; and whether it still turns."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import ContextVar
+from threading import Thread
+from typing import Final
+
+from queue_core.clock import seconds_between
+from queue_core.worker import events
+from queue_core.worker.invocation import LINES_SHOWN, Invocation, InvocationFailed, Outcome, line_of, traceback_without
+from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
+
+Then = Callable[[Invocation, Outcome], None]
+
+BLOCKED_WARNED_SECONDS: Final = 5.0
+"""A loop that has not turned for so long is logged, with the line it stands at."""
+BLOCKED_SECONDS: Final = 60.0
+"""A loop that has not turned for so long, and for longer than each lease of its handlers, is given up. Long enough for
+a call that should not be made in a loop but does end; a queue's longer `lease` allows longer ones."""
+SECONDS_PER_LOOK: Final = 2.0
+"""Most that one look adds to the time a loop stands: where the whole process stood (a handler that keeps the
+interpreter lock, SIGSTOP, a suspended host), nobody knows whether the loop would have turned."""
+MAX_ESCAPES: Final = 100
+STACK_LINES: Final = 12
+
+_CALL: ContextVar[Invocation | None] = ContextVar("towline_call", default=None)
+"""The call that a task of the loop belongs to, also one that a handler has started itself."""
+
+
+class HandlerEventLoop:
+    """Starts async handlers from any thread; a call whose leases are lost is cancelled, once.
+
+    A child task's `SystemExit` or `KeyboardInterrupt` ends a loop, and so the worker: the call that started it has
+    failed, the tasks of the others are given back uncounted.
+    """
+
+    def __init__(self, shift: WorkerLifecycle, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
+        self._shift = shift
+        self._blocked_seconds = blocked_seconds
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._serve, name="towline-handlers", daemon=True)
+        self._calls: dict[Invocation, None] = {}
+        self._running: dict[asyncio.Task[None], Invocation] = {}
+        self._cancelled: set[asyncio.Task[None]] = set()
+        self._end: asyncio.Task[None] | None = None  # the loop itself keeps no strong reference
+        self._is_lost = False
+        self._blamed: frozenset[str] = frozenset()
+        self._looked_at = 0.0
+        self._stood_seconds = 0.0
+        self._has_turned = True
+        self._is_warned = False
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._thread.start()
+        loop, thread = weakref.ref(self._loop), self._thread
+        os.register_at_fork(after_in_child=lambda: _stop_in_child(loop(), thread))
+
+    def call(self, call: Invocation, then: Then) -> None:
+        """Run the handler; `then` is called in the loop's thread with what came of it, and must not block."""
+        call.is_alive = self.is_alive
+        self._calls[call] = None
+        self._loop.call_soon_threadsafe(self._begin, call, then)
+
+    def result(self, call: Invocation) -> Outcome:
+        """Run the handler and wait for what comes of it, in a thread that has nothing else to do."""
+        future: Future[Outcome] = Future()
+        self.call(call, lambda _, outcome: future.set_result(outcome))
+        return future.result()
+
+    def is_alive(self) -> bool:
+        """Whether handlers can go on: leases of those that can't are not to be renewed."""
+        return not self._is_lost
+
+    def blamed(self) -> frozenset[str]:
+        """Tokens of the leases whose handlers may have ended or blocked the loop; empty while it turns."""
+        return self._blamed
+
+    def look(self) -> None:
+        """Notice a loop that does not turn; to be called about once a second, from another thread."""
+        now = self._shift.clock.monotonic()
+        if self._has_turned:
+            self._stood_seconds, self._is_warned = 0.0, False
+            if self._calls and not self._is_lost:
+                self._has_turned = False
+                with contextlib.suppress(RuntimeError):  # it is closed
+                    self._loop.call_soon_threadsafe(self._turned)
+        else:
+            self._stood_seconds += min(SECONDS_PER_LOOK, now - self._looked_at)
+        self._looked_at = now
+        bound = max([self._blocked_seconds, *map(_longest_lease_seconds, tuple(self._calls))])
+        if self._stood_seconds >= bound and not self._is_lost:
+            self._lose(
+                self._current_call(),
+                f"the loop of async handlers has not turned for {self._stood_seconds:.0f} s, longer than each lease "
+                f"and {self._blocked_seconds:g} s; a handler that blocks must not be async, or use asyncio.to_thread",
+                event=events.LOOP_BLOCKED,
+                told=self._stack(),
+            )
+        elif self._stood_seconds >= min(BLOCKED_WARNED_SECONDS, self._blocked_seconds / 2) and not self._is_warned:
+            self._is_warned = True
+            self._shift.log.warning(
+                events.LOOP_BLOCKED, seconds=round(self._stood_seconds, 1), bound_seconds=bound, stack=self._stack()
+            )
+
+    def close(self, *, timeout_seconds: float) -> bool:
+        """Cancel what still runs and end the loop once it has unwound; False when that takes longer than the time."""
+        with contextlib.suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(self._begin_to_end)
+        self._thread.join(timeout=timeout_seconds)
+        return not self._thread.is_alive()
+
+    def running(self) -> list[str]:
+        """Names of the handlers that have not returned, for a person."""
+        return sorted({call.handler.shown_name for call in tuple(self._running.values())})
+
+    def _serve(self) -> None:
+        try:
+            self._run_until_closed()
+        finally:
+            self._loop.close()
+
+    def _run_until_closed(self) -> None:
+        """Run the loop; what escapes from it ends the worker, but the other handlers may still clean up in it."""
+        for _ in range(MAX_ESCAPES):
+            try:
+                self._loop.run_forever()
+                self._shift.forks.end_child(handler=", ".join(self.running()))
+            except (SystemExit, KeyboardInterrupt) as error:
+                self._fail(error)
+            except BaseException as error:  # noqa: BLE001  the top of a thread: it can't run on, and must not die unseen
+                self._fail(error)
+                return
+            else:
+                if self._end is not None:
+                    return
+                self._shift.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it goes on")
+
+    def _fail(self, error: BaseException) -> None:
+        call = _call_of(error)
+        self._shift.forks.end_child(handler=call.handler.shown_name if call else "", error=error)
+        tasks = [task for known in ([call] if call else tuple(self._calls)) for task in known.tasks]
+        self._lose(
+            call,
+            f"{type(error).__name__} ended the loop of async handlers: raised by a task that "
+            f"{call.handler.shown_name if call else 'a handler'} started",
+            event=events.LOOP_FAILED,
+            told=traceback_without(error, tasks),
+        )
+
+    def _lose(self, call: Invocation | None, reason: str, *, event: str, told: str) -> None:
+        """End the worker at once: its handlers can't go on."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        blamed = (call,) if call is not None else tuple(self._calls)
+        self._blamed = frozenset(task.lease.token for one in blamed for task in one.tasks)
+        self._shift.log.error(
+            event,
+            reason=reason,
+            handlers=sorted({one.handler.shown_name for one in blamed}),
+            tasks=[task.name for one in blamed for task in one.tasks][:LINES_SHOWN],
+            traceback=told,
+        )
+        self._shift.end(LifecycleEnd(event, reason, EXIT_INTERNAL, urgency="release"))
+
+    def _current_call(self) -> Invocation | None:
+        """The call whose task stands in the loop now, as far as that can be known."""
+        task = asyncio.current_task(self._loop)
+        if task is None:
+            return None
+        get_context = getattr(task, "get_context", None)  # from Python 3.12 on
+        return get_context().get(_CALL) if get_context is not None else self._running.get(task)
+
+    def _stack(self) -> str:
+        """The lines at which the loop's thread stands: code, and no values."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  the only way to see another's stack
+        return "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
+
+    def _turned(self) -> None:
+        self._has_turned = True
+
+    def _begin(self, call: Invocation, then: Then) -> None:
+        if not call.held():  # lost before it began
+            self._calls.pop(call, None)
+            then(call, InvocationFailed(()))
+            return
+        task = self._loop.create_task(self._run(call, then))
+        self._running[task] = call
+        task.add_done_callback(self._ended)
+        call.where = lambda: _lines_of(task)
+        call.cancel = lambda: self._cancel(task)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.pop(task, None)
+        self._cancelled.discard(task)
+
+    def _cancel(self, task: "asyncio.Task[None]") -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs in it
+            self._loop.call_soon_threadsafe(self._cancel_once, task)
+
+    def _cancel_once(self, task: "asyncio.Task[None]") -> None:
+        """A second cancel would cut the first `await` of a handler's clean-up."""
+        if task in self._running and task not in self._cancelled:
+            self._cancelled.add(task)
+            task.cancel()
+
+    def _begin_to_end(self) -> None:
+        self._end = self._loop.create_task(self._unwind())
+
+    async def _run(self, call: Invocation, then: Then) -> None:
+        _CALL.set(call)
+        outcome: Outcome
+        try:
+            returned = call.handler.function(call.argument())
+            if isinstance(returned, Coroutine):
+                returned = await returned
+            self._shift.forks.end_child(handler=call.handler.shown_name)
+            outcome = call.returned(returned)
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the loop lives on
+            if self._shift.forks.is_child() and isinstance(error, SystemExit):
+                self._shift.forks.end_child(handler=call.handler.shown_name, error=error)
+            outcome = call.raised(error, now=self._shift.clock.monotonic(), log=self._shift.log)
+            self._shift.forks.end_child(handler=call.handler.shown_name, error=error)
+        self._calls.pop(call, None)
+        then(call, outcome)
+
+    async def _unwind(self) -> None:
+        running = tuple(self._running)
+        for task in running:
+            self._cancel_once(task)
+        if running:
+            await asyncio.wait(running)
+        self._loop.stop()
+
+
+def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> None:
+    """In a child that a handler forked: run none of the other handlers, and wait for nothing in the worker's name."""
+    if loop is None or threading.get_ident() != thread.ident:
+        return
+    ready = getattr(loop, "_ready", None)  # what else is due in this turn
+    if ready is not None:
+        ready.clear()
+    loop.stop()
+
+
+def _call_of(error: BaseException) -> Invocation | None:
+    """The call in whose context a callback raised that which ended the loop."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        handle = frame.f_locals.get("self")
+        if isinstance(handle, asyncio.Handle):
+            task = getattr(getattr(handle, "_callback", None), "__self__", None)
+            if isinstance(task, asyncio.Task) and task.done() and not task.cancelled():
+                task.exception()  # it is logged here: asyncio need not do it once more, with whatever it quotes
+            context = getattr(handle, "_context", None)
+            return context.get(_CALL) if context is not None else None
+    return None
+
+
+def _longest_lease_seconds(call: Invocation) -> float:
+    return max(seconds_between(task.lease.leased_at, task.lease.expires_at) for task in call.tasks)
+
+
+def _lines_of(task: "asyncio.Task[None]") -> str:
+    lines: list[str] = []
+    awaiting: object = task.get_coro()
+    while (frame := getattr(awaiting, "cr_frame", None)) is not None:
+        lines.insert(0, line_of(frame))
+        awaiting = getattr(awaiting, "cr_await", None)
+    return " < ".join(lines[:LINES_SHOWN])

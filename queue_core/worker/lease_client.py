@@ -1,0 +1,251 @@
+"""Link: one thread's line to the queue. Repeats what was not answered, and never drops a finished task."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from queue_core.api import Queue
+from queue_core.errors import (
+    InvalidRequestError,
+    LeaseLostError,
+    QueueError,
+    StoreUnavailableError,
+    UnknownQueueError,
+    WorkerRetiredError,
+)
+from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.task import Lease, TagFilter
+from queue_core.worker import events
+from queue_core.worker.invocation import InvocationDone, InvocationFailed
+from queue_core.worker.lifecycle import EXIT_MISCONFIGURED, LifecycleEnd, WorkerLifecycle, retry_seconds
+
+SHORT_WAIT_SECONDS = 1.0  # where a wait can't be cut short, a drain sits it out
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClients:
+    """How a worker opens its lines to the queue.
+
+    Args:
+        shared: for calls that do not wait; used by several threads.
+        waiting: opens a line of one thread's own, which is closed to cut its wait short; None: waits go over the shared
+            one, can't be cut short, and are short instead.
+    """
+
+    shared: Queue
+    waiting: Callable[[], Queue] | None = None
+
+
+class LeaseClient:
+    """For one thread at a time, but for `interrupt`.
+
+    A repeat is harmless: a deletion that took effect though its answer was lost is refused the second time, and a
+    lease whose grant was lost expires.
+    """
+
+    def __init__(
+        self,
+        lines: QueueClients,
+        shift: WorkerLifecycle,
+        *,
+        tags: TagFilter,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._queue = lines.shared
+        self._shift = shift
+        self._tags = tags
+        self._jitter = jitter
+        self._finished: list[InvocationDone] = []
+        self._is_uncertain = False
+        """Whether `_finished` went out once without an answer: it may have taken effect."""
+        self._is_own = lines.waiting is not None
+        self._waiting = lines.shared if lines.waiting is None else lines.waiting()
+        wait_seconds = shift.settings.wait_seconds
+        self._wait_seconds = wait_seconds if self._is_own else min(wait_seconds, SHORT_WAIT_SECONDS)
+
+    def finish(self, done: Sequence[InvocationDone]) -> None:
+        """Have these deleted with the next lease, or by `flush`."""
+        self._finished += done
+
+    def next(self, *, count: int, wait: Literal["wait", "look"] = "wait") -> list[Lease]:
+        """Delete what is finished and lease the next, in one step: a worker's steady state.
+
+        Empty when there is nothing to do, and once the shift is ending; then some may still be to be flushed.
+        """
+        attempt = 0
+        while not self._shift.ending.is_set():
+            try:
+                leases, refused = self._waiting.exchange(
+                    [done.deletion for done in self._finished],
+                    count=count,
+                    tags=self._tags,
+                    worker=self._shift.settings.worker,
+                    # A repeat does not wait, so that the answer tells at once that the queue is back.
+                    wait_seconds=self._wait_seconds if wait == "wait" and attempt == 0 else 0.0,
+                )
+            except StoreUnavailableError as error:
+                self._is_uncertain = True
+                if self._shift.ending.is_set():  # the wait was cut short: the queue is not to blame
+                    return []
+                attempt += 1
+                self._shift.unreached(error)
+                self._shift.ending.wait(retry_seconds(attempt, jitter=self._jitter()))
+            except WorkerRetiredError:
+                self._clear()  # deletions take effect before a retired worker is turned away
+                self._shift.end(LifecycleEnd(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
+            except (InvalidRequestError, UnknownQueueError) as error:
+                if not self._finished:
+                    self._give_up(error)
+                else:
+                    self.flush()  # one of them may be what is wrong: they are told apart there
+            except QueueError as error:
+                self._give_up(error)
+            else:
+                self._shift.reached()
+                if not self._is_uncertain:
+                    self._note_refused(refused, self._finished)
+                self._clear()
+                return leases
+        return []
+
+    def top_up(self, *, count: int, tags: TagFilter) -> list[Lease]:
+        """Up to `count` more tasks of one tag, without waiting; none when the queue can't be asked."""
+        try:
+            return self._queue.lease(count, tags=tags, worker=self._shift.settings.worker)
+        except QueueError:
+            return []  # the batch begins with what it has; whatever is wrong shows at the next exchange
+
+    def flush(self) -> None:
+        """Delete what is finished, without leasing. What can't be added in its place is a failure of its handler."""
+        finished, is_uncertain = tuple(self._finished), self._is_uncertain
+        self._clear()
+        for start in range(0, len(finished), MAX_TOKENS_PER_CALL):
+            chunk = finished[start : start + MAX_TOKENS_PER_CALL]
+            try:
+                self._delete(chunk, is_uncertain=is_uncertain)
+            except (InvalidRequestError, UnknownQueueError):
+                for done in chunk:  # the whole call was refused for one of them
+                    try:
+                        self._delete([done], is_uncertain=is_uncertain)
+                    except (InvalidRequestError, UnknownQueueError) as error:
+                        self._refuse(done, error)
+
+    def fail(self, failed: InvocationFailed) -> None:
+        """Give tasks back because their handler failed."""
+        self._release(
+            [task.lease for task in failed.tasks],
+            delay_seconds=failed.delay_seconds,
+            dead_reason=failed.dead_reason,
+            charge=failed.charge,
+        )
+
+    def give_back(self, leases: Sequence[Lease], *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
+        """Give back tasks that nobody finished: leasable at once, in their old places, and the lease is not counted.
+
+        `counted`: as after any failure of their handlers, after the queue's back-off.
+        """
+        if not leases:
+            return
+        self._shift.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
+        self._release(leases, delay_seconds=None, charge=charge)
+
+    def interrupt(self) -> None:
+        """End a wait of the thread that uses this link, from another one; the shift must be ending."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what is this link's own: it can't lease any more, only delete and release."""
+        if self._is_own:
+            self._waiting.close()
+
+    def _clear(self) -> None:
+        self._finished.clear()
+        self._is_uncertain = False
+
+    def _delete(self, finished: Sequence[InvocationDone], *, is_uncertain: bool) -> None:
+        def delete(attempt: int) -> None:
+            try:
+                self._queue.delete([done.deletion for done in finished])
+            except LeaseLostError as error:
+                if attempt == 0 and not is_uncertain:
+                    self._note_refused(error.tokens, finished)
+
+        self._persist(delete)
+
+    def _release(
+        self,
+        leases: Sequence[Lease],
+        *,
+        delay_seconds: float | None,
+        charge: Literal["counted", "uncounted"] = "counted",
+        dead_reason: str = "",
+    ) -> None:
+        if not leases:
+            return
+
+        def release(_attempt: int) -> None:
+            try:
+                self._queue.release(leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason)
+            except LeaseLostError as error:
+                self._shift.log.debug(events.LEASE_LOST, reason="ended before it was released", count=len(error.tokens))
+            except UnknownQueueError as error:  # dropped, or moved: there is nowhere to give them back to
+                self._shift.log.warning(events.LEASE_LOST, reason=str(error), count=len(leases))
+
+        self._persist(release)
+
+    def _persist(self, verb: Callable[[int], None]) -> None:
+        """Call until the queue answers; a worker whose shift is over stops trying, and the leases expire."""
+        attempt = 0
+        while True:
+            try:
+                verb(attempt)
+            except StoreUnavailableError as error:
+                attempt += 1
+                self._shift.unreached(error)
+                if self._shift.over.wait(retry_seconds(attempt, jitter=self._jitter())):
+                    return
+            except WorkerRetiredError:
+                return
+            else:
+                self._shift.reached()
+                return
+
+    def _give_up(self, error: QueueError) -> None:
+        self._shift.log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
+        self._shift.end(LifecycleEnd(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
+
+    def _refuse(self, done: InvocationDone, error: QueueError) -> None:
+        """The tasks that a handler hands on can't be added: its own task goes back, as after any failure.
+
+        Where it hands nothing on, its own queue is gone, or was moved: there the task runs again.
+        """
+        if isinstance(error, UnknownQueueError) and not done.deletion.then:
+            lost = done.task
+            self._shift.log.warning(
+                events.LEASE_LOST, task=lost.name, tag=lost.tag, lease_number=lost.lease_number, reason=str(error)
+            )
+            return
+        self._shift.log.error(
+            events.HANDLER_FAILED,
+            task=done.task.name,
+            tag=done.task.tag,
+            lease_number=done.task.lease_number,
+            error=type(error).__name__,
+            reason=str(error),
+        )
+        self.fail(InvocationFailed((done.task,)))
+
+    def _note_refused(self, tokens: Sequence[str], finished: Sequence[InvocationDone]) -> None:
+        if not tokens:
+            return
+        by_token = {done.task.lease.token: done.task for done in finished}
+        for token in tokens:
+            task = by_token[token]
+            self._shift.log.warning(
+                events.LEASE_LOST,
+                task=task.name,
+                tag=task.tag,
+                lease_number=task.lease_number,
+                reason="ended before its deletion arrived",
+            )
