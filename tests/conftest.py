@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Commands
-from tests.support.docker_engine import DockerEngine, EngineUnavailableError
-from tests.support.docker_engine import docker_engine as private_docker
-from tests.support.shared_engines import SharedEngines, engines_of_process
+from tests.support.docker.engine import DockerEngine, EngineUnavailableError
+from tests.support.docker.engine import docker_engine as private_docker
+from tests.support.stores.shared_engines import SharedEngines, engines_of_process
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,7 +60,7 @@ def docker_engine_of_session() -> Iterator[DockerEngine | EngineUnavailableError
 def docker_engine(docker_engine_of_session: DockerEngine | EngineUnavailableError) -> Iterator[DockerEngine]:
     """The session's Docker Engine, without a container before and after the test; a skip that says why, elsewhere.
 
-    A test that kills or freezes an engine, or wants another one, starts its own (`tests.support.docker_engine`).
+    A test that kills or freezes an engine, or wants another one, starts its own (`tests.support.docker.engine`).
     """
     if isinstance(docker_engine_of_session, EngineUnavailableError):
         pytest.skip(str(docker_engine_of_session))

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from tests.bench.driver import Driver
 from tests.bench.measure import Kind
-from tests.support.engines import EngineUnavailableError
+from tests.support.stores.engines import EngineUnavailableError
 
 OUR_PACKAGES = ("queue_core", "orchestrator", "tests")
 PEERS_HINT = "uv sync --no-default-groups --group peers"

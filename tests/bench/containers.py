@@ -15,8 +15,8 @@ import psutil
 import structlog
 
 from orchestrator.errors import RuntimeUnavailableError
-from tests.support.docker_bench import CLOCK, STAY, DockerBench, docker_bench
-from tests.support.docker_engine import DockerEngine, docker_engine
+from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench
+from tests.support.docker.engine import DockerEngine, docker_engine
 from tests.support.eventually import eventually
 
 PATIENCE_SECONDS = 600.0

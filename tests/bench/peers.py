@@ -26,7 +26,7 @@ from tests.bench.report import HEADINGS, alone_table, as_json, systems_table, ve
 from tests.bench.requirements import judge
 from tests.bench.sections import ALONE, DEFAULT_SECTIONS, SECTIONS, Alone
 from tests.bench.site import Site
-from tests.support.engines import EngineUnavailableError
+from tests.support.stores.engines import EngineUnavailableError
 
 QUICK_DIVISOR = 10
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support import engines
-from tests.support.engines import Engine, EngineUnavailableError
+from tests.support.stores import engines
+from tests.support.stores.engines import Engine, EngineUnavailableError
 
 FSYNC_SAMPLES = 50
 

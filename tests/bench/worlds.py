@@ -10,7 +10,7 @@ import argparse
 import math
 from collections.abc import Iterable, Sequence
 
-from tests.support.worlds import Judged, a_world, judged
+from tests.support.fleet.worlds import Judged, a_world, judged
 
 
 def _mean(numbers: Iterable[float]) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias  # protobuf messages have no types
 
-from tests.support.appengine_sdk import service_pb2
+from tests.support.google.appengine_sdk import service_pb2
 
 OK = 0
 UNKNOWN_QUEUE, TASK_TOO_LARGE, INVALID_TASK_NAME, INVALID_QUEUE_NAME = 1, 4, 5, 6

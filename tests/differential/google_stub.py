@@ -9,7 +9,7 @@ from typing import Any, Self  # the stub and its messages have no types
 
 from queue_core.clock import ManualClock
 from tests.differential.answers import OK, Added, Answer, Crashed, Method, Refused
-from tests.support.appengine_sdk import apiproxy_errors, service_pb2
+from tests.support.google.appengine_sdk import apiproxy_errors, service_pb2
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -14,7 +14,7 @@ from queue_core.server.state import ServerState
 from queue_core.store import Store
 from queue_core.task import QueueSpec
 from tests.differential.answers import Answer, Method, Refused
-from tests.support.appengine_sdk import remote_pb2
+from tests.support.google.appengine_sdk import remote_pb2
 
 
 class OurServer:

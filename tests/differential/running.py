@@ -14,7 +14,7 @@ from tests.differential.programs import a_program
 from tests.differential.report import Found
 from tests.differential.shrinking import shrunk
 from tests.differential.steps import Program
-from tests.support.shared_engines import engines_of_process
+from tests.support.stores.shared_engines import engines_of_process
 
 StoreName: TypeAlias = Literal["memory", "sqlite", "postgresql", "redis"]
 STORES: tuple[StoreName, ...] = ("memory", "sqlite", "postgresql", "redis")

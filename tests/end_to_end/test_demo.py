@@ -20,7 +20,7 @@ from orchestrator.demo.script import MIN_SECONDS, TRIAL, Script, script_of, sett
 from orchestrator.settings_file import parse
 from queue_core.clock import Instant
 from tests.support.commands import ROOT, Commands, program_environment
-from tests.support.demo_outcome import good_outcome
+from tests.support.fleet.demo_outcome import good_outcome
 
 SOURCE = '''\
 """Does <things>.

@@ -9,11 +9,11 @@ import psycopg
 import pytest
 import redis
 
-from tests.support import engines
 from tests.support.cutting_wire import a_wire
-from tests.support.engines import Engine, EngineUnavailableError
 from tests.support.eventually import eventually
 from tests.support.netns import Host, NamespacesUnavailableError, hosts
+from tests.support.stores import engines
+from tests.support.stores.engines import Engine, EngineUnavailableError
 
 TABLE = "CREATE TABLE counted (id int PRIMARY KEY, number int)"
 FIRST = "INSERT INTO counted VALUES (1, 0)"

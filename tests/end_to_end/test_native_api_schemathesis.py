@@ -17,7 +17,7 @@ from schemathesis.specs.openapi import checks as openapi
 
 from queue_core.server.app import openapi_json
 from tests.support.servers import RunningServer, a_server
-from tests.support.stores import opened
+from tests.support.stores.stores import opened
 
 SCHEMA = schemathesis.openapi.from_dict(json.loads(openapi_json()))
 SCHEMA.config.generation.modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]

@@ -15,7 +15,7 @@ from queue_core.errors import StoreUnavailableError
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from tests.support.eventually import eventually
-from tests.support.worker_story import ROOT, Story
+from tests.support.fleet.worker_story import ROOT, Story
 
 
 class Server:

@@ -11,10 +11,10 @@ import pytest
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from tests.support.eventually import eventually
-from tests.support.worker_story import Story, worker_story
+from tests.support.fleet.worker_story import Story, worker_story
 
-APP = "tests.support.misbehaving:app"
-ASYNC_APP = "tests.support.misbehaving:async_app"
+APP = "tests.support.fleet.misbehaving:app"
+ASYNC_APP = "tests.support.fleet.misbehaving:async_app"
 
 any_concurrency = pytest.mark.parametrize("concurrency", [1, 2])
 

@@ -12,7 +12,7 @@ from orchestrator.runtimes import procfs
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from tests.support.eventually import eventually
-from tests.support.worker_story import Story, worker_story
+from tests.support.fleet.worker_story import Story, worker_story
 
 
 @pytest.fixture
@@ -163,7 +163,9 @@ def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story
     ("environment", "told"),
     [
         pytest.param({"app": "tests.support.nowhere:app"}, "no such module", id="no such module"),
-        pytest.param({"app": "tests.support.working:nothing"}, "name one of: tests.support.working:app", id="no app"),
+        pytest.param(
+            {"app": "tests.support.fleet.working:nothing"}, "name one of: tests.support.fleet.working:app", id="no app"
+        ),
         pytest.param({"queue": "encode"}, "no handler for queue 'encode'", id="a queue nobody handles"),
         pytest.param({"url": "ftp://x"}, "not the URL of a store", id="no such store"),
         pytest.param({"concurrency": "many"}, "TOWLINE_CONCURRENCY must be", id="settings that can't be read"),

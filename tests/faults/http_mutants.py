@@ -17,7 +17,7 @@ from queue_core.store import Added
 from queue_core.stores import Durability
 from queue_core.task import Lease, NewTask
 from tests.faults.store_children import serve_until_killed
-from tests.support.engines import free_port
+from tests.support.stores.engines import free_port
 
 PIECE_BYTES = 256 << 10
 BACKLOG = 256

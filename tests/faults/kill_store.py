@@ -31,8 +31,8 @@ from tests.faults.sites import Place, Site, StoreName, a_site
 from tests.faults.store_children import call_until_killed, last_words, serve_until_killed
 from tests.faults.workload import create_queues
 from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
-from tests.support.engines import EngineUnavailableError, free_port
 from tests.support.eventually import eventually
+from tests.support.stores.engines import EngineUnavailableError, free_port
 
 ROUND_SECONDS = 20.0
 SERVERS = 2

@@ -52,8 +52,8 @@ from tests.faults.reopening import open_and_check
 from tests.faults.sites import Place, Site, StoreName, a_site
 from tests.faults.store_children import last_words, serve_until_killed
 from tests.faults.workload import create_queues
-from tests.support.engines import EngineUnavailableError, free_port
 from tests.support.eventually import eventually
+from tests.support.stores.engines import EngineUnavailableError, free_port
 
 ROUND_OPERATIONS = 25_000
 ROUND_SECONDS = 60.0

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from tests.support import engines
 from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
-from tests.support.engines import Engine
-from tests.support.shared_engines import new_database
+from tests.support.stores import engines
+from tests.support.stores.engines import Engine
+from tests.support.stores.shared_engines import new_database
 
 StoreName = Literal["sqlite", "postgresql", "redis"]
 STORES: tuple[StoreName, ...] = get_args(StoreName)

@@ -28,10 +28,10 @@ from tests.faults.repaired import Fault, judge
 from tests.faults.server_on_host import ServerOnHost
 from tests.faults.settings import FaultSettings
 from tests.faults.sites import CLOCK_ERROR_MICROSECONDS
-from tests.support import engines
-from tests.support.engines import Engine, EngineUnavailableError
 from tests.support.eventually import eventually
 from tests.support.netns import Host, NamespacesUnavailableError, hosts
+from tests.support.stores import engines
+from tests.support.stores.engines import Engine, EngineUnavailableError
 
 WORKERS_PER_SERVER = 2
 SLOTS = 10

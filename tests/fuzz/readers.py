@@ -18,8 +18,7 @@ from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from queue_core.service import QueueService
 from queue_core.task import ANY, QueueSpec
 from tests.fuzz.mutation import mutated
-from tests.queue_core.test_appengine_codec import GOOGLES, mangled
-from tests.queue_core.test_queue_files_fuzz import (
+from tests.queue_core.queue_files.test_files_fuzz import (
     ENCODINGS,
     XML,
     XML_PARTS,
@@ -27,9 +26,10 @@ from tests.queue_core.test_queue_files_fuzz import (
     YAML_PARTS,
     altered,
 )
-from tests.queue_core.test_queue_files_fuzz import (
+from tests.queue_core.queue_files.test_files_fuzz import (
     check as check_queue_file,
 )
+from tests.queue_core.server.appengine.test_codec import GOOGLES, mangled
 from tests.support.sdks import recorded
 from tests.support.servers import a_server, read_reply, request
 

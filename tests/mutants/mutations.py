@@ -4,12 +4,12 @@ from typing import Final
 
 from tests.mutants.mutation import Mutation
 
-CONTRACT: Final = "tests/queue_core/test_store_contract.py"
-BOUNDS: Final = "tests/queue_core/test_store_contract_bounds.py"
-EXCHANGE: Final = "tests/queue_core/test_store_contract_exchange.py"
-HOLDERS: Final = "tests/queue_core/test_store_contract_holders.py"
-OVERVIEW: Final = "tests/queue_core/test_store_contract_overview.py"
-ROOM: Final = "tests/queue_core/test_store_contract_room.py"
+CONTRACT: Final = "tests/queue_core/stores/contract/test_verbs.py"
+BOUNDS: Final = "tests/queue_core/stores/contract/test_bounds.py"
+EXCHANGE: Final = "tests/queue_core/stores/contract/test_exchange.py"
+HOLDERS: Final = "tests/queue_core/stores/contract/test_holders.py"
+OVERVIEW: Final = "tests/queue_core/stores/contract/test_overview.py"
+ROOM: Final = "tests/queue_core/stores/contract/test_room.py"
 SEMANTICS: Final = "tests/queue_core/test_semantics.py"
 
 MUTATIONS: Final = (
@@ -100,7 +100,7 @@ MUTATIONS: Final = (
         "queue_core/stores/sqlite/leases.py",
         "rows = [row for row in rows if (row[0], row[1]) < settled.horizon]",
         "rows = list(rows)",
-        (CONTRACT, "tests/queue_core/test_sqlite_inside.py"),
+        (CONTRACT, "tests/queue_core/stores/sqlite/test_inside.py"),
         "not redis and not postgresql and not memory",
     ),
     Mutation(
@@ -109,7 +109,7 @@ MUTATIONS: Final = (
         "queue_core/stores/sqlite/leases.py",
         'f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"',
         'f"{ready_rows(_COLUMNS)} ORDER BY id LIMIT ?2"',
-        (CONTRACT, "tests/queue_core/test_store_model.py"),
+        (CONTRACT, "tests/queue_core/stores/test_store_model.py"),
         "not redis and not postgresql and not memory",
     ),
     Mutation(
@@ -182,7 +182,7 @@ MUTATIONS: Final = (
         "queue_core/stores/postgres/schema/exchange.sql",
         "EXIT WHEN is_in_place OR place IS NULL OR place = last_place;",
         "EXIT WHEN true OR is_in_place OR place IS NULL OR place = last_place;",
-        ("tests/queue_core/test_postgres_places.py",),
+        ("tests/queue_core/stores/postgres/test_places.py",),
     ),
     Mutation(
         "postgresql-deletes-by-an-old-token",
@@ -217,7 +217,7 @@ MUTATIONS: Final = (
         "queue_core/stores/postgres/leases.py",
         "        for tag, number in json.loads(note):\n            step.note_ripe(queue, tag, number)\n",
         "        json.loads(note)\n",
-        ("tests/queue_core/test_postgres_telling.py",),
+        ("tests/queue_core/stores/postgres/test_telling.py",),
     ),
     # -- Redis ----------------------------------------------------------------------------------------------------
     Mutation(
@@ -226,7 +226,7 @@ MUTATIONS: Final = (
         "queue_core/stores/redis/lua/leasing.lua",
         "return within(first_ready(sets, count), horizon)",
         "return first_ready(sets, count)",
-        ("tests/queue_core/test_redis_inside.py",),
+        ("tests/queue_core/stores/redis/test_inside.py",),
     ),
     Mutation(
         "redis-repeats-a-token-when-the-clock-goes-back",
@@ -262,7 +262,7 @@ MUTATIONS: Final = (
         "queue_core/server/commit/group_commit.py",
         "if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:",
         "if self._sync_seconds > SLOW_SYNC_SECONDS:",
-        ("tests/queue_core/test_server_turns.py",),
+        ("tests/queue_core/server/test_turns.py",),
     ),
     Mutation(
         "a-caller-that-hung-up-is-charged",
@@ -270,7 +270,7 @@ MUTATIONS: Final = (
         "queue_core/server/leases/call.py",
         "if self._is_over and not self.deletions:",
         "if False and self._is_over and not self.deletions:",
-        ("tests/queue_core/test_answers_in_bounds.py",),
+        ("tests/queue_core/server/test_answers_in_bounds.py",),
     ),
     Mutation(
         "an-answer-is-as-large-as-what-was-asked-for",
@@ -278,7 +278,7 @@ MUTATIONS: Final = (
         "queue_core/server/fast_path.py",
         "            room=ROOM,\n",
         "",
-        ("tests/queue_core/test_answers_in_bounds.py",),
+        ("tests/queue_core/server/test_answers_in_bounds.py",),
     ),
     Mutation(
         "a-push-queue-is-leased-from",
@@ -286,7 +286,7 @@ MUTATIONS: Final = (
         "queue_core/server/appengine/modes.py",
         'if spec.mode == "push":',
         'if spec.mode == "none":',
-        ("tests/queue_core/test_appengine_push_queues.py",),
+        ("tests/queue_core/server/appengine/test_push_queues.py",),
     ),
     # -- worker ---------------------------------------------------------------------------------------------------
     Mutation(
@@ -295,7 +295,7 @@ MUTATIONS: Final = (
         "queue_core/worker/renewals.py",
         "kept.ends_at = asked_at + seconds ",
         "kept.ends_at = self._shift.clock.monotonic() + seconds ",
-        ("tests/queue_core/test_worker_renewals.py",),
+        ("tests/queue_core/worker/test_renewals.py",),
     ),
     Mutation(
         "a-drain-charges-what-nobody-worked-on",
@@ -303,7 +303,7 @@ MUTATIONS: Final = (
         "queue_core/worker/lease_client.py",
         "self._release(leases, delay_seconds=None, charge=charge)",
         'self._release(leases, delay_seconds=None, charge="counted")',
-        ("tests/queue_core/test_worker_drain.py",),
+        ("tests/queue_core/worker/test_drain.py",),
     ),
     Mutation(
         "a-worker-ends-without-deleting-what-is-done",
@@ -311,7 +311,7 @@ MUTATIONS: Final = (
         "queue_core/worker/thread_executor.py",
         "            link.flush()\n        except",
         "            pass\n        except",
-        ("tests/queue_core/test_worker_drain.py", "tests/queue_core/test_worker_runner.py"),
+        ("tests/queue_core/worker/test_drain.py", "tests/queue_core/worker/test_runner.py"),
     ),
     # -- supervisor -----------------------------------------------------------------------------------------------
     Mutation(
@@ -320,7 +320,7 @@ MUTATIONS: Final = (
         "orchestrator/runtimes/process.py",
         "pidfd = procfs.open_exactly(process.pid, process.start_ticks)",
         "pidfd = os.pidfd_open(process.pid)",
-        ("tests/orchestrator/test_process_runtime.py",),
+        ("tests/orchestrator/runtimes/test_process.py",),
     ),
     Mutation(
         "a-pool-grows-beyond-max",
@@ -328,7 +328,7 @@ MUTATIONS: Final = (
         "orchestrator/scaling/plan.py",
         "places = most + min(surge, _succeeded(fleet))",
         "places = most + 1 + min(surge, _succeeded(fleet))",
-        ("tests/orchestrator/test_plan.py",),
+        ("tests/orchestrator/scaling/test_plan.py",),
     ),
     Mutation(
         "a-busy-worker-is-let-go-as-idle",
@@ -336,6 +336,6 @@ MUTATIONS: Final = (
         "orchestrator/fleet/workers.py",
         'idle = [w for w in workers if w.state == "idle"]',
         'idle = [w for w in workers if w.state in ("idle", "busy")]',
-        ("tests/orchestrator/test_plan.py", "tests/orchestrator/test_fleet.py"),
+        ("tests/orchestrator/scaling/test_plan.py", "tests/orchestrator/fleet/test_workers.py"),
     ),
 )

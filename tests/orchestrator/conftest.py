@@ -7,10 +7,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.state.directory import StateDir
-from tests.support.docker_engine import EngineUnavailableError
-from tests.support.reconciling import Stage
-from tests.support.runtime_bench import Bench, Containers, Processes, runtime_bench
-from tests.support.swarms import Swarm, swarm
+from tests.support.docker.engine import EngineUnavailableError
+from tests.support.docker.swarms import Swarm, swarm
+from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.runtime_bench import Bench, Containers, Processes, runtime_bench
 
 RUNTIMES = ("docker", "process")
 """A new runtime joins them, and must pass the contract unchanged."""

@@ -5,8 +5,8 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.runtime import SpawnRequest
-from tests.support.fakes import FakeRuntime, FakeSource
-from tests.support.fleet_builders import NOW, a_pool
+from tests.support.fleet.fakes import FakeRuntime, FakeSource
+from tests.support.fleet.fleet_builders import NOW, a_pool
 
 
 def test_a_fake_worker_is_live_until_it_is_ended_and_told_once() -> None:

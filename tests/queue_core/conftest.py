@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from queue_core.store import Store
-from tests.support.moving import fill
 from tests.support.servers import RunningServer, a_server
-from tests.support.stores import STORES, opened
-from tests.support.task_builders import a_queue
+from tests.support.stores.moving import fill
+from tests.support.stores.stores import STORES, opened
+from tests.support.stores.task_builders import a_queue
 
 
 @pytest.fixture(params=STORES)

@@ -22,10 +22,10 @@ from queue_core.server.options import ServeOptions
 from queue_core.stores.sqlite.driver import stdlib_driver
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
-from tests.support.certificates import a_certificate
+from tests.support.fleet.certificates import a_certificate
 from tests.support.servers import a_server
-from tests.support.stores import new_store_url
-from tests.support.task_builders import a_queue, add
+from tests.support.stores.stores import new_store_url
+from tests.support.stores.task_builders import a_queue, add
 
 PROJECT = Path(__file__).parents[2]
 TASK = NewTask(b"task")

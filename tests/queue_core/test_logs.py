@@ -21,7 +21,7 @@ from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec
-from tests.support.small_disk import a_small_disk, fill
+from tests.support.stores.small_disk import a_small_disk, fill
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDED = QueueEvent(TASK_ADDED, Instant(5), "thumbs", "cat", "resize")

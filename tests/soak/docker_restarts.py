@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.support.docker_engine import EngineUnavailableError, docker_engine
-from tests.support.docker_load import Load
-from tests.support.docker_site import DockerSite, docker_site
+from tests.support.docker.engine import EngineUnavailableError, docker_engine
+from tests.support.docker.load import Load
+from tests.support.docker.site import DockerSite, docker_site
 from tests.support.eventually import eventually
 
 WORKERS: Final = 2

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from tests.support.docker_engine import EngineUnavailableError, docker_engine
-from tests.support.docker_site import docker_site
-from tests.support.docker_stop import TASKS, stopped
+from tests.support.docker.engine import EngineUnavailableError, docker_engine
+from tests.support.docker.site import docker_site
+from tests.support.docker.stop import TASKS, stopped
 from tests.support.eventually import eventually
 
 AGAIN_SECONDS: Final = 2.0

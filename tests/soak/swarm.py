@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.clock import SystemMonotonicClock
-from tests.support.engine_process import EngineUnavailableError
+from tests.support.docker.swarm_sites import SwarmSite, swarm_site
+from tests.support.docker.swarms import swarm
 from tests.support.eventually import eventually
-from tests.support.swarm_sites import SwarmSite, swarm_site
-from tests.support.swarms import swarm
+from tests.support.stores.engine_process import EngineUnavailableError
 
 CLOCK: Final = SystemMonotonicClock()
 PATIENCE_SECONDS: Final = 120.0

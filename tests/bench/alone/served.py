@@ -16,7 +16,7 @@ from tests.bench.measure import MeasurementFailedError, check_alive, end_group
 from tests.bench.places import Place
 from tests.bench.record import RECORDING_VARIABLE
 from tests.bench.site import Site
-from tests.support.engines import free_port
+from tests.support.stores.engines import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 TOWLINE = (sys.executable, "-m", "orchestrator")

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from tests.bench.driver import IN_A_TABLE, Consumer, Producer
 from tests.bench.places import new_database
 from tests.bench.site import Site
-from tests.support.engines import EngineUnavailableError
+from tests.support.stores.engines import EngineUnavailableError
 
 QUEUE = "bench"
 LEASE_SECONDS = 60

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.appengine_kit import Kit, a_kit
+from tests.support.google.appengine_kit import Kit, a_kit
 
 
 @pytest.fixture(params=["memory", "sqlite"])

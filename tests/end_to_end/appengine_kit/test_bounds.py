@@ -4,8 +4,8 @@ from typing import Any  # the SDK has no types
 
 import pytest
 
-from tests.support.appengine_kit import QUEUE, WEEK_SECONDS, Kit
-from tests.support.appengine_sdk import apiproxy_errors, apiproxy_stub_map, service_pb2, taskqueue
+from tests.support.google.appengine_kit import QUEUE, WEEK_SECONDS, Kit
+from tests.support.google.appengine_sdk import apiproxy_errors, apiproxy_stub_map, service_pb2, taskqueue
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.appengine_kit import AVAILABLE_SECONDS, LIMITED, QUEUE, WEEK_SECONDS, Kit, names
-from tests.support.appengine_sdk import apiproxy_stub_map, service_pb2, taskqueue
+from tests.support.google.appengine_kit import AVAILABLE_SECONDS, LIMITED, QUEUE, WEEK_SECONDS, Kit, names
+from tests.support.google.appengine_sdk import apiproxy_stub_map, service_pb2, taskqueue
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
 

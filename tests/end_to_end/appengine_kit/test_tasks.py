@@ -6,8 +6,8 @@ from typing import Any  # the SDK has no types
 
 import pytest
 
-from tests.support.appengine_kit import AVAILABLE_SECONDS, LIMITED, QUEUE, WEEK_SECONDS, Kit, Task, names
-from tests.support.appengine_sdk import taskqueue
+from tests.support.google.appengine_kit import AVAILABLE_SECONDS, LIMITED, QUEUE, WEEK_SECONDS, Kit, Task, names
+from tests.support.google.appengine_sdk import taskqueue
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from queue_core.clock import ManualClock
-from tests.support.cloud_tasks import Bench, a_client, a_cloud_tasks_server, empty
+from tests.support.google.cloud_tasks import Bench, a_client, a_cloud_tasks_server, empty
 from tests.support.servers import RunningServer
-from tests.support.stores import opened
+from tests.support.stores.stores import opened
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])

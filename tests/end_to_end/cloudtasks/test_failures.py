@@ -10,10 +10,10 @@ from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY
-from tests.support.cloud_tasks import MINUTE, PARENT, Wire, a_client, a_cloud_tasks_server
 from tests.support.eventually import eventually
-from tests.support.remote_memory import RemoteMemory
+from tests.support.google.cloud_tasks import MINUTE, PARENT, Wire, a_client, a_cloud_tasks_server
 from tests.support.servers import QUEUE, RunningServer
+from tests.support.stores.remote_memory import RemoteMemory
 
 TASK = {"pull_message": {"payload": b"x"}}
 LEASE = {"parent": PARENT, "max_tasks": 1, "lease_duration": MINUTE}

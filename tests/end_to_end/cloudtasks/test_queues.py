@@ -10,7 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
-from tests.support.cloud_tasks import FAILED_PRECONDITION, PARENT, PLACE, Bench
+from tests.support.google.cloud_tasks import FAILED_PRECONDITION, PARENT, PLACE, Bench
 from tests.support.servers import QUEUE
 
 

@@ -8,7 +8,7 @@ from google.api_core import exceptions
 from google.cloud import tasks_v2beta2
 
 from queue_core.task import QueueSpec
-from tests.support.cloud_tasks import (
+from tests.support.google.cloud_tasks import (
     FAILED_PRECONDITION,
     MINUTE,
     PARENT,

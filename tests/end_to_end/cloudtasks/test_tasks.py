@@ -12,7 +12,7 @@ from google.cloud import tasks_v2beta2
 from queue_core.clock import Instant, ManualClock
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
-from tests.support.cloud_tasks import (
+from tests.support.google.cloud_tasks import (
     BASIC,
     FAILED_PRECONDITION,
     FULL,

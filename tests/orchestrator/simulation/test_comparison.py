@@ -5,7 +5,7 @@ import pytest
 from orchestrator.simulation.comparison import Comparison, Figures, against_rule
 from orchestrator.simulation.study import PoolCandidate
 from orchestrator.simulation.workload import SimulatedWorld, workload_of
-from tests.support.fleet_builders import a_pool
+from tests.support.fleet.fleet_builders import a_pool
 
 
 def figures(cost: float, *, late: float = 0.0, p99: float = 0.5, worst: float = 0.9) -> Figures:

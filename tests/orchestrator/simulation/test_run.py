@@ -11,7 +11,7 @@ from orchestrator.simulation.rules import RULES, RuleScaler, RuleSettings, told_
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import COOL_DOWN_SECONDS, GIVE_UP_SECONDS, simulate
 from orchestrator.simulation.workload import SimulatedWorld, Workload, workload_of
-from tests.support.fleet_builders import a_pool
+from tests.support.fleet.fleet_builders import a_pool
 
 CORES = 64
 

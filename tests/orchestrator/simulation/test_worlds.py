@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.bench.worlds import summary
-from tests.support.worlds import a_world, judged
+from tests.support.fleet.worlds import a_world, judged
 
 WORLDS = range(20)
 

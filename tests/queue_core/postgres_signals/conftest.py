@@ -6,8 +6,8 @@ import pytest
 
 from queue_core.stores.postgres.notify import listener
 from queue_core.stores.postgres.notify.signals import NotifySignals
-from tests.support.postgres_links import make_schema, signals_on
-from tests.support.stores import new_url
+from tests.support.stores.postgres_links import make_schema, signals_on
+from tests.support.stores.stores import new_url
 
 
 @pytest.fixture(autouse=True)

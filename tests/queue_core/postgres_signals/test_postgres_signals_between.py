@@ -11,7 +11,7 @@ from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription
 from queue_core.task import ANY
 from tests.support.eventually import eventually
-from tests.support.postgres_links import (
+from tests.support.stores.postgres_links import (
     LONG,
     Pooler,
     closing,
@@ -24,7 +24,7 @@ from tests.support.postgres_links import (
     through,
     woken,
 )
-from tests.support.stores import new_url
+from tests.support.stores.stores import new_url
 
 
 @pytest.fixture

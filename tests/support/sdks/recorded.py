@@ -9,8 +9,8 @@ from typing import TypeAlias
 from google.protobuf.message import Message
 
 from queue_core.clock import Instant
-from tests.support.appengine_sdk import remote_pb2, service_pb2
 from tests.support.commands import ROOT
+from tests.support.google.appengine_sdk import remote_pb2, service_pb2
 from tests.support.sdks.relay import Exchange
 
 Told: TypeAlias = "Mapping[str, Told] | Sequence[Told] | str | bytes | int | float | bool"

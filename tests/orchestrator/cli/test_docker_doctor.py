@@ -1,0 +1,54 @@
+"""What `towline doctor` says of engines and of the containers that pools would have."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.commands.doctor import engine_findings
+from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.settings_file import Project, parse
+from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+
+
+def a_project(tmp_path: Path, runtime: str, *, listen: str = "unix:/srv/run/queue.sock") -> Project:
+    text = f"""
+    server: {{listen: "{listen}"}}
+    queues: {{thumbs: {{max_leases: 3}}}}
+    pools: {{resize: {{queue: thumbs, app: "tasks:app", slo: 30s, runtime: {runtime}}}}}
+    """
+    return parse(text, name="towline.yaml", directory=tmp_path)
+
+
+def found_in(project: Project) -> list[Finding]:
+    return list(engine_findings(project))
+
+
+def test_processes_need_no_engine(tmp_path: Path) -> None:
+    assert found_in(a_project(tmp_path, "process")) == []
+
+
+def test_an_engine_that_is_not_there_is_bad_and_says_who_needs_it(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/none.sock"
+    (found, *_) = found_in(a_project(tmp_path, f'{{docker: {{image: a, engine: "{url}", url: "http://queue:1"}}}}'))
+    assert (found.check, found.level) == ("docker", "bad")
+    assert f"{url} can't be reached: No such file or directory; needed by resize" in found.found
+
+
+@pytest.mark.parametrize(
+    ("image", "pull", "level"),
+    [(TEST_IMAGE, "never", None), ("nobody/has:1", "missing", "warn"), ("nobody/has:1", "never", "bad")],
+)
+def test_an_engine_that_answers_is_asked_for_the_image(
+    docker_engine: DockerEngine, tmp_path: Path, image: str, pull: str, level: str | None
+) -> None:
+    settings = f'{{docker: {{image: "{image}", pull: {pull}, engine: "{docker_engine.url}", network: host}}}}'
+    first, *others = found_in(a_project(tmp_path, settings))
+    assert (first.check, first.level) == ("docker", "ok")
+    assert [other.level for other in others] == ([level] if level else [])
+
+
+def test_a_queue_on_a_loopback_address_is_out_of_reach(tmp_path: Path) -> None:
+    settings = f'{{docker: {{image: a, engine: "unix://{tmp_path}/none.sock"}}}}'
+    found = found_in(a_project(tmp_path, settings, listen="127.0.0.1:7878"))
+    assert [one.level for one in found] == ["bad", "bad"]
+    assert "pool resize can't reach the queue at http://127.0.0.1:7878" in found[1].found

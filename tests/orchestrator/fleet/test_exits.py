@@ -1,0 +1,81 @@
+"""What an end is called in words: memory in figures, what else the runtime knows, work in its hands."""
+
+import signal
+
+import pytest
+
+from orchestrator.fleet.exits import Cause, at_work, cause_of
+from tests.support.fleet.fleet_builders import AnExit
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause", "told"),
+    [
+        pytest.param(
+            AnExit("w1", signal=signal.SIGKILL, out_of_memory=True),
+            Cause.OUT_OF_MEMORY,
+            "the kernel ended it: out of memory",
+            id="nothing more is known",
+        ),
+        pytest.param(
+            AnExit("w1", code=137, out_of_memory=True, memory_peak_bytes=498 * MIB, memory_limit_bytes=512 * MIB),
+            Cause.OUT_OF_MEMORY,
+            "the kernel ended it: out of memory, it had 498 MiB, with a limit of 512 MiB",
+            id="peak and limit",
+        ),
+        pytest.param(
+            AnExit("w1", out_of_memory=True, memory_limit_bytes=2048 * MIB),
+            Cause.OUT_OF_MEMORY,
+            "the kernel ended it: out of memory, with a limit of 2,048 MiB",
+            id="the limit alone",
+        ),
+        pytest.param(
+            AnExit("w1", code=1, reason="removed by somebody else"),
+            Cause.CRASHED,
+            "exit code 1 (removed by somebody else)",
+            id="what else is known",
+        ),
+        pytest.param(
+            AnExit("w1", code=70),
+            Cause.CRASHED,
+            "exit code 70: a handler never returned, or it ended or blocked the loop, or the worker itself failed; "
+            "its last lines say which",
+            id="a worker that can't go on",
+        ),
+        pytest.param(
+            AnExit("w1", code=77),
+            Cause.CRASHED,
+            "exit code 77: a handler changed the user or group that the process runs as",
+            id="a worker that became somebody else",
+        ),
+        pytest.param(AnExit("w1", code=1, memory_peak_bytes=9 * MIB), Cause.CRASHED, "exit code 1", id="a peak alone"),
+    ],
+)
+def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
+    assert cause_of(ended, asked=False, overdue=False) == (cause, told)
+
+
+def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() -> None:
+    assert at_work(Cause.FINISHED, "finished by itself") == (
+        "exit code 0, in the middle of its work: a handler ended the process, or made a daemon of it"
+    )
+    assert at_work(Cause.CRASHED, "exit code 1") == "exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("ended", "overdue", "told"),
+    [
+        pytest.param(AnExit("w1", signal=signal.SIGKILL), True, "silent for 9 s; ended", id="ended"),
+        pytest.param(AnExit("w1", code=0), False, "silent for 9 s; finished when asked to", id="it could still hear"),
+    ],
+)
+def test_a_worker_that_was_ended_because_it_hung_is_told_as_unresponsive(
+    ended: AnExit, overdue: bool, told: str
+) -> None:
+    assert cause_of(ended, asked=True, overdue=overdue, hung="silent for 9 s") == (Cause.UNRESPONSIVE, told)
+
+
+def test_a_worker_that_hung_and_crashed_is_told_as_crashed() -> None:
+    assert cause_of(AnExit("w1", code=1), asked=True, overdue=False, hung="silent")[0] is Cause.CRASHED

@@ -1,0 +1,306 @@
+"""Turns over a fake source and a fake runtime: what is done, in which order, and what is told."""
+
+import signal
+from collections.abc import Callable
+from typing import Any, cast
+
+from orchestrator import events
+from orchestrator.config.pools import PoolSpec
+from orchestrator.samples import QueueSample
+from orchestrator.supervisor.snapshot import WallTime, snapshot_of
+from tests.support.fleet.fakes import FakeSource
+from tests.support.fleet.fleet_builders import a_pool
+from tests.support.fleet.reconciling import Stage
+
+
+def test_a_pool_with_nothing_to_do_stays_empty_and_silent(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    for _ in range(5):
+        stage.turn()
+    assert stage.runtime.asked == []
+    assert stage.logs == []
+
+
+def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    stage.source.ready = 1
+    stage.turn()
+    assert stage.runtime.asked == [("spawn", "resize-1")]
+    (told,) = stage.told(events.POOL_DECIDED)
+    assert (told["current"], told["target"], told["ready"]) == (0, 1, 1)
+    assert stage.files.read_decisions(limit=10)[0]["why"] == told["why"]
+
+
+def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: Stage) -> None:
+    stage.set_pools(a_pool())
+    stage.source.ready, stage.source.age_seconds = 1, 40.0
+    stage.leads = False
+    stage.turn()
+    assert stage.runtime.asked == []
+    stage.leads = True
+    stage.turn()
+    assert [verb for verb, _ in stage.runtime.asked] == ["spawn"]
+
+
+def test_a_worker_is_told_all_it_needs(stage: Stage) -> None:
+    stage.set_pools(a_pool(least=1, tags=["a", "b"], recycle={"tasks": 100}))
+    stage.turn()
+    told = stage.runtime.requests["resize-1"].environment
+    assert told["TOWLINE_WORKER"] == "resize-1"
+    assert told["TOWLINE_TAGS"] == '["a", "b"]'
+    assert told["TOWLINE_APP"] == "tasks:app"
+    assert told["TOWLINE_RECYCLE"] == '{"tasks": 100}'
+    assert told["TOWLINE_STATE_DIR"] == str(stage.files.path)
+
+
+def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(stage: Stage) -> None:
+    stage.set_pools(a_pool(least=1))
+    stage.turn()
+    stage.source.worked_unseen.add("resize-1")
+    for worker, failures in (("resize-1", 0), ("resize-2", 1)):
+        stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
+        stage.reconciler.reap()
+        assert stage.reconciler.pools["resize"].fleet.crash.failures == failures
+        stage.reconciler.turns()
+
+
+def test_an_idle_worker_is_fenced_before_it_is_asked_to_finish(stage: Stage) -> None:
+    (worker,) = stage.with_workers(1)
+    stage.set_pools(a_pool(least=0, churn=0, grace=3600))
+    for _ in range(10):
+        stage.turn()
+    assert stage.source.retired == {worker}
+    assert stage.runtime.asked == [("drain", worker)]
+    assert stage.told(events.WORKER_RETIRED)[0]["worker"] == worker
+
+
+def test_a_worker_that_turns_out_to_hold_a_lease_is_not_touched(stage: Stage) -> None:
+    (worker,) = stage.with_workers(1)
+    stage.set_pools(a_pool(least=0, churn=0))
+    for _ in range(10):
+        stage.clock.advance(5)
+        # It leases between the sample and the fence.
+        sample = stage.source.sample
+        stage.source.sample = lambda pool, *, sample=sample, **asked: _then(  # type: ignore[method-assign]
+            sample(pool, **asked), lambda: stage.source.held.update({worker: ["t1"]})
+        )
+        stage.reconciler.turns()
+        stage.source.sample = sample  # type: ignore[method-assign]
+        stage.source.held.clear()
+    assert stage.runtime.asked == []
+    assert stage.state_of(worker) == "idle"
+
+
+def _then(value: QueueSample, act: Callable[[], None]) -> QueueSample:
+    act()
+    return value
+
+
+def test_the_leases_of_a_dead_worker_are_given_back_before_anything_else(stage: Stage) -> None:
+    dead, _ = stage.with_workers(2)
+    stage.source.held[dead] = ["t1", "t2"]
+    stage.turn()
+    stage.runtime.end(dead, now=stage.clock.monotonic(), signal=signal.SIGKILL, last_lines=["bye"])
+    stage.reconciler.reap()
+    assert stage.source.released == [dead]
+    assert stage.told(events.LEASES_RELEASED)[0]["tasks"] == ["t1", "t2"]
+    (death,) = stage.files.read_deaths(limit=10)
+    assert (death["worker"], death["cause"], death["signal"]) == (dead, "signalled", 9)
+    assert [task["task"] for task in death["held"]] == ["t1", "t2"]  # type: ignore[attr-defined,index]
+    assert death["last_lines"] == ["bye"]
+
+
+def test_a_worker_that_ended_is_replaced_at_once(stage: Stage) -> None:
+    dead, _ = stage.with_workers(2)
+    stage.runtime.end(dead, now=stage.clock.monotonic(), signal=signal.SIGKILL)
+    stage.turn(after=0)
+    assert stage.runtime.asked == [("spawn", "resize-3")]
+
+
+def test_leases_that_could_not_be_given_back_are_given_back_later(stage: Stage) -> None:
+    dead, _ = stage.with_workers(2)
+    stage.source.held[dead] = ["t1"]
+    stage.source.is_down = True
+    stage.runtime.end(dead, now=stage.clock.monotonic(), signal=signal.SIGKILL)
+    stage.turn()
+    assert stage.source.released == []
+    stage.source.is_down = False
+    stage.turn()
+    assert stage.source.released == [dead]
+
+
+def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: Stage) -> None:
+    [worker] = stage.with_workers(1)
+    assert stage.reconciler.waiting_pools() == []
+    [pool] = stage.reconciler.pools.values()
+    stage.reconciler.drain_all(why="a test")
+    assert stage.state_of(worker) == "draining"
+    assert [spec.name for spec in stage.reconciler.waiting_pools()] == [pool.name]
+
+
+def test_a_source_that_is_down_is_told_once_and_nothing_is_let_go(stage: Stage) -> None:
+    stage.with_workers(3)
+    stage.set_pools(a_pool(least=0, churn=0))
+    stage.source.is_down = True
+    for _ in range(20):
+        stage.turn()
+    assert stage.runtime.asked == []
+    assert len(stage.told(events.SOURCE_UNAVAILABLE)) == 1
+    stage.source.is_down = False
+    stage.turn()
+    assert len(stage.told(events.SOURCE_RECOVERED)) == 1
+
+
+def test_a_worker_that_does_not_finish_in_time_is_ended_after_its_grace(stage: Stage) -> None:
+    (worker,) = stage.with_workers(1, grace=10)
+    stage.source.held[worker] = ["t1"]
+    stage.turn()
+    stage.reconciler.drain_all(why="a test")
+    assert stage.runtime.asked == [("drain", worker)]
+    for seconds in (9, 4):
+        stage.clock.advance(seconds)
+        stage.reconciler.end_overdue()
+    assert stage.runtime.asked == [("drain", worker), ("kill", worker)]
+
+
+def two_busy_one_too_many(stage: Stage) -> list[str]:
+    """A pool of two workers that are at work, and a max of one from now on; how they are called."""
+    workers = stage.with_workers(2)
+    for worker in workers:
+        stage.source.held[worker] = [f"a task of {worker}"]
+    stage.turn()
+    stage.set_pools(a_pool(least=1, most=1))
+    stage.turn()
+    return workers
+
+
+def test_a_busy_worker_too_many_gets_no_more_leases_and_is_asked_to_end_when_it_holds_none(stage: Stage) -> None:
+    two_busy_one_too_many(stage)
+    (leaving,) = stage.source.retired
+    for _ in range(100):
+        stage.turn()
+    assert (stage.runtime.asked, stage.state_of(leaving)) == ([], "draining")
+    del stage.source.held[leaving]
+    stage.turn()
+    assert stage.runtime.asked == [("drain", leaving)]
+    (told,) = stage.told(events.WORKER_FINISHING)
+    assert (told["worker"], told["held"], told["why"]) == (leaving, 1, "the pool is above its max of 1")
+
+
+def test_a_worker_that_finishes_is_asked_when_the_queue_shows_no_lease_but_only_if_there_is_none(stage: Stage) -> None:
+    two_busy_one_too_many(stage)
+    (leaving,) = stage.source.retired
+    del stage.source.held[leaving]
+    stage.source.leased_unseen.add(leaving)
+    stage.turn()
+    assert stage.runtime.asked == []
+
+
+def test_a_stop_gives_a_worker_that_finishes_its_grace(stage: Stage) -> None:
+    workers = two_busy_one_too_many(stage)
+    stage.reconciler.drain_all(why="a stop")
+    assert sorted(stage.runtime.asked) == [("drain", worker) for worker in workers]
+    stage.clock.advance(40)
+    stage.reconciler.end_overdue()
+    assert sorted(stage.runtime.asked)[2:] == [("kill", worker) for worker in workers]
+
+
+def test_while_the_queue_is_away_a_busy_worker_too_many_goes_on(stage: Stage) -> None:
+    workers = stage.with_workers(1)
+    stage.source.held[workers[0]] = ["a task"]
+    stage.turn()
+    stage.source.is_down = True
+    stage.set_pools()
+    assert (stage.runtime.asked, stage.state_of(workers[0])) == ([], "busy")
+    stage.source.is_down = False
+    stage.turn()
+    assert (stage.runtime.asked, stage.state_of(workers[0])) == ([], "draining")
+
+
+def test_settings_that_change_again_and_again_cut_no_worker_short(stage: Stage) -> None:
+    (worker,) = stage.with_workers(1, most=1)
+    stage.source.held[worker] = ["a long task"]
+    stage.turn()
+    for colour in range(20):
+        stage.set_pools(a_pool(least=1, most=1, env={"COLOUR": str(colour)}))
+        stage.turn(after=6)
+    assert (stage.runtime.asked, list(stage.source.retired)) == ([], [worker])
+    del stage.source.held[worker]
+    stage.turn()
+    stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    assert stage.runtime.asked == [("drain", worker), ("spawn", "resize-2")]
+    assert stage.runtime.requests["resize-2"].pool.env == {"COLOUR": "19"}
+
+
+def test_a_start_that_fails_holds_the_next_one_back(stage: Stage) -> None:
+    stage.set_pools(a_pool(least=3))
+    stage.runtime.refuses = "no such command: x"
+    for _ in range(30):
+        stage.turn(after=1)
+    failures = stage.told(events.WORKER_SPAWN_FAILED)
+    assert 2 <= len(failures) <= 5
+    assert failures[0]["error"] == "no such command: x"
+    assert shown(stage)["concern"]["kinds"] == ["no_starts"]
+    assert shown(stage)["concern"]["why"].endswith("last failure: no such command: x")
+
+
+def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
+    stage.set_pools(a_pool(least=1))
+    spawned = 0
+    for _ in range(60):
+        stage.turn(after=1)
+        for worker in list(stage.runtime.live):
+            spawned += 1
+            stage.runtime.end(worker, now=stage.clock.monotonic(), code=1)
+    assert 3 <= spawned <= 7
+    stage.turn()
+    assert shown(stage)["concern"]["kinds"] == ["no_starts"]
+    assert shown(stage)["concern"]["why"].endswith(f"last failure: resize-{spawned} crashed: exit code 1")
+
+
+def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(stage: Stage) -> None:
+    asked, killed = stage.with_workers(2)
+    stage.reconciler.drain_all(why="a test")
+    stage.source.ready, stage.source.age_seconds = 1, 40.0
+    stage.runtime.end(asked, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    assert shown(stage)["concern"]["kinds"] == ["late"]
+    assert "last failure" not in shown(stage)["concern"]["why"]
+    stage.runtime.end(killed, now=stage.clock.monotonic(), signal=signal.SIGSEGV)
+    stage.turn()
+    assert shown(stage)["concern"]["why"].endswith(f"last failure: {killed} signalled: ended by SIGSEGV")
+
+
+def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: Stage) -> None:
+    one, two = stage.with_workers(2)
+    assert shown(stage)["waited"] == {"leases": 0, "p99_over_slo": 0.0, "worst_over_slo": 0.0}
+    assert shown(stage)["concern"] is None
+    stage.source.held = {one: ["t1"], two: ["t2", "t3"]}
+    stage.turn()
+    waited = shown(stage)["waited"]
+    assert waited == {"leases": 3, "p99_over_slo": 0.003, "worst_over_slo": 0.003}
+
+
+def shown(stage: Stage) -> dict[str, Any]:
+    """The only pool, as its supervisor shows it."""
+    wall = WallTime(wall_seconds=0.0, monotonic=stage.clock.monotonic())
+    (pool,) = cast(
+        "dict[str, dict[str, Any]]", snapshot_of(stage.reconciler.pools.values(), wall=wall)["pools"]
+    ).values()
+    return pool
+
+
+def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: Stage) -> None:
+    class Broken(FakeSource):
+        def sample(self, pool: PoolSpec, **_: object) -> object:  # type: ignore[override]
+            if pool.name == "broken":
+                raise RuntimeError("a bug")
+            return super().sample(pool, workers=(), now=stage.clock.monotonic())
+
+    stage.source = Broken(ready=1)
+    stage.__post_init__()
+    stage.set_pools(a_pool("broken"), a_pool("sound"))
+    assert stage.reconciler.turns() is False
+    assert stage.runtime.asked == [("spawn", "sound-1")]
+    assert stage.told(events.TURN_FAILED)[0]["pool"] == "broken"

@@ -1,0 +1,106 @@
+"""What a supervisor tells systemd: that it started, lives, reads its settings again and ends."""
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from orchestrator import events
+from orchestrator.config.pools import PoolSpec
+from orchestrator.errors import ReloadRefusedError
+from queue_core.process.sd_notify import ServiceManager
+from tests.support.eventually import eventually
+from tests.support.fleet.fleet_builders import a_pool
+from tests.support.fleet.supervising import CLOCK, SupervisorStage
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> SupervisorStage:
+    return SupervisorStage(tmp_path)
+
+
+@contextmanager
+def a_service_manager(folder: Path) -> Iterator[tuple[socket.socket, dict[str, str]]]:
+    """What systemd would listen at, and how it tells where."""
+    address = folder / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(10)
+        yield manager, {"NOTIFY_SOCKET": str(address)}
+
+
+def heard(manager: socket.socket, wanted: str) -> list[str]:
+    """The next message with this state; others are passed over."""
+    while True:
+        message = manager.recv(4000).decode().split("\n")
+        if any(state.startswith(wanted) for state in message):
+            return message
+
+
+def test_the_service_manager_is_told_of_start_life_and_end(stage: SupervisorStage, tmp_path: Path) -> None:
+    with a_service_manager(tmp_path) as (manager, environment):
+        stage.environment = {**environment, "WATCHDOG_USEC": "100000"}
+        stage.pools = [a_pool(least=1)]
+        with stage.running() as supervisor:
+            ready = manager.recv(1000).decode().split("\n")
+            assert ready == ["READY=1", f"MAINPID={os.getpid()}", "STATUS=starting: 1 pool, 0 workers"]
+            heard(manager, "STATUS=leading: 1 pool, 1 worker")
+            heard(manager, "WATCHDOG=1")
+            supervisor.request_stop()
+            assert heard(manager, "STOPPING=1")[1].startswith("STATUS=stopping")
+            heard(manager, "STATUS=stopping: 1 pool, 1 worker, 1 of them leaving")
+            assert heard(manager, "EXTEND_TIMEOUT_USEC") == ["EXTEND_TIMEOUT_USEC=15000000"]
+            heard(manager, "WATCHDOG=1")
+
+
+def test_the_service_manager_is_told_when_settings_are_read_again(stage: SupervisorStage, tmp_path: Path) -> None:
+    wrong = [False]
+
+    def load() -> Mapping[str, PoolSpec]:
+        if wrong[0]:
+            raise ReloadRefusedError(["towline.yaml:1:1: wrong"])
+        return {"resize": a_pool()}
+
+    with a_service_manager(tmp_path) as (manager, stage.environment):
+        stage.load = load
+        with stage.running() as supervisor:
+            heard(manager, "READY=1")
+            for is_wrong, status in ((False, "STATUS=leading"), (True, "STATUS=settings refused, as before; leading")):
+                wrong[0] = is_wrong
+                supervisor.request_reload()
+                before = CLOCK.monotonic()
+                _, at = heard(manager, "RELOADING=1")
+                assert abs(int(at.removeprefix("MONOTONIC_USEC=")) / 1e6 - before) < 5.0
+                assert heard(manager, "READY=1")[2].startswith(status)
+
+
+def test_turns_that_fail_do_not_feed_the_watchdog(stage: SupervisorStage, tmp_path: Path) -> None:
+    with a_service_manager(tmp_path) as (manager, environment):
+        stage.environment = {**environment, "WATCHDOG_USEC": "100000"}
+        with stage.running(), capture_logs() as logs:
+            heard(manager, "WATCHDOG=1")
+            stage.source.sample = None  # type: ignore[assignment,method-assign]
+            eventually(lambda: any(entry["event"] == events.TURN_FAILED for entry in logs))
+            manager.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                while True:
+                    manager.recv(4000)
+                    manager.settimeout(0.9)
+
+
+def test_without_a_service_manager_nothing_is_said() -> None:
+    manager = ServiceManager({"WATCHDOG_USEC": "100000"})
+    assert manager.watchdog_seconds is None
+    manager.tell("READY=1")
+    ServiceManager({"NOTIFY_SOCKET": "/nobody/listens"}).tell("READY=1")
+
+
+def test_a_watchdog_that_is_for_another_process_is_not_fed() -> None:
+    environment = {"NOTIFY_SOCKET": "/nobody/listens", "WATCHDOG_USEC": "100000"}
+    assert ServiceManager(environment).watchdog_seconds == 0.05
+    assert ServiceManager({**environment, "WATCHDOG_PID": str(os.getpid())}).watchdog_seconds == 0.05
+    assert ServiceManager({**environment, "WATCHDOG_PID": "1"}).watchdog_seconds is None

@@ -1,0 +1,52 @@
+"""Any sequence of verbs, on a store and on the reference side by side: every outcome, count and sample is the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from queue_core.store import Store
+from queue_core.stores import open_store
+from queue_core.stores.sqlite.store import SqliteStore
+from tests.support.stores.redis_stores import a_redis_store, with_every_call_sent_twice
+from tests.support.stores.store_model import StoreModel
+from tests.support.stores.stores import new_store_url
+
+
+def sqlite_stores(folder: Path, number: int = 1) -> list[Store]:
+    """One file, as so many processes have it open."""
+    return [SqliteStore(folder / "queue.db", durability="relaxed") for _ in range(number)]
+
+
+OPENED: dict[str, Callable[[Path], list[Store]]] = {
+    "sqlite": sqlite_stores,
+    "sqlite, two processes": lambda folder: sqlite_stores(folder, 2),
+    "postgresql": lambda _: [open_store(new_store_url("postgresql"), durability="relaxed")],
+    "redis": lambda _: [open_store(new_store_url("redis"), durability="relaxed")],
+    "redis, every call sent twice": lambda _: [with_every_call_sent_twice(a_redis_store())],
+}
+
+
+EXAMPLES = {
+    "sqlite": 150,
+    "sqlite, two processes": 150,
+    "postgresql": 90,
+    "redis": 120,
+    "redis, every call sent twice": 50,
+}
+"""More where they are quick."""
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: str) -> None:
+    run_state_machine_as_test(
+        lambda: StoreModel(OPENED[name]),
+        settings=settings(
+            max_examples=EXAMPLES[name],
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )

@@ -1,0 +1,89 @@
+"""A supervisor's folder, a runtime of containers on a private engine, and workers that run shell scripts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.config.pools import PoolSpec
+from orchestrator.launch import Launch
+from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
+from orchestrator.runtimes.docker.runtime import DockerRuntime
+from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+from tests.support.eventually import eventually
+from tests.support.fleet.fleet_builders import a_pool
+from tests.support.fleet.runtime_bench import exits_of
+
+STAY = "echo up; exec sleep 600"
+CLOCK = SystemMonotonicClock()
+
+
+@dataclass
+class DockerBench:
+    """One state directory and its runtime; `reopen` is what a restarted supervisor does."""
+
+    engine: DockerEngine
+    state_dir: Path
+    runtime: DockerRuntime
+    spawned: int = 0
+
+    def pool(self, script: str, *, settings: dict[str, object] | None = None, **others: object) -> PoolSpec:
+        """A pool of containers that run a shell script."""
+        given = {"image": TEST_IMAGE, "network": "none", **(settings or {})}
+        return a_pool(app=None, command=["sh", "-c", script], runtime={"docker": given}, **others)
+
+    def spawn(self, script: str, *, settings: dict[str, object] | None = None, **others: object) -> WorkerHandle:
+        """Start a worker."""
+        return self.start(self.pool(script, settings=settings, **others))
+
+    def start(self, pool: PoolSpec, *, url: str = "memory:", token: str | None = None) -> WorkerHandle:
+        """Start a worker of this pool."""
+        self.spawned += 1
+        worker = f"{pool.name}-{self.spawned}"
+        lock = str(self.state_dir / "supervisor.lock")
+        environment = Launch(url, str(self.state_dir), lock, 60.0, token=token).environment(worker, pool)
+        return self.runtime.spawn(SpawnRequest(worker, pool, environment), now=CLOCK.monotonic())
+
+    def up(self, script: str = STAY, **settings: object) -> WorkerHandle:
+        """Start a worker, and wait until it has said "up"."""
+        handle = self.spawn(script, settings=settings or None)
+        eventually(lambda: "up" in self.output(handle), seconds=30)
+        return handle
+
+    def exits(self, count: int = 1, *, seconds: float = 30.0) -> list[Exit]:
+        """Wait for so many exits, and collect them."""
+        return exits_of(self.runtime, count, seconds=seconds)
+
+    def reap(self) -> list[Exit]:
+        """The exits there are."""
+        return list(self.runtime.reap(now=CLOCK.monotonic()))
+
+    def adopt(self, *remembered: WorkerHandle) -> list[WorkerHandle]:
+        """Those found."""
+        return list(self.runtime.adopt(remembered=remembered, now=CLOCK.monotonic()))
+
+    def output(self, handle: WorkerHandle) -> str:
+        """What a worker wrote so far."""
+        log = self.state_dir / "workers" / f"{handle.worker}.log"
+        return log.read_text() if log.exists() else ""
+
+    def reopen(self) -> None:
+        """Drop the runtime, and make another over the same state."""
+        self.runtime.close()
+        self.runtime = DockerRuntime(self.state_dir, engine=self.engine.url)
+
+
+def id_of(handle: WorkerHandle) -> str:
+    """The container of a worker."""
+    return handle.ref.rpartition("#")[2]
+
+
+@contextmanager
+def docker_bench(engine: DockerEngine, state_dir: Path) -> Iterator[DockerBench]:
+    """A bench on this engine; its runtime is closed in the end."""
+    bench = DockerBench(engine, state_dir, DockerRuntime(state_dir, engine=engine.url))
+    try:
+        yield bench
+    finally:
+        bench.runtime.close()

@@ -1,0 +1,189 @@
+"""A private Docker Engine for tests, with an image of this machine's own Python (`orchestrator.demo.docker_engine`).
+
+Started, killed, restarted and frozen like every private server of the tests. In the end nothing of it is left.
+"""
+
+import contextlib
+import json
+import math
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+
+from orchestrator.demo import docker_engine as demo_engine
+from orchestrator.demo.docker_engine import NoEngineError, engine_command, new_home, socket_path
+from orchestrator.demo.image import Image, NoImageError, ensure_image
+from tests.support.docker.images import BASE_IMAGE, TEST_IMAGE, base_image, image_for_tests
+from tests.support.eventually import eventually
+from tests.support.stores.engine_process import Engine, EngineUnavailableError, Launch
+
+__all__ = ["BASE_IMAGE", "TEST_IMAGE", "DockerEngine", "EngineUnavailableError", "docker_engine"]
+
+CLIENT_TIMEOUT_SECONDS = 60
+
+
+class DockerEngine(Engine):
+    """A private dockerd. `url` is what DOCKER_HOST would say; its containers live on while it is killed."""
+
+    def __init__(self, launch: Launch) -> None:
+        url = f"unix://{socket_path(launch.home)}"
+        super().__init__(launch, url=url, tcp_url="", socket_url=url, host="", port=0)
+        self._images: set[str] = set()
+
+    @property
+    def socket(self) -> Path:
+        """Where it answers, to be mounted or handed on."""
+        return socket_path(self.home)
+
+    @contextmanager
+    def client(self) -> Iterator[docker.APIClient]:
+        """The SDK's low-level client, closed at the end."""
+        client = docker.APIClient(base_url=self.url, timeout=CLIENT_TIMEOUT_SECONDS)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def start(self, *, wait: bool = True) -> None:
+        """See `Engine.start`: on the images and containers it has."""
+        demo_engine.forget_pids(self.home)
+        super().start(wait=wait)
+
+    @contextmanager
+    def live_restore(self, *, wanted: bool) -> Iterator[None]:
+        """Whether containers go on while it is away, for as long as this is open; not for one started with the flag."""
+        self._set(live_restore=wanted)
+        try:
+            yield
+        finally:
+            self._set(live_restore=False)
+
+    def _set(self, *, live_restore: bool) -> None:
+        demo_engine.config_path(self.home).write_text(json.dumps({"live-restore": live_restore}))
+        self.process.send_signal(signal.SIGHUP)
+        with self.client() as client:
+            eventually(lambda: client.info()["LiveRestoreEnabled"] == live_restore)
+
+    def logs(self, container: str) -> str:
+        """All that a container wrote."""
+        with self.client() as client:
+            return str(client.logs(container).decode(errors="replace"))
+
+    def noticed_out_of_memory(self, container: str) -> bool:
+        """Whether it told of that: one with much to do may miss it."""
+        with self.client() as client:
+            now = datetime.fromisoformat(client.info()["SystemTime"]).timestamp()
+            told = client.events(
+                since=1, until=math.ceil(now), decode=True, filters={"container": container, "event": "oom"}
+            )
+            return any(told)
+
+    def image(self) -> str:
+        """The test image's name; made at the first call, in about 8 s. Raises `EngineUnavailableError`."""
+        if TEST_IMAGE not in self._images:
+            self._ensured(TEST_IMAGE, image_for_tests())
+        return TEST_IMAGE
+
+    def base_image(self) -> str:
+        """The name of an image with Python, pip and a shell for `ARG BASE_IMAGE`. Raises `EngineUnavailableError`.
+
+        A build that needs PyPI wants `network_mode="host"`.
+        """
+        if BASE_IMAGE not in self._images:
+            with base_image() as image:
+                self._ensured(BASE_IMAGE, image)
+        return BASE_IMAGE
+
+    def containers(self, *, everyone: bool = True) -> list[str]:
+        """The names of its containers, also of those that ended."""
+        with self.client() as client:
+            return sorted(found["Names"][0].lstrip("/") for found in client.containers(all=everyone))
+
+    def remove_containers(self) -> None:
+        """Remove every container, whatever it does."""
+        with self.client() as client:
+            for found in client.containers(all=True, quiet=True):
+                with contextlib.suppress(DockerException):
+                    client.remove_container(found["Id"], force=True, v=True)
+
+    def processes(self) -> int:
+        """How many processes run in its containers: what the kernel says, whether or not it answers."""
+        return demo_engine.containers_of(self.home)
+
+    def _ensured(self, name: str, image: Image) -> None:
+        with self.client() as client:
+            try:
+                ensure_image(client, image, name=name)
+            except NoImageError as error:
+                raise EngineUnavailableError(f"docker: {error}") from error
+        self._images.add(name)
+
+
+@contextmanager
+def docker_engine(
+    *, parent: Path | None = None, live_restore: bool = False, has_network: bool = False, options: Sequence[str] = ()
+) -> Iterator[DockerEngine]:
+    """A Docker Engine of one's own, in a folder of its own.
+
+    Args:
+        parent: where that folder is made; the temporary files by default. Its path must be short.
+        live_restore: containers go on while the engine is away, as long as it lives.
+        has_network: it has a bridge, in a network namespace of its own that is cut off from all others;
+            else its containers have network `none` or `host`.
+        options: go on its command line, after ours.
+
+    Raises `EngineUnavailableError`.
+    """
+    if reason := demo_engine.why_none():
+        raise EngineUnavailableError(reason)
+    demo_engine.sweep(parent)
+    try:
+        home = new_home(parent)
+    except NoEngineError as error:
+        raise EngineUnavailableError(str(error)) from error
+    lasting = ["--live-restore"] if live_restore else []
+    command = engine_command(home, options=[*lasting, *options], has_network=has_network)
+    with contextlib.ExitStack() as stack:
+        stack.callback(demo_engine.end_leftovers, home)
+        if has_network:
+            command = [*stack.enter_context(_namespace(home.name.removeprefix("towline-"))), *command]
+        launch = Launch("dockerd", command, home, lambda: demo_engine.answers(home))
+        engine = DockerEngine(launch)
+        stack.callback(_end, engine)
+        engine.start()
+        yield engine
+
+
+def _end(engine: DockerEngine) -> None:
+    """Its containers first: it waits 10 s and more for each that does not heed SIGTERM."""
+    engine.thaw()
+    if demo_engine.answers(engine.home):
+        with contextlib.suppress(DockerException, OSError):
+            engine.remove_containers()
+    engine.stop()
+
+
+@contextmanager
+def _namespace(name: str) -> Iterator[list[str]]:
+    """A network namespace with nothing but loopback; yields what goes before a command that is to run in it.
+
+    Not `ip netns exec`: that hides /sys/fs/cgroup.
+    """
+    ip, nsenter = shutil.which("ip"), shutil.which("nsenter")
+    if ip is None or nsenter is None:
+        raise EngineUnavailableError("docker: ip or nsenter is missing (Debian: apt-get install iproute2 util-linux)")
+    made = subprocess.run([ip, "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise EngineUnavailableError(f"docker: no network namespace: {made.stderr.strip()}")
+    try:
+        subprocess.run([ip, "-n", name, "link", "set", "lo", "up"], check=True, capture_output=True)
+        yield [nsenter, f"--net=/run/netns/{name}"]
+    finally:
+        subprocess.run([ip, "netns", "del", name], check=False, capture_output=True)

@@ -1,0 +1,48 @@
+"""Load for stories of containers: short tasks, added all the while by a thread, and what became of each."""
+
+import threading
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from tests.support.docker.site import DockerSite
+from tests.support.eventually import eventually
+
+PAUSE_SECONDS = 0.05
+REST_SECONDS = 0.05
+SETTLE_SECONDS = 120.0
+
+
+class Load:
+    """Adds a task that rests 50 ms every 50 ms, for as long as it is entered."""
+
+    def __init__(self, site: DockerSite) -> None:
+        self._site = site
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._add, daemon=True)
+        self.names: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def settle(self) -> None:
+        """Return when all is done: each task that was acknowledged has been finished, and none is dead."""
+        eventually(self._site.is_done, seconds=SETTLE_SECONDS)
+        missing = set(self.names) - {note.task for note in self._site.notes("end")}
+        assert not missing, f"{len(missing)} of {len(self.names)} tasks were deleted and never finished"
+
+    def run_twice(self) -> set[str]:
+        """Tasks that were begun more than once."""
+        counts = Counter(note.task for note in self._site.notes("begin"))
+        return {name for name, count in counts.items() if count > 1}
+
+    def _add(self) -> None:
+        while not self._over.wait(PAUSE_SECONDS):
+            self.names += self._site.add(f"rest {REST_SECONDS}")

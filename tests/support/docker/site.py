@@ -1,0 +1,184 @@
+"""One place for stories of containers: a Docker Engine, a queue server on a socket, supervisors over one state."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.state.directory import StateDir
+from queue_core.client import HttpQueue, HttpQueues
+from queue_core.server.options import ServeOptions
+from queue_core.server.server import ServerThread
+from queue_core.stores.memory.store import MemoryStore
+from queue_core.task import NewTask, QueueSpec
+from tests.support.commands import program_environment
+from tests.support.docker.engine import DockerEngine
+from tests.support.docker.work import FOLDER
+from tests.support.eventually import eventually
+
+QUEUE = "thumbs"
+START_SECONDS = 120.0
+DEATHS = 1_000
+SHOWN_CHARS = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a handler told: `what` is "begin" or "end", `at` in seconds since the epoch."""
+
+    what: str
+    task: str
+    worker: str
+    at: float
+    lease_number: int
+
+
+@dataclass
+class DockerSite:
+    """What a story sees: the queue, the engine, what supervisors logged and recorded, what handlers noted."""
+
+    folder: Path
+    engine: DockerEngine
+    url: str
+    queues: HttpQueues
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def queue(self) -> HttpQueue:
+        return self.queues.queue(QUEUE)
+
+    @property
+    def files(self) -> StateDir:
+        return StateDir(self.folder / ".towline")
+
+    def pool(self, *, container: Mapping[str, object] | None = None, **settings: object) -> dict[str, object]:
+        """A pool of containers of `tests.support.docker.work`; `container` goes to its container's settings."""
+        docker = {
+            "image": self.engine.image(),
+            "engine": self.engine.url,
+            "network": "none",
+            "pull": "never",
+            "volumes": [f"{self.folder}:{self.folder}"],
+            **(container or {}),
+        }
+        pool: dict[str, object] = {
+            "queue": QUEUE,
+            "slo": "10s",
+            "grace": "5s",
+            "env": {FOLDER: str(self.folder)},
+            **({} if "command" in settings else {"app": "tests.support.docker.work:app"}),
+            **settings,
+        }
+        return {**pool, "runtime": {"docker": docker}}
+
+    def write(self, *, orphan_grace: str = "60s", **pools: dict[str, object]) -> None:
+        """Write the settings file, in one step as an editor does."""
+        draft = self.folder / "draft.yaml"
+        draft.write_text(
+            json.dumps({"queues": {QUEUE: {}}, "supervisor": {"orphan_grace": orphan_grace}, "pools": pools}, indent=1)
+        )
+        draft.replace(self.folder / "towline.yaml")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start a supervisor; it supervises when this returns."""
+        with (self.folder / "supervisor.log").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator", "supervise", "--json", "--url", self.url],
+                cwd=self.folder,
+                env=program_environment(),
+                stdout=output,
+                stderr=output,
+            )
+        self.processes.append(process)
+        eventually(lambda: self._leads(process), seconds=START_SECONDS)
+        return process
+
+    def stop(self) -> None:
+        """End the last supervisor in good order; nobody is left, and no container either."""
+        self.processes[-1].terminate()
+        assert self.processes[-1].wait(timeout=START_SECONDS) == 0
+        eventually(lambda: not self.engine.containers())
+        assert self.engine.processes() == 0
+
+    def shown(self) -> dict[str, object]:
+        return self.files.read_snapshot() or {}
+
+    def believed(self) -> set[str]:
+        """The workers that the supervisor believes in."""
+        workers = self.shown().get("workers")
+        return {str(worker["worker"]) for worker in workers} if isinstance(workers, list) else set()
+
+    def living(self) -> dict[str, str]:
+        """Workers whose containers run, or are paused, and their containers, as the engine has them."""
+        with self.engine.client() as client:
+            return {found["Labels"].get("towline.worker", ""): found["Id"] for found in client.containers()}
+
+    def told(self, event: str) -> list[dict[str, object]]:
+        """What the supervisors logged of one event."""
+        lines = (self.folder / "supervisor.log").read_text().splitlines()
+        logged = [json.loads(line) for line in lines if line.startswith("{")]
+        return [entry for entry in logged if entry.get("event") == event]
+
+    def deaths(self) -> dict[str, Mapping[str, object]]:
+        """The certificates, by worker."""
+        return {str(death["worker"]): death for death in self.files.read_deaths(limit=DEATHS)}
+
+    def notes(self, what: str = "begin") -> list[Note]:
+        """What handlers told, in order."""
+        path = self.folder / "notes"
+        lines = path.read_text().splitlines() if path.exists() else []
+        notes = [Note(w, task, worker, float(at), int(n)) for w, task, worker, at, n in map(str.split, lines)]
+        return [note for note in notes if note.what == what]
+
+    def add(self, *payloads: str) -> list[str]:
+        """Add a task for each payload; returns their names."""
+        return [added.name for added in self.queue.add([NewTask(payload.encode()) for payload in payloads])]
+
+    @staticmethod
+    def now() -> float:
+        """The time that notes are told in: seconds since the epoch."""
+        return SystemMonotonicClock().wall_seconds()
+
+    def is_done(self) -> bool:
+        """Whether every task that was ever added has been finished."""
+        stats = self.queue.stats()
+        return stats.deleted_total == stats.added_total and not stats.dead
+
+    def _leads(self, process: subprocess.Popen[bytes]) -> bool:
+        assert process.poll() is None, (self.folder / "supervisor.log").read_text()[-2000:]
+        return self.shown().get("pid") == process.pid and self.shown().get("phase") == "leading"
+
+
+@contextmanager
+def docker_site(
+    engine: DockerEngine, *, lease_seconds: float = 120.0, max_leases: int | None = None
+) -> Iterator[DockerSite]:
+    """A site on this engine; nothing of it is left in the end. Its paths are short, as those of sockets must be."""
+    with tempfile.TemporaryDirectory(prefix="towline-site-") as path:
+        folder = Path(path)
+        (folder / "q").mkdir()
+        store = MemoryStore()
+        thread = ServerThread(store, ServeOptions(socket_path=folder / "q" / "queue.sock"))
+        url = thread.start()
+        queues = HttpQueues(url)
+        site = DockerSite(folder, engine, url, queues)
+        try:
+            queues.put_queue(QueueSpec(QUEUE, lease_seconds=lease_seconds, max_leases=max_leases))
+            yield site
+        except BaseException:
+            log = folder / "supervisor.log"
+            print(log.read_text()[-SHOWN_CHARS:] if log.exists() else "no supervisor was started")  # noqa: T201
+            raise
+        finally:
+            for process in site.processes:
+                process.kill()
+                process.wait()
+            engine.remove_containers()
+            queues.close()
+            thread.stop()
+            store.close()

@@ -1,0 +1,22 @@
+"""A worker program that takes one task and then heeds no SIGTERM: `python3 -m tests.support.docker.stubborn`."""
+
+import os
+import signal
+import time
+
+from queue_core.client import HttpQueue
+
+
+def main() -> None:
+    """Hold the first task for ever."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    worker = os.environ["TOWLINE_WORKER"]
+    queue = HttpQueue(os.environ["TOWLINE_URL"], os.environ["TOWLINE_QUEUE"])
+    while not queue.lease(seconds=600, wait_seconds=5.0, worker=worker):
+        pass
+    while True:
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""One supervisor with its queue on a socket, and a pool on a private swarm: what the stories and the long run share."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.state.directory import StateDir
+from queue_core.api import Queue
+from queue_core.client import HttpQueues
+from queue_core.task import NewTask
+from tests.support.docker.swarms import IMAGE, REPOSITORY, VOLUMES, Swarm
+from tests.support.eventually import eventually
+
+
+@dataclass
+class SwarmSite:
+    """A settings file in a folder, the processes of `towline up` over it, and the queue as producers see it."""
+
+    folder: Path
+    swarm: Swarm
+    queues: HttpQueues
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def queue(self) -> Queue:
+        """The pool's queue."""
+        return self.queues.queue("thumbs")
+
+    @property
+    def files(self) -> StateDir:
+        """What the supervisor keeps."""
+        return StateDir(self.folder / ".towline")
+
+    def write(self, *, nodes: Mapping[str, str] | None = None, **pool: object) -> None:
+        """Write the settings, in one step as an editor does: one pool, `resize`, with these of its own."""
+        runtime = {
+            "image": IMAGE,
+            "network": "host",
+            "volumes": [*VOLUMES, f"{self.folder}:{self.folder}"],
+            "python": sys.executable,
+            "engine": self.swarm.url,
+            "nodes": dict(nodes or {}),
+        }
+        resize = {
+            "queue": "thumbs",
+            "app": "tests.support.docker.swarm_tasks:app",
+            "slo": "2s",
+            "grace": "5s",
+            "env": {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
+            "runtime": {"swarm": runtime},
+            **pool,
+        }
+        settings = {
+            "store": f"sqlite:///{self.folder}/towline.db",
+            "server": {"listen": f"unix:{self.folder}/queue.sock"},
+            "queues": {"thumbs": {"lease": "30s"}},
+            "pools": {"resize": resize},
+        }
+        draft = self.folder / "draft"
+        draft.write_text(json.dumps(settings))
+        draft.replace(self.folder / "towline.yaml")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start `towline up`; it supervises when this returns."""
+        with (self.folder / "supervisor.log").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator", "up", "-f", str(self.folder / "towline.yaml"), "--json"],
+                cwd=REPOSITORY,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            )
+        self.processes.append(process)
+        eventually(
+            lambda: self.shown().get("pid") == process.pid and self.shown().get("phase") == "leading", seconds=60
+        )
+        return process
+
+    def shown(self) -> Mapping[str, object]:
+        """The fleet as its supervisor shows it."""
+        return self.files.read_snapshot() or {}
+
+    def workers(self) -> list[str]:
+        """The workers that the supervisor believes in."""
+        shown = self.shown().get("workers")
+        return [str(worker["worker"]) for worker in shown] if isinstance(shown, list) else []
+
+    def running(self) -> list[int]:
+        """How many containers run on each node, as the engines have them."""
+        return [node.running() for node in self.swarm.nodes]
+
+    def told(self, event: str) -> list[dict[str, object]]:
+        """What the supervisors logged of one event."""
+        lines = (self.folder / "supervisor.log").read_text().splitlines()
+        logged = [json.loads(line) for line in lines if line.startswith("{")]
+        return [entry for entry in logged if entry.get("event") == event]
+
+    def add(self, tasks: int, *, seconds: float) -> None:
+        """Add tasks that take so long."""
+        self.queue.add([NewTask(f"{self.folder}/done {seconds:g}".encode()) for _ in range(tasks)])
+
+    def done(self) -> list[list[str]]:
+        """Worker, task and number of the lease, for each task that was done, as often as it was."""
+        path = self.folder / "done"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def is_done(self) -> bool:
+        """Whether every task that was added was deleted."""
+        stats = self.queue.stats()
+        return stats.deleted_total == stats.added_total
+
+    def end(self) -> None:
+        """End the supervisors, gracefully."""
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def swarm_site(folder: Path, swarm: Swarm) -> Iterator[SwarmSite]:
+    """A site that has not started; in the end nothing of it runs."""
+    queues = HttpQueues(f"unix://{folder}/queue.sock")
+    site = SwarmSite(folder, swarm, queues)
+    try:
+        yield site
+    finally:
+        queues.close()
+        site.end()
+        swarm.remove_services()

@@ -1,0 +1,170 @@
+"""What `deploy/` needs on a machine that can pull nothing: a base image, a PostgreSQL image, a compose program."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import docker
+
+from orchestrator.demo.image import Image, Placed, ensure_image, image_of
+from orchestrator.demo.image_files import PROGRAMS, library_files, tree
+from tests.support.commands import ROOT
+from tests.support.docker.engine import DockerEngine
+from tests.support.docker.images import base_image
+from tests.support.stores.engine_process import EngineUnavailableError
+
+BASE: Final = "towline-deploy-base:latest"
+TOWLINE: Final = "towline-deploy:latest"
+POSTGRES: Final = "towline-deploy-postgres:latest"
+_POSTGRES_FILES: Final = "towline-deploy-postgres-files:latest"
+_CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
+_USUAL_LIBRARIES: Final = (
+    *("librt.so.1", "libdl.so.2", "libpthread.so.0", "libm.so.6", "libutil.so.1", "libgcc_s.so.1"),
+    "libstdc++.so.6",
+)
+_SECONDS: Final = 180
+
+# The part of the official image that compose.yaml relies on: a new cluster with its user, password and database.
+_START_POSTGRES: Final = """\
+#!/bin/sh
+set -eu
+bin=$(echo /usr/lib/postgresql/*/bin)
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+  "$bin/initdb" --pgdata "$PGDATA" --username "$POSTGRES_USER" --pwfile "$POSTGRES_PASSWORD_FILE" --auth-local trust \\
+    --encoding UTF8 --locale C --no-sync $POSTGRES_INITDB_ARGS
+  echo 'host all all all scram-sha-256' >> "$PGDATA/pg_hba.conf"
+  echo "CREATE DATABASE $POSTGRES_DB" | "$bin/postgres" --single -D "$PGDATA" postgres
+fi
+exec "$bin/postgres" -D "$PGDATA" -c listen_addresses='*' -k /var/run/postgresql
+"""
+_POSTGRES_DOCKERFILE: Final = f"""\
+FROM {_POSTGRES_FILES}
+RUN mkdir -p /var/lib/postgresql/data /var/run/postgresql \\
+ && chown 999:999 /var/lib/postgresql/data /var/run/postgresql && chmod 3777 /var/run/postgresql \\
+ && for program in /usr/lib/postgresql/*/bin/*; do ln -s $program /usr/local/bin/; done
+CMD ["start-postgres"]
+"""
+
+
+def local_base(engine: DockerEngine) -> str:
+    """The name of an image for `ARG BASE_IMAGE`, from which a build reaches the index as this machine does."""
+    with base_image() as image:
+        files = [Placed(str(path), path) for path in _libraries()]
+        trusting = {"SSL_CERT_FILE": _CERTIFICATES, "PIP_CERT": _CERTIFICATES} if Path(_CERTIFICATES).is_file() else {}
+        unique = {placed.path: placed for placed in [*image.files, *files]}
+        _ensure(engine, replace(image, files=tuple(unique.values()), environment=trusting), name=BASE)
+    return BASE
+
+
+def local_postgres(engine: DockerEngine) -> str:
+    """The name of an image of this machine's PostgreSQL that starts as the official one does.
+
+    Raises `EngineUnavailableError`.
+    """
+    homes = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    if not homes:
+        raise EngineUnavailableError("postgresql: not installed (Debian: apt-get install postgresql)")
+    version = homes[-1].parts[-3]
+    home, shared = Path(f"/usr/lib/postgresql/{version}"), Path(f"/usr/share/postgresql/{version}")
+    programs = [
+        Placed(str(home / "bin" / name), home / "bin" / name) for name in ("initdb", "postgres", "pg_isready", "psql")
+    ]
+    libraries = [
+        Placed(str(path), path) for path in sorted((home / "lib").glob("*.so")) if not path.name.startswith("llvmjit")
+    ]
+    zones = [Placed(str(path), path) for path in (Path("/usr/share/zoneinfo/UTC"),) if path.is_file()]
+    files = [*programs, *libraries, *zones, *tree(shared, at=str(shared), leave_out=frozenset({"man"}))]
+    texts = {
+        "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\npostgres:x:999:999::/var/lib/postgresql:/bin/sh\n",
+        "/etc/group": "root:x:0:\npostgres:x:999:\n",
+        "/usr/local/bin/start-postgres": _START_POSTGRES,
+    }
+    image = image_of(files, programs=(*PROGRAMS, "chown", "chmod", "ln"), texts=texts)
+    _ensure(engine, image, name=_POSTGRES_FILES)
+    with engine.client() as client:
+        steps = client.build(fileobj=io.BytesIO(_POSTGRES_DOCKERFILE.encode()), tag=POSTGRES, rm=True, decode=True)
+        built(steps)
+    return POSTGRES
+
+
+def build_towline(engine: DockerEngine, *, base: str) -> str:
+    """Build `deploy/Dockerfile` with the classic builder; returns the image's name. Fails with what the build said."""
+    with docker.APIClient(base_url=engine.url, timeout=_SECONDS) as client:
+        steps = client.build(
+            path=str(ROOT),
+            dockerfile="deploy/Dockerfile",
+            tag=TOWLINE,
+            buildargs={"BASE_IMAGE": base, "REVISION": "0123abc"},
+            network_mode="host",
+            rm=True,
+            decode=True,
+        )
+        built(steps)
+    return TOWLINE
+
+
+def built(steps: object) -> None:
+    """Read a build to its end. Raises `AssertionError` with its last lines when it failed."""
+    told: list[str] = []
+    assert hasattr(steps, "__iter__")
+    for step in steps:
+        told.append(str(step.get("stream", "")))
+        assert "error" not in step, "".join([*told[-20:], str(step.get("error"))])
+
+
+@dataclass(frozen=True, slots=True)
+class Compose:
+    """`docker compose` on the files of `deploy/`, or the older `docker-compose`; a project of its own."""
+
+    program: tuple[str, ...]
+    project: str
+    environment: Mapping[str, str]
+    override: Path
+
+    def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """What it printed. Raises `AssertionError` with all it said when it fails."""
+        files = [ROOT / "deploy/compose.yaml", self.override]
+        command = [*self.program, *(f"--file={file}" for file in files), "--project-name", self.project]
+        done = subprocess.run(
+            [*command, *arguments],
+            env={**os.environ, **self.environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+
+def compose_program() -> tuple[str, ...]:
+    """The program that reads compose files here. Raises `EngineUnavailableError`."""
+    client = shutil.which("docker")
+    if client is not None:
+        asked = subprocess.run([client, "compose", "version"], capture_output=True, check=False)
+        if asked.returncode == 0:
+            return (client, "compose")
+    older = shutil.which("docker-compose")
+    if older is None:
+        raise EngineUnavailableError("docker compose: not installed (Debian: apt-get install docker-compose)")
+    return (older,)
+
+
+def _ensure(engine: DockerEngine, image: Image, *, name: str) -> None:
+    with engine.client() as client:
+        ensure_image(client, image, name=name)
+
+
+def _libraries() -> list[Path]:
+    """What every distribution has, and a program or a package that the build fetches may be linked to."""
+    probe = [Placed(sys.executable, Path(os.path.realpath(sys.executable)))]
+    libc = next(placed for placed in library_files(probe) if placed.path.endswith("/libc.so.6"))
+    folder = Path(libc.path).parent
+    return [folder / name for name in _USUAL_LIBRARIES if (folder / name).is_file()]

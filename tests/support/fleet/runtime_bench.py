@@ -1,0 +1,197 @@
+"""Runtimes held against their contract: how workers of each are made, looked at from outside, and left behind."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.clock import SystemMonotonicClock
+from orchestrator.config.pools import PoolSpec
+from orchestrator.launch import Launch
+from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
+from orchestrator.runtimes.docker.runtime import DockerRuntime
+from orchestrator.runtimes.process import ProcessRuntime
+from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+from tests.support.eventually import eventually
+from tests.support.fleet.fleet_builders import a_pool
+
+CLOCK = SystemMonotonicClock()
+
+
+def is_running(pid: int) -> bool:
+    """It is there, and no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def exits_of(runtime: Runtime, count: int, *, seconds: float = 10.0) -> list[Exit]:
+    """Wait for so many exits, and collect them."""
+    collected: list[Exit] = []
+
+    def enough() -> bool:
+        runtime.wait_for_exit(timeout_seconds=0.1)
+        collected.extend(runtime.reap(now=CLOCK.monotonic()))
+        return len(collected) >= count
+
+    eventually(enough, seconds=seconds)
+    return collected
+
+
+class Kind(Protocol):
+    """How workers of one runtime are made, and found on this host."""
+
+    is_marked_outside: bool
+    """A worker's marks are not in the worker itself: it can't hide them."""
+
+    def make(self, state_dir: Path) -> Runtime: ...
+    def settings(self, tmp_path: Path) -> dict[str, object]: ...
+    def pid_of(self, handle: WorkerHandle) -> int: ...
+    def child_pid(self, handle: WorkerHandle, told: int) -> int: ...
+    def has_died(self, handle: WorkerHandle) -> bool: ...
+    def is_gone(self, handle: WorkerHandle) -> bool: ...
+
+
+class Processes:
+    """Processes of this host."""
+
+    is_marked_outside = False
+
+    def make(self, state_dir: Path) -> Runtime:
+        return ProcessRuntime(state_dir)
+
+    def settings(self, tmp_path: Path) -> dict[str, object]:
+        return {}
+
+    def pid_of(self, handle: WorkerHandle) -> int:
+        return int(handle.ref.removeprefix("pid:").partition("@")[0])
+
+    def child_pid(self, handle: WorkerHandle, told: int) -> int:
+        return told
+
+    def has_died(self, handle: WorkerHandle) -> bool:
+        return not is_running(self.pid_of(handle))
+
+    def is_gone(self, handle: WorkerHandle) -> bool:
+        return not Path(f"/proc/{self.pid_of(handle)}").exists()
+
+
+@dataclass
+class Containers:
+    """Containers of a private engine, which see the test's folder at its place."""
+
+    engine: DockerEngine
+    pids: dict[str, int] = field(default_factory=dict)
+    is_marked_outside = True
+
+    def make(self, state_dir: Path) -> Runtime:
+        return DockerRuntime(state_dir, engine=self.engine.url)
+
+    def settings(self, tmp_path: Path) -> dict[str, object]:
+        return {"runtime": {"docker": {"image": TEST_IMAGE, "network": "none", "volumes": [f"{tmp_path}:{tmp_path}"]}}}
+
+    def pid_of(self, handle: WorkerHandle) -> int:
+        """The worker's own process: the one that the engine's init, the first of a container, started first."""
+        container = _container(handle)
+        if container not in self.pids:
+            eventually(lambda: not self.has_died(handle))
+            started = eventually(lambda: {inner: pid for inner, pid in _inner(container).items() if inner > 1})
+            self.pids[container] = started[min(started)]
+        return self.pids[container]
+
+    def child_pid(self, handle: WorkerHandle, told: int) -> int:
+        return eventually(lambda: _inner(_container(handle)).get(told))
+
+    def has_died(self, handle: WorkerHandle) -> bool:
+        """The engine is told by the kernel, a moment later."""
+        with self.engine.client() as client:
+            return not client.inspect_container(_container(handle))["State"]["Running"]
+
+    def is_gone(self, handle: WorkerHandle) -> bool:
+        container = _container(handle)
+        with self.engine.client() as client:
+            return not _inner(container) and not client.containers(all=True, filters={"id": container})
+
+
+def _container(handle: WorkerHandle) -> str:
+    return handle.ref.rpartition("#")[2]
+
+
+def _inner(container: str) -> dict[int, int]:
+    """Pids on this host of a container's processes, by the number that each has inside."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
+            continue
+        try:
+            if container not in (process / "cgroup").read_text():
+                continue
+            status = (process / "status").read_text()
+        except OSError:
+            continue
+        inside = next(line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:"))
+        found[int(inside)] = int(process.name)
+    return found
+
+
+@dataclass
+class Bench:
+    """One state directory and the runtime under test; `reopened` is what a restarted supervisor would make."""
+
+    kind: Kind
+    tmp_path: Path
+    state_dir: Path
+    runtime: Runtime
+    spawned: int = 0
+
+    def spawn(self, script: str, **settings: object) -> WorkerHandle:
+        """Start a worker that runs a shell script."""
+        return self.start(self.pool(["sh", "-c", script], **settings))
+
+    def pool(self, command: list[str], **settings: object) -> PoolSpec:
+        return a_pool(app=None, command=command, **self.kind.settings(self.tmp_path), **settings)
+
+    def start(self, pool: PoolSpec) -> WorkerHandle:
+        self.spawned += 1
+        worker = f"{pool.name}-{self.spawned}"
+        launch = Launch("memory:", str(self.state_dir), str(self.state_dir / "supervisor.lock"), 60.0)
+        request = SpawnRequest(worker, pool, launch.environment(worker, pool))
+        return self.runtime.spawn(request, now=CLOCK.monotonic())
+
+    def exits(self, count: int = 1) -> list[Exit]:
+        """Wait for so many exits, and collect them."""
+        return exits_of(self.runtime, count)
+
+    def output(self, handle: WorkerHandle) -> str:
+        """What it wrote; nothing where it has written nothing yet."""
+        log = self.state_dir / "workers" / f"{handle.worker}.log"
+        return log.read_text() if log.exists() else ""
+
+    def reopen(self) -> None:
+        """Drop the runtime as a supervisor that ends does, and make another over the same state."""
+        self.runtime.close()
+        self.runtime = self.kind.make(self.state_dir)
+
+    def pid_of(self, handle: WorkerHandle) -> int:
+        """The worker's process, as this host calls it."""
+        return self.kind.pid_of(handle)
+
+    def child_of(self, handle: WorkerHandle) -> int:
+        """The process that a worker said it started, as this host calls it."""
+        told = int(eventually(lambda: self.output(handle).removeprefix("child ").strip()))
+        return self.kind.child_pid(handle, told)
+
+
+@contextmanager
+def runtime_bench(kind: Kind, folder: Path) -> Iterator[Bench]:
+    """A bench whose state is in this folder; its workers have ended when it is left."""
+    bench = Bench(kind, folder, folder, kind.make(folder))
+    yield bench
+    bench.runtime.adopt(now=CLOCK.monotonic())
+    for worker in bench.runtime.usage():
+        bench.runtime.kill(worker)
+    eventually(lambda: bench.runtime.reap(now=CLOCK.monotonic()) or not bench.runtime.usage())
+    bench.runtime.close()

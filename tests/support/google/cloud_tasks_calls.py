@@ -1,0 +1,28 @@
+"""Calls of Cloud Tasks over REST as they are on the wire, without Google's client."""
+
+import json
+
+from tests.support.google.cloud_tasks import PARENT
+from tests.support.servers import Reply, RunningServer
+
+TASKS = f"/v2beta2/{PARENT}/tasks"
+
+
+def ask(
+    server: RunningServer, method: str, path: str, body: object = None, *, secret: str = "", **headers: str
+) -> Reply:
+    """The answer to one call; a `body` of bytes is sent as it is."""
+    sent = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    given = [(name.replace("_", "-"), value) for name, value in {"content_type": "application/json", **headers}.items()]
+    if secret:
+        given.append(("authorization", f"Bearer {secret}"))
+    return server.ask(method, path, sent, headers=given)
+
+
+def error_of(reply: Reply) -> tuple[int, str, str]:
+    """HTTP status, status in words and message, after a look at the whole shape."""
+    error = reply.json()["error"]
+    assert isinstance(error, dict)
+    assert reply.headers["content-type"] == "application/json; charset=UTF-8"
+    assert error["code"] == reply.status
+    return reply.status, error["status"], error["message"]

@@ -1,0 +1,334 @@
+"""Private servers for tests and benchmarks: on free ports or sockets, in their own directories, ended by pid.
+
+Never a service of the system: what runs on the machine already is neither used nor disturbed.
+"""
+
+import atexit
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import psutil
+
+from tests.support.stores.engine_process import Engine, EngineUnavailableError, Launch
+
+__all__ = [
+    "Engine",
+    "EngineUnavailableError",
+    "beanstalkd",
+    "free_port",
+    "memory_home",
+    "postgresql",
+    "redis",
+]
+
+LOOPBACK = "127.0.0.1"
+LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its closing zero
+UNPRIVILEGED_USERS = ("postgres", "nobody")
+SPARE_BYTES = 4 << 30
+_OWNER = re.compile(r"-(\d+)-[^-]+$")
+REDIS_DATABASES = 1024
+
+
+@contextmanager
+def redis(
+    directory: Path,
+    *,
+    durable: bool = False,
+    addresses: Sequence[str] = (),
+    namespace: str = "",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Engine]:
+    """Redis on a free port and a Unix socket; keeps nothing, or with `durable` syncs its log at every write.
+
+    Args:
+        addresses: where it listens beside loopback; `tcp_url` names the first of them.
+        namespace: the network namespace that it runs in (`tests.support.netns`); "" is ours.
+        settings: go on its command line, after ours: `{"appendfsync": "everysec"}`.
+
+    Raises `EngineUnavailableError` when there is no `redis-server` or it does not start.
+    """
+    program = _program("redis-server", package="redis-server")
+    port = free_port()
+    home = _home(directory, "redis")
+    socket_path = _socket_path(home / "redis.sock", "redis")
+    command = [program, "--port", str(port), "--bind", LOOPBACK, *addresses, "--dir", str(home), "--save", ""]
+    command += ["--unixsocket", str(socket_path), "--databases", str(REDIS_DATABASES), "--protected-mode", "no"]
+    command += ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
+    for name, value in (settings or {}).items():
+        command += [f"--{name}", value]
+    launch = Launch(
+        "redis", command, home, ready=lambda: _answers(socket_path, b"PING\r\n", b"+PONG"), namespace=namespace
+    )
+    host = addresses[0] if addresses else LOOPBACK
+    engine = Engine(
+        launch, tcp_url=f"redis://{host}:{port}/0", socket_url=f"unix://{socket_path}?db=0", host=host, port=port
+    )
+    with _running(engine):
+        yield engine
+
+
+@contextmanager
+def beanstalkd(directory: Path, *, synced: bool = False) -> Iterator[Engine]:
+    """beanstalkd on a free loopback port, in memory; with `synced` it logs, and syncs the log at every write.
+
+    Raises `EngineUnavailableError` when there is no `beanstalkd` or it does not start.
+    """
+    program = _program("beanstalkd", package="beanstalkd")
+    port = free_port()
+    home = _home(directory, "beanstalkd")
+    command = [program, "-l", LOOPBACK, "-p", str(port)]
+    if synced:
+        command += ["-b", str(home), "-f0"]
+    launch = Launch("beanstalkd", command, home, ready=lambda: _answers((LOOPBACK, port), b"stats\r\n", b"OK"))
+    engine = Engine(launch, tcp_url=f"beanstalk://{LOOPBACK}:{port}", host=LOOPBACK, port=port)
+    with _running(engine):
+        yield engine
+
+
+@contextmanager
+def postgresql(
+    directory: Path, *, addresses: Sequence[str] = (), namespace: str = "", settings: Mapping[str, str] | None = None
+) -> Iterator[Engine]:
+    """PostgreSQL as its package ships it (it syncs every commit), on a free port and a Unix socket, trusting its user.
+
+    It refuses to run as root, so root hands it to an unprivileged user.
+
+    Args:
+        addresses: where it listens beside loopback, trusting their /24; `tcp_url` names the first of them.
+        namespace: the network namespace that it runs in (`tests.support.netns`); "" is ours.
+        settings: go on its command line: `{"synchronous_commit": "off"}`.
+
+    Raises `EngineUnavailableError` when its programs are absent or it does not start.
+    """
+    programs = _postgresql_programs()
+    user = _unprivileged_user()
+    with _home_of(user, directory, "postgresql") as home:
+        engine = _a_cluster(home, programs, user, addresses, namespace, settings or {})
+        with _running(engine):
+            yield engine
+
+
+def _a_cluster(
+    home: Path,
+    programs: Path,
+    user: pwd.struct_passwd | None,
+    addresses: Sequence[str],
+    namespace: str,
+    settings: Mapping[str, str],
+) -> Engine:
+    """A new PostgreSQL, ready to be started."""
+    port = free_port()
+    _socket_path(home / f".s.PGSQL.{port}", "postgresql")
+    data = home / "data"
+    _init_database(programs, data, user)
+    if addresses:
+        with (data / "pg_hba.conf").open("a") as rules:
+            rules.writelines(f"host all all {address}/24 trust\n" for address in addresses)
+    command = [str(programs / "postgres"), "-D", str(data), "-k", str(home), "-p", str(port)]
+    command += ["-h", ",".join([LOOPBACK, *addresses])]
+    for name, value in settings.items():
+        command += ["-c", f"{name}={value}"]
+    is_ready = [str(programs / "pg_isready"), "-q", "-h", str(home), "-p", str(port), "-U", "towline", "-d", "postgres"]
+    launch = Launch(
+        "postgresql",
+        command,
+        home,
+        ready=lambda: subprocess.run(is_ready, check=False).returncode == 0,
+        user=user,
+        stop_signal=signal.SIGINT,  # this is its fast shutdown; SIGTERM would wait for every client to leave
+        namespace=namespace,
+    )
+    host = addresses[0] if addresses else LOOPBACK
+    socket_url = f"postgresql://towline@/postgres?host={home}&port={port}"
+    return Engine(
+        launch,
+        url=socket_url,
+        tcp_url=f"postgresql://towline@{host}:{port}/postgres",
+        socket_url=socket_url,
+        host=host,
+        port=port,
+    )
+
+
+@contextmanager
+def memory_home(prefix: str) -> Iterator[Path]:
+    """A new directory, in memory where there is room; removed in the end, or by who comes after a process that was
+    killed."""
+    directory = memory_directory()
+    if directory is not None:
+        _remove_left_behind(directory)
+    home = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=directory))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def memory_directory() -> Path | None:
+    """Where files cost no disk, if there is room; None where there is not.
+
+    A sync costs nothing there. What a killed process had written survives it there as on a disk; a power cut is not
+    to be tried.
+    """
+    path = Path("/dev/shm")
+    if not path.is_dir():
+        return None
+    free = min(shutil.disk_usage(path).free, psutil.virtual_memory().available)
+    return path if free > SPARE_BYTES else None
+
+
+def _remove_left_behind(directory: Path) -> None:
+    """Remove the homes of processes that are no more: a machine's memory is used up by a few of them."""
+    for home in directory.glob("towline-*"):
+        owner = _OWNER.search(home.name)
+        if owner is not None and not psutil.pid_exists(int(owner[1])):
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _init_database(programs: Path, data: Path, user: pwd.struct_passwd | None) -> None:
+    """The files of a new cluster: a copy of those that this process made first, which takes a tenth of the time."""
+    copied = subprocess.run(
+        ["cp", "-a", str(_first_cluster(programs, user)), str(data)], capture_output=True, text=True, check=False
+    )
+    if copied.returncode:
+        raise EngineUnavailableError(f"postgresql: no copy of a cluster: {copied.stderr.strip()[-300:]}")
+
+
+@lru_cache(maxsize=1)
+def _first_cluster(programs: Path, user: pwd.struct_passwd | None) -> Path:
+    """The files of a cluster that never runs, removed with this process.
+
+    Made without the syncs that only a machine's crash would need. Raises `EngineUnavailableError`.
+    """
+    kept = ExitStack()
+    atexit.register(kept.close)
+    home = kept.enter_context(memory_home("towline-"))
+    data = home / "data"
+    if user is not None:
+        os.chown(home, user.pw_uid, user.pw_gid)
+    made = subprocess.run(
+        [str(programs / "initdb"), "-D", str(data), "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+        user=user.pw_uid if user else None,
+        group=user.pw_gid if user else None,
+        extra_groups=[] if user else None,
+    )
+    if made.returncode:
+        raise EngineUnavailableError(f"postgresql: initdb failed: {made.stderr.strip()[-300:]}")
+    return data
+
+
+def _program(name: str, *, package: str) -> str:
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise EngineUnavailableError(f"{name}: not installed (Debian: apt-get install {package})")
+    return found
+
+
+def _postgresql_programs() -> Path:
+    """Debian keeps the server's programs out of PATH, one directory a version: the newest is taken."""
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        return Path(on_path).resolve().parent
+    versions = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]), reverse=True
+    )
+    if not versions:
+        raise EngineUnavailableError("postgresql: not installed (Debian: apt-get install postgresql-15)")
+    return versions[0].parent
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    """Whom root runs PostgreSQL as; None when we are not root and need nobody else."""
+    if os.geteuid() != 0:
+        return None
+    for name in UNPRIVILEGED_USERS:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise EngineUnavailableError(f"postgresql: refuses to run as root; none of {UNPRIVILEGED_USERS} exists")
+
+
+def _home(directory: Path, name: str) -> Path:
+    """A new directory for one server, ours."""
+    number = sum(1 for _ in directory.glob(f"{name}-*"))
+    home = directory / f"{name}-{number}"
+    home.mkdir(mode=0o700)
+    return home
+
+
+@contextmanager
+def _home_of(user: pwd.struct_passwd | None, directory: Path, name: str) -> Iterator[Path]:
+    """A new directory for one server that another user may have to reach; elsewhere, if the way there is closed to it.
+
+    The way is not opened: pytest closes its folders again whenever it starts, also for those who use them already.
+    """
+    if user is None:
+        yield _home(directory, name)
+        return
+    is_open = all(above.stat().st_mode & 0o001 for above in directory.resolve().parents)
+    with ExitStack() as stack:
+        if is_open:
+            directory.chmod(directory.stat().st_mode | 0o011)
+        else:
+            directory = stack.enter_context(_open_directory())
+        home = _home(directory, name)
+        os.chown(home, user.pw_uid, user.pw_gid)
+        yield home
+
+
+@contextmanager
+def _open_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="towline-") as path:
+        Path(path).chmod(0o711)
+        yield Path(path)
+
+
+def _socket_path(path: Path, name: str) -> Path:
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH_BYTES:
+        raise EngineUnavailableError(f"{name}: socket path must be at most {LONGEST_SOCKET_PATH_BYTES} bytes: {path}")
+    return path
+
+
+@contextmanager
+def _running(engine: Engine) -> Iterator[None]:
+    """Start, wait until it answers, and end it whatever happens; its output is kept beside its data."""
+    try:
+        engine.start()
+        yield
+    finally:
+        engine.stop()
+
+
+def _answers(address: Path | tuple[str, int], question: bytes, answer: bytes) -> bool:
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+    try:
+        with socket.socket(family) as connection:
+            connection.settimeout(1)
+            connection.connect(str(address) if isinstance(address, Path) else address)
+            connection.sendall(question)
+            return connection.recv(64).startswith(answer)
+    except OSError:
+        return False

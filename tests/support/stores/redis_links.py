@@ -1,0 +1,128 @@
+"""Links to private Redis servers with functions for tests: what the link and the signals promise without a store."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import redis
+
+from queue_core.errors import StoreUnavailableError
+from queue_core.stores.redis.client import client as link_module
+from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
+from queue_core.stores.redis.keys import key_of
+from queue_core.stores.redis.signals import RedisSignals
+from tests.support.stores import engines
+from tests.support.stores.engines import Engine, EngineUnavailableError
+
+KEY = "{link}:counter"
+
+_HEAD = """#!lua name=towline_test
+local function register(name, callback, flags)
+  redis.register_function{ function_name = 'towline_test_' .. name, callback = callback, flags = flags or {} }
+end
+
+-- As the store's functions do: a session's last call is answered again, an older one changes nothing.
+local function once(change)
+  return function(keys, args)
+    local last = redis.call('HMGET', keys[1], args[1] .. ':number', args[1] .. ':answer')
+    local number = tonumber(args[2])
+    if last[1] and tonumber(last[1]) > number then return redis.error_reply('STALE call') end
+    if last[1] and tonumber(last[1]) == number then return tonumber(last[2]) end
+    local answer = change(keys, args)
+    redis.call('HSET', keys[1], args[1] .. ':number', args[2], args[1] .. ':answer', answer)
+    return answer
+  end
+end
+
+register('count', once(function(keys, args) return redis.call('HINCRBY', keys[1], 'count', args[3]) end))
+register('fill', once(function(keys, args) return redis.call('HSET', keys[1], args[3], string.rep('x', 100000)) end))
+register('empty', once(function(keys) return redis.call('DEL', keys[1]) end), { 'allow-oom' })
+register('read', function(keys) return redis.call('HGET', keys[1], 'count') end, { 'no-writes' })
+local function seconds()
+  local now = redis.call('TIME')
+  return now[1] + now[2] / 1000000
+end
+
+register('spin', function(keys, args)
+  local ends_at = seconds() + args[1]
+  while seconds() < ends_at do end
+  return 1
+end, { 'no-writes' })
+register('break', once(function(keys) return redis.call('LPUSH', keys[1], 1) end))
+"""
+
+
+def a_library() -> FunctionLibrary:
+    """Functions to call, and those that wake."""
+    wake = files("queue_core.stores.redis").joinpath("lua/wake.lua").read_text()
+
+    return FunctionLibrary("towline_test_", _HEAD + wake)
+
+
+@contextmanager
+def a_link(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
+    """A link to a server of any settings; closed in the end."""
+    link = RedisClient(url, a_library(), durability=durability)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+@contextmanager
+def signals_on(url: str) -> Iterator[RedisSignals]:
+    """What one process would use to wake the waiters of others, on queues of that server."""
+    with a_link(url) as link, signals_over(link) as signals:
+        yield signals
+
+
+@contextmanager
+def signals_over(link: RedisClient) -> Iterator[RedisSignals]:
+    """The same over a link that is there already."""
+    signals = RedisSignals(link, key_of)
+    try:
+        yield signals
+    finally:
+        signals.close()
+
+
+@contextmanager
+def a_redis(folder: Path, settings: dict[str, str] | None = None, *, durable: bool = False) -> Iterator[Engine]:
+    """A server of one's own; skips, by name, where there is none."""
+    try:
+        with engines.redis(folder, durable=durable, settings=settings) as engine:
+            yield engine
+    except EngineUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def operator(engine: Engine, **options: str) -> "redis.Redis[bytes]":
+    """What an operator types."""
+    return redis.Redis(host=engine.host, port=engine.port, **options)
+
+
+def count(link: RedisClient, by: int = 1) -> object:
+    """A change that shows when it took effect twice: the new sum."""
+    return link.call("count", [KEY], [by])
+
+
+def counted(link: RedisClient) -> int:
+    """The sum, looked at."""
+    answer = link.look("read", [KEY])
+    return int(answer) if isinstance(answer, bytes) else 0
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.3) -> None:
+    """Let links give up soon, for tests of what is said then."""
+    monkeypatch.setattr(link_module, "INSIST_SECONDS", seconds)
+
+
+def opened(url: str) -> RedisClient | None:
+    """A link, unless the wire was cut while it was opened."""
+    try:
+        return RedisClient(url, a_library(), durability="relaxed")
+    except StoreUnavailableError:
+        return None

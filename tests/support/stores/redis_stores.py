@@ -1,0 +1,80 @@
+"""Redis stores for tests that look inside: every call sent twice, a queue on shards, an operator's raw commands."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import count
+
+import redis
+
+from queue_core.store import Store
+from queue_core.stores import open_store
+from queue_core.stores.redis.client.connection import Answer, Cell
+from queue_core.stores.redis.client.topology import Key
+from queue_core.stores.redis.keys import key_of
+from queue_core.stores.redis.leases import REQUEST
+from queue_core.stores.redis.store import RedisStore
+from queue_core.task import ANY, Lease, TagFilter
+from tests.support.stores.stores import new_url
+from tests.support.stores.task_builders import QUEUE, a_queue, lease
+
+SHARDS = 3
+SPREAD = f"?spread={QUEUE}:{SHARDS}"
+
+
+def a_redis_store() -> RedisStore:
+    """An empty one, on the engine that the tests share."""
+    return RedisStore(new_url("redis"))
+
+
+def with_every_call_sent_twice(store: RedisStore) -> RedisStore:
+    """As if each answer were lost: every changing call is sent again, and must be answered the same.
+
+    Leases are told again while they live, so those of 0 s are not.
+    """
+    link = store._calls.link
+    send, numbers = link.call, count(1)
+
+    def call(
+        function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, once: tuple[Cell, int] | None = None
+    ) -> Answer:
+        numbered = once or ("twice", next(numbers))
+        first = send(function, keys, args, once=numbered)
+        again = send(function, keys, args, once=numbered)
+        assert again == first or _ends_at_once(args), f"{function} was answered otherwise the second time"
+        return first
+
+    link.call = call  # type: ignore[method-assign]
+    return store
+
+
+def _ends_at_once(args: Sequence[Cell]) -> bool:
+    """Whether a call asks for leases of 0 s."""
+    requests = [cell for cell in args if isinstance(cell, bytes) and len(cell) == REQUEST.size]
+    return any(REQUEST.unpack(request)[1] == 0 for request in requests)
+
+
+def operator_of(store: Store) -> "redis.Redis[bytes]":
+    """What an operator types, on the same database."""
+    return redis.Redis.from_url(store.url.partition("?")[0])
+
+
+def hash_of(store: RedisStore, queue: str) -> dict[bytes, bytes]:
+    """All fields of a queue's hash."""
+    with operator_of(store) as client:
+        return client.hgetall(key_of(queue))
+
+
+@contextmanager
+def a_spread_store(url: str) -> Iterator[Store]:
+    """A store whose queue is spread over shards."""
+    with closing(open_store(url + SPREAD)) as opened:
+        a_queue(opened)
+        yield opened
+
+
+def take_all(store: Store, *, count: int = 4, tags: TagFilter = ANY) -> list[Lease]:
+    """Lease until nothing is left."""
+    taken: list[Lease] = []
+    while some := lease(store, count, tags=tags):
+        taken += some
+    return taken

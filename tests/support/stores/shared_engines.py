@@ -1,0 +1,150 @@
+"""The engines that all tests of one process share: started when first asked for, a new database for every asker.
+
+A test that kills or freezes an engine starts one of its own (`tests.support.stores.engines`).
+"""
+
+import atexit
+import itertools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from tests.support.stores import engines
+from tests.support.stores.engines import REDIS_DATABASES, Engine, EngineUnavailableError
+
+EngineName = Literal["postgresql", "redis"]
+
+_SMALL: Final = {"max_wal_size": "128MB"}
+
+
+class SharedEngines:
+    """PostgreSQL, and Redis that syncs its log at every write; closing it ends them and removes their data."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._started: dict[str, Engine | EngineUnavailableError] = {}
+        self._numbers = itertools.count(1)
+        self._directory: Path | None = None
+        self._template = ""
+        self._in_use: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End them and remove their data; nothing when that was done."""
+        self._stack.close()
+
+    def postgresql(self) -> Engine:
+        """The one PostgreSQL. Raises `EngineUnavailableError`."""
+        return self._engine("postgresql", lambda: engines.postgresql(self._home(), settings=_SMALL))
+
+    def redis(self) -> Engine:
+        """The one durable Redis. Raises `EngineUnavailableError`."""
+        return self._engine("redis", lambda: engines.redis(self._home(), durable=True))
+
+    def new_url(self, name: EngineName) -> str:
+        """A URL of a database that nobody has used. Raises `EngineUnavailableError`."""
+        number = next(self._numbers)
+        if name == "postgresql":
+            self._in_use.append(number)
+        return new_database(self.engine(name), number)
+
+    def new_store_url(self, name: EngineName) -> str:
+        """The same with the schema made, for tests of what a store does and not of how it is made.
+
+        The schema is made once and copied, which takes a third of the time. Raises `EngineUnavailableError`.
+        """
+        if name == "redis":
+            return self.new_url(name)
+        if not self._template:
+            self._template = _with_schema(new_database(self.engine(name), next(self._numbers)))
+        number = next(self._numbers)
+        self._in_use.append(number)
+        return new_database(self.engine(name), number, template=self._template)
+
+    def drop_databases(self) -> None:
+        """Remove PostgreSQL's databases that were asked for so far: each takes 8 MB of memory, and there are
+        thousands."""
+        numbers, self._in_use = self._in_use, []
+        if numbers:
+            drop_databases(self.postgresql(), numbers)
+
+    def engine(self, name: EngineName) -> Engine:
+        """One of the two. Raises `EngineUnavailableError`."""
+        return self.postgresql() if name == "postgresql" else self.redis()
+
+    def _engine(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> Engine:
+        """Start it at the first call; one that could not be started is not tried again."""
+        if name not in self._started:
+            try:
+                self._started[name] = self._stack.enter_context(start())
+            except EngineUnavailableError as error:
+                self._started[name] = error
+        found = self._started[name]
+        if isinstance(found, EngineUnavailableError):
+            raise found
+        return found
+
+    def _home(self) -> Path:
+        """In memory where there is room: a sync is asked for as ever, and costs nothing."""
+        if self._directory is None:
+            self._directory = self._stack.enter_context(engines.memory_home("towline-"))
+        return self._directory
+
+
+@lru_cache(maxsize=1)
+def engines_of_process() -> SharedEngines:
+    """The one pair of this process, ended with it."""
+    shared = SharedEngines()
+    atexit.register(shared.close)
+    return shared
+
+
+def new_database(engine: Engine, number: int, *, template: str = "template1") -> str:
+    """The URL of an empty database of the engine, by a number that was not used before; a copy of `template`.
+
+    Redis has no templates, and 1,023 of them beside the first; beyond that the oldest is emptied and used again.
+    """
+    if engine.name == "postgresql":
+        import psycopg
+
+        with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE towline_{number} TEMPLATE {template}")
+        return f"{engine.tcp_url.rpartition('/')[0]}/towline_{number}"
+    import redis
+
+    number = 1 + (number - 1) % (REDIS_DATABASES - 1)
+    url = f"{engine.tcp_url.rpartition('/')[0]}/{number}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
+
+
+def drop_databases(engine: Engine, numbers: Iterable[int]) -> None:
+    """Remove databases of PostgreSQL that `new_database` made, whoever is connected."""
+    import psycopg
+
+    with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
+        for number in numbers:
+            connection.execute(f"DROP DATABASE IF EXISTS towline_{number} WITH (FORCE)")
+
+
+def _with_schema(url: str) -> str:
+    """Make the store's schema there; the database's name. Nobody is connected to it after."""
+    import psycopg
+
+    from queue_core.stores.postgres.client.address import SCHEMA
+    from queue_core.stores.postgres.schema import prepare
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        prepare(connection, SCHEMA, url)
+    return url.rpartition("/")[2]

@@ -1,0 +1,36 @@
+"""SQLite stores for tests that look inside: one with a queue, on a disk that counts, waits and fails on demand."""
+
+from pathlib import Path
+from threading import Event
+
+from queue_core.stores.sqlite.store import SqliteStore
+from tests.support.stores.task_builders import a_queue
+
+
+class HeldSyncer:
+    """A disk that counts, may be made to wait, and may be made to fail."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.let_through = Event()
+        self.let_through.set()
+        self.failure: OSError | None = None
+
+    def sync(self) -> None:
+        self.syncs += 1
+        assert self.let_through.wait(10)
+        if self.failure is not None:
+            raise self.failure
+
+    def grow(self, size_bytes: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def a_store(path: Path, syncer: HeldSyncer | None = None) -> SqliteStore:
+    """A store that is opened, and has its queue."""
+    store = SqliteStore(path) if syncer is None else SqliteStore(path, open_syncer=lambda _path: syncer)
+    a_queue(store)
+    return store
