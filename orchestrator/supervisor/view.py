@@ -1,7 +1,7 @@
 """What a supervisor shows to threads that answer for it: its newest view of the fleet, and whether its turns finish.
 
-A view is one immutable value, made now and then. One thread writes, any may read: each attribute of `Heartbeat` is replaced
-as a whole, so nobody waits for anybody.
+A view is one immutable value, made now and then. One thread writes, any may read: each attribute of `Heartbeat` is
+replaced as a whole, so nobody waits for anybody.
 """
 
 from bisect import bisect_left

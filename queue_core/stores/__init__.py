@@ -22,8 +22,8 @@ def open_store(url: str, *, durability: Durability = "strict") -> Store:
 
     Args:
         url: `sqlite:///relative.db` (to the working directory), `sqlite:////absolute/path.db`,
-            `postgresql://user@host/database`, `redis://host:6379/0` (and more forms, see `config/redis_url.py`) or `memory:`.
-        durability: `strict`, a synced ticket survives a power cut; `relaxed`, only a crash of the process.
+            `postgresql://user@host/database`, `redis://host:6379/0` (and more forms, see `config/redis_url.py`) or
+        `memory:`. durability: `strict`, a synced ticket survives a power cut; `relaxed`, only a crash of the process.
 
     Raises `InvalidSettingError` for another URL or an impossible path, `StoreCorruptError` for a file that is no queue,
     `StoreVersionError` for one made by a newer version, `StoreReadOnlyError` for one that can't be written.

@@ -244,8 +244,8 @@ def _telling(step: Step[T]) -> Step[T | ApplicationError]:
 
 
 def _worker(request: FastRequest) -> str:
-    """Who calls, where `queue_core.appengine.connect.connect` was told so by a supervisor; App Engine's own clients have no
-    name. Raises `InvalidTaskNameError`."""
+    """Who calls, where `queue_core.appengine.connect.connect` was told so by a supervisor; App Engine's own clients
+    have no name. Raises `InvalidTaskNameError`."""
     worker = next((value.decode("latin-1") for name, value in request.headers if name == b"x-towline-worker"), "")
     check_worker(worker)
     return worker

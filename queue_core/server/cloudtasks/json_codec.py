@@ -19,8 +19,8 @@ _BITS = {"int32": 31, "int64": 63}
 def values_of(message: str, data: object, *, place: str = "") -> Values:
     """A JSON object as the values of a message; what is null is unset.
 
-    Raises `CloudTasksError` for the first field that is unknown, of another kind or out of range, naming it and what leads
-    to it (`place`).
+    Raises `CloudTasksError` for the first field that is unknown, of another kind or out of range, naming it and what
+    leads to it (`place`).
     """
     if not isinstance(data, Mapping):
         raise invalid(f"{place.rstrip('.') or 'the body'} must be a JSON object, not {_shown(data)}")

@@ -87,7 +87,7 @@ def new_task(body: TaskBody) -> NewTask:
 
 
 def decode_payload(text: str) -> bytes:
-    """The bytes of a URL-safe base64 text. Missing padding is no mistake, another alphabet is: raises `TaskqueueError`."""
+    """Return the bytes of a URL-safe base64 text, padded or not. Raises `TaskqueueError` for another alphabet."""
     bare = text.rstrip("=")
     if not _BASE64.fullmatch(bare):
         raise invalid("Invalid payloadBase64 value: it must be URL-safe base64, with - and _ for + and /.")

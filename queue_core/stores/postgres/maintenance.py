@@ -1,7 +1,8 @@
 """Forgets what is kept for a while only, and clears away what leased and deleted tasks leave in their table.
 
-Forgetting (`MaintenanceDue`) is done now and then, a bounded amount at a time, in the transactions of others. Each process
-counts what it adds to what is kept, and is due once that is enough; the first time comes at random, so that processes
+Forgetting (`MaintenanceDue`) is done now and then, a bounded amount at a time, in the transactions of others. Each
+process counts what it adds to what is kept, and is due once that is enough; the first time comes at random, so that
+processes
 which live for a few tasks take their part too.
 
 Clearing (`Maintenance`) is done before leases have to step over dead rows. The server's own autovacuum comes by once a

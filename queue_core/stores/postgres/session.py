@@ -104,7 +104,7 @@ class PostgresSession:
         self.rows(_MARK, *mark_of(call), task_ids)
 
     def _look_for(self, call: ClientCall) -> None:
-        """Raise `VerbAnswerLostError` if a client's call took effect before, `OutcomeUnknownError` after a later one."""
+        """Raise `VerbAnswerLostError` if a call took effect before, `OutcomeUnknownError` after a later one."""
         session, number = mark_of(call)
         found = self.rows(_MARKED, session)
         if not found or found[0][0] < number:

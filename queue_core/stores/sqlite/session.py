@@ -1,7 +1,7 @@
 """What the verbs of one transaction share: the connection, what is known of queues and tags, and what is to be written.
 
-A `CatalogCache` outlives transactions. A part of it holds until another process commits anything, which the library tells; the
-rest until the catalog's revision, in row 0 of `counts`, rises.
+A `CatalogCache` outlives transactions. A part of it holds until another process commits anything, which the library
+tells; the rest until the catalog's revision, in row 0 of `counts`, rises.
 """
 
 import contextlib

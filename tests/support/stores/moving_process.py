@@ -1,4 +1,5 @@
-"""A process that moves queues, and may be killed at a chosen write: `python -m tests.support.stores.moving_process ...`.
+"""A process that moves queues, and may be killed at a chosen write: `python -m tests.support.stores.moving_process
+...`.
 
     migrate FROM TO AT      kills itself right after its AT-th write to TO; 0: never
     import FILE TO AT
