@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -55,11 +56,7 @@ class Tour:
     @property
     def changes(self) -> int:
         """How often the way leads from one file to another, within a thread."""
-        return sum(
-            before[0] != after[0]
-            for calls in self.calls.values()
-            for before, after in zip(calls, calls[1:], strict=False)
-        )
+        return sum(before[0] != after[0] for calls in self.calls.values() for before, after in pairwise(calls))
 
     def clear(self) -> None:
         """Forget the way so far."""
