@@ -27,11 +27,12 @@ from typing import Final
 
 from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.arrivals import read_files
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.config.pools import PoolSpec
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
 from orchestrator.demo.crew import ProcessFleet
 from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import RunResult, quantile
 from orchestrator.simulation.scaler import PolicyScaler

@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 
-from tests.end_to_end.appengine_programs.snippets import run
+from tests.end_to_end.google.appengine_programs.snippets import run
 
 if __name__ == "__main__":
     found: list[dict[str, object]] = []
