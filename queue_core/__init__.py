@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from queue_core.http_api.caller import Retries
     from queue_core.local import LocalQueue, LocalQueues
-    from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+    from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
     from queue_core.store import Added, Deletion, Page, Renewed, Storage
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
     from queue_core.worker.app import App
@@ -74,7 +74,7 @@ else:
         ),
         "queue_core.http_api.caller": "Retries",
         "queue_core.local": "LocalQueue LocalQueues",
-        "queue_core.stats": "FinishedLease HeardWorker LiveLease QueueStats Samples TagStats WaitingTask",
+        "queue_core.stats": "FinishedLease WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
         "queue_core.task": "ANY Lease NewTask QueueSpec StoredTask TagFilter TaskState UNTAGGED",
         "queue_core.store": "Added Deletion Page Renewed Storage",
         "queue_core.worker.app": "App",
@@ -107,7 +107,6 @@ __all__ = [
     "Dead",
     "Deletion",
     "FinishedLease",
-    "HeardWorker",
     "HttpQueue",
     "HttpQueues",
     "Instant",
@@ -164,6 +163,7 @@ __all__ = [
     "UnauthenticatedError",
     "UnknownQueueError",
     "WaitingTask",
+    "WorkerActivity",
     "WorkerRetiredError",
     "connect_appengine",
     "open_queue",

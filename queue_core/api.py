@@ -6,8 +6,8 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.fast_values import builder
-from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.fast_values import fast_constructor
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
 from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
@@ -19,7 +19,7 @@ Ended: TypeAlias = Lease | str | Deletion
 ALL_STATES = frozenset(TaskState)
 NO_SAMPLES = Samples((), 0)
 
-new_task = builder(NewTask)
+new_task = fast_constructor(NewTask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Observation:
 
     `heard` has those of the workers asked for that the answering server has heard of; None where no server answers, as
     a store that is opened directly does not know who waits. `upcoming` tells of delayed tasks that were never leased
-    and become leasable within the time asked for, of a thousand at most (see `stats.coming`).
+    and become leasable within the time asked for, of a thousand at most (see `stats.group_upcoming`).
     """
 
     now: Instant
@@ -37,7 +37,7 @@ class Observation:
     samples: Samples = NO_SAMPLES
     live: tuple[LiveLease, ...] = ()
     seen: dict[str, Instant] = field(default_factory=dict)
-    heard: tuple[HeardWorker, ...] | None = None
+    heard: tuple[WorkerActivity, ...] | None = None
     upcoming: tuple[WaitingTask, ...] = ()
 
 
@@ -204,7 +204,7 @@ class Queues(Protocol):
         `ahead_seconds`, up to 30 days: how far ahead tasks to come are told; 0: none is.
         """
 
-    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
+    def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
         """Observations of several queues in one round trip, at most 1000; None for a queue that does not exist."""
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:

@@ -20,7 +20,7 @@ from queue_core.http_api import values
 from queue_core.http_api.caller import HttpCaller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
-from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
+from queue_core.stats import FinishedLease, QueueStats, TagStats, WorkerActivity
 from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
@@ -247,13 +247,13 @@ class HttpQueues:
         ahead_seconds: float = 0.0,
     ) -> Observation:
         """See `Queues.observe`."""
-        body = values.look_json(ObservationQuery(queue, tags, after, tuple(workers), ahead_seconds))
+        body = values.query_json(ObservationQuery(queue, tags, after, tuple(workers), ahead_seconds))
         del body["queue"]
         return values.observation_of(self._post(f"/v1/queues/{quoted(queue)}/observe", body))
 
-    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
+    def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
         """See `Queues.observe_many`."""
-        body: Json = {"looks": [values.look_json(look) for look in looks]}
+        body: Json = {"looks": [values.query_json(query) for query in queries]}
         found = self._post("/v1/observe", body)["observations"]
         return [None if one is None else values.observation_of(one) for one in cast("list[Json | None]", found)]
 
@@ -261,10 +261,10 @@ class HttpQueues:
         """See `Queues.retire_worker`."""
         return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {"busy": busy})["retired"])
 
-    def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
+    def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
         """Workers whose names begin so, as the server that answers has heard of them lately."""
         answer = self._caller.get(f"/v1/queues/{quoted(queue)}/workers{_query(prefix=prefix)}")
-        return values.many_of(HeardWorker, answer["workers"])
+        return values.many_of(WorkerActivity, answer["workers"])
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         """See `Queues.release_worker`."""

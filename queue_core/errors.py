@@ -88,16 +88,16 @@ class QueueModeError(InvalidRequestError):
 
 
 class UnknownQueueError(QueueError):
-    """No queue has that name. `discreet` says no more than that, for callers who may not know of other queues."""
+    """No queue has that name. `public_message` says no more than that, for callers who may not know of other queues."""
 
-    def __init__(self, message: str, *, discreet: str = "") -> None:
+    def __init__(self, message: str, *, public_message: str = "") -> None:
         super().__init__(message)
-        self.discreet = discreet or message
+        self.public_message = public_message or message
 
     @classmethod
     def among(cls, name: str, others: Iterable[str]) -> "UnknownQueueError":
         """The error for a name, with some of the names that there are."""
-        return cls(f"no queue {name!r}; queues: {', '.join(others) or 'none yet'}", discreet=f"no queue {name!r}")
+        return cls(f"no queue {name!r}; queues: {', '.join(others) or 'none yet'}", public_message=f"no queue {name!r}")
 
 
 class QueueMovedError(UnknownQueueError):
@@ -173,12 +173,12 @@ class StoreFullError(StoreUnavailableError):
     """No room is left; nothing was changed.
 
     Args:
-        is_alone: it was refused before it was tried: what shares its transaction is not concerned.
+        affects_only_caller: it was refused before it was tried: what shares its transaction is not concerned.
     """
 
-    def __init__(self, message: str, *, is_alone: bool = False) -> None:
+    def __init__(self, message: str, *, affects_only_caller: bool = False) -> None:
         super().__init__(message)
-        self.is_alone = is_alone
+        self.affects_only_caller = affects_only_caller
 
 
 class OutcomeUnknownError(StoreUnavailableError):

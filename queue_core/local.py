@@ -19,7 +19,7 @@ from queue_core.api import (
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
 from queue_core.limits import check_text, check_wait_seconds, check_worker
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import (
     Added,
@@ -98,7 +98,7 @@ class LocalQueue:
         unit = unit_of_lease(worker)
         granted, lost = self._service.run(exchange, unit=unit)
         try:
-            while granted.unsettled and not granted.leases:
+            while granted.more_due and not granted.leases:
                 granted = self._service.run(lease, unit=unit)
             if not granted.leases and wait_seconds > 0:
                 granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
@@ -167,11 +167,11 @@ class LocalQueue:
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
         """See `Queue.stats`."""
-        return self._service.look(lambda turn: turn.stats(self._name, tags))
+        return self._service.read(lambda turn: turn.stats(self._name, tags))
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
         """See `Queue.tag_stats`."""
-        return self._service.look(lambda turn: turn.tag_stats(self._name, after=after, limit=limit))
+        return self._service.read(lambda turn: turn.tag_stats(self._name, after=after, limit=limit))
 
     def peek(
         self,
@@ -186,7 +186,7 @@ class LocalQueue:
         """See `Queue.peek`."""
         wanted = as_states(states)
         listed = None if names is None else as_names(names)
-        return self._service.look(
+        return self._service.read(
             lambda turn: turn.peek(
                 self._name,
                 tags=tags,
@@ -202,19 +202,19 @@ class LocalQueue:
         """Close the store this queue was opened on; other queues of the same service close with it."""
         self._service.close()
 
-    def _run(self, step: Step[T], connection: object | None) -> T:
+    def _run(self, step: Operation[T], connection: object | None) -> T:
         """A step of one verb."""
         if connection is None:
             return self._service.run(step, unit="verb")
         return self._service.within(connection, step)
 
-    def _in_chunks(self, step: Step[int]) -> int:
+    def _in_chunks(self, step: Operation[int]) -> int:
         total = 0
         while count := self._service.run(step):
             total += count
         return total
 
-    def _wait_for(self, lease: Step[Granted], unit: Unit, *, tags: TagFilter, wait_seconds: float) -> Granted:
+    def _wait_for(self, lease: Operation[Granted], unit: Unit, *, tags: TagFilter, wait_seconds: float) -> Granted:
         clock = self._service.clock
         deadline = clock.monotonic() + wait_seconds
         subscription = self._service.store.signals.subscribe(self._name, tags)
@@ -225,7 +225,7 @@ class LocalQueue:
                 left = deadline - clock.monotonic()
                 if granted.leases or left <= 0 or self._is_over:
                     return granted
-                if granted.unsettled:
+                if granted.more_due:
                     continue
                 self._sleep(subscription, until=min(deadline, clock.monotonic() + RECHECK_SECONDS))
         finally:
@@ -235,7 +235,7 @@ class LocalQueue:
         """Until there may be something to lease. Nobody tells of an eta that is made meanwhile: look now and then."""
         clock = self._service.clock
         while (left := until - clock.monotonic()) > 0 and not self._is_over:
-            next_eta = self._service.look(lambda turn: turn.transaction.next_eta(self._name, now=turn.now))
+            next_eta = self._service.read(lambda turn: turn.transaction.next_eta(self._name, now=turn.now))
             seconds = self._seconds_until(next_eta)
             if subscription.wait(timeout_seconds=min(left, seconds, ETA_SECONDS)) or seconds <= ETA_SECONDS:
                 return
@@ -286,7 +286,7 @@ class LocalQueues:
         """See `Queues.queue`."""
         return LocalQueue(self._service, name)
 
-    def waiting_line(self, name: str) -> WaitingCall:
+    def waiting_call(self, name: str) -> WaitingCall:
         """One queue's verbs for a thread whose waits are to be cut short."""
         return WaitingCall(self._service, name)
 
@@ -301,11 +301,11 @@ class LocalQueues:
 
     def queues(self) -> list[QueueSpec]:
         """See `Queues.queues`."""
-        return self._service.look(lambda turn: turn.transaction.queues())
+        return self._service.read(lambda turn: turn.transaction.queues())
 
     def storage(self) -> Storage:
         """See `Queues.storage`."""
-        return self._service.look(lambda turn: turn.transaction.storage())
+        return self._service.read(lambda turn: turn.transaction.storage())
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `Queues.set_storage_limit`."""
@@ -322,13 +322,13 @@ class LocalQueues:
     ) -> Observation:
         """See `Queues.observe`."""
         check_text("queue", queue, error=InvalidQueueNameError)
-        return self._service.look(
+        return self._service.read(
             lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
         )
 
-    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
+    def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
         """See `Queues.observe_many`."""
-        return self._service.look(lambda turn: [turn.observe_if_there(look) for look in looks])
+        return self._service.read(lambda turn: [turn.observe_if_exists(query) for query in queries])
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
         """See `Queues.retire_worker`."""

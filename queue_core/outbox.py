@@ -7,12 +7,12 @@ from itertools import chain
 from queue_core import events
 from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.fast_values import builder, missing
+from queue_core.fast_values import fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted, handed_over
 from queue_core.task import Lease, NewTask
 
-new_event = builder(QueueEvent)
+new_event = fast_constructor(QueueEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class WakeUp:
     served: int = 0
 
 
-new_wake = builder(WakeUp)
+new_wake = fast_constructor(WakeUp)
 
 
 class Outbox:
@@ -35,62 +35,62 @@ class Outbox:
         self.now = now
         self.wakes: dict[tuple[str, str | None], int] = {}
         self._served: dict[tuple[str, str | None], int] = {}
-        self.noted: list[Iterable[QueueEvent]] = []
+        self.recorded: list[Iterable[QueueEvent]] = []
         self._lifecycle = lifecycle
 
-    def note(self, noted: Iterable[QueueEvent]) -> None:
+    def record(self, noted: Iterable[QueueEvent]) -> None:
         """Keep events to be told of, if the log wants any. They are made late: `now` may have gone on by then."""
         if self._lifecycle != "off":
-            self.noted.append(noted)
+            self.recorded.append(noted)
 
     def events(self) -> list[QueueEvent]:
         """All events as the log wants them: one for each task, or one for all of a kind. Asked once, and late: they
         are made here, so that nobody's answer waits for them."""
         if self._lifecycle == "task":
-            return list(chain.from_iterable(self.noted))
-        return [event for noted in self.noted for event in _in_batches(noted)]
+            return list(chain.from_iterable(self.recorded))
+        return [event for noted in self.recorded for event in _in_batches(noted)]
 
-    def note_granted(self, queue: str, granted: Granted) -> None:
+    def record_granted(self, queue: str, granted: Granted) -> None:
         """For a lease call: what it granted, and what it found expired."""
         if granted.expired:
-            self.note_finished(granted.expired)
+            self.record_finished(granted.expired)
         if self._lifecycle != "off" and granted.leases:
-            self.noted.append(_leased_events(queue, granted.leases, at=self.now))
+            self.recorded.append(_leased_events(queue, granted.leases, at=self.now))
 
-    def note_deleted(
+    def record_deleted(
         self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
     ) -> tuple[list[Added], list[str]]:
         """For deletions; what their `then` became, and the tokens that were not current."""
         if self._lifecycle != "off":
-            self.noted.append(_deleted_events(outcomes, at=self.now))
+            self.recorded.append(_deleted_events(outcomes, at=self.now))
         added: list[Added] = []
         if handed_over(deletions):
             for deletion, outcome in zip(deletions, outcomes, strict=True):
                 if outcome is not None and deletion.then:
                     added.extend(outcome.then)
-                    self.note_added(queue, deletion.then, outcome.then)
-        return added, [deletions[at].token for at in missing(outcomes)]
+                    self.record_added(queue, deletion.then, outcome.then)
+        return added, [deletions[at].token for at in none_indexes(outcomes)]
 
-    def note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
+    def record_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         """For an add, whose outcomes are in the order of its tasks."""
         for task, outcome in zip(tasks, added, strict=True):
             if outcome.ready and outcome.status == "added":
                 self.wake(task.queue or queue, task.tag)
         if self._lifecycle != "off":
             at = self.now
-            self.note(
+            self.record(
                 new_event(events.TASK_ADDED, at, task.queue or queue, outcome.name, task.tag)
                 for task, outcome in zip(tasks, added, strict=True)
                 if outcome.status == "added"
             )
 
-    def note_finished(self, finished: Sequence[FinishedLease]) -> None:
+    def record_finished(self, finished: Sequence[FinishedLease]) -> None:
         """For leases that ended without a deletion: their tasks may be leased again."""
         for lease in finished:
             if not lease.died:
                 self.wake(lease.queue, lease.tag)
         at = self.now
-        self.note(event for lease in finished for event in finished_events(lease, at=at))
+        self.record(event for lease in finished for event in finished_events(lease, at=at))
 
     def wake(self, queue: str, tag: str | None) -> None:
         """Have one waiter woken for a task of this tag."""
@@ -102,7 +102,7 @@ class Outbox:
         served = self._served
         return [new_wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
 
-    def note_served(self, wake: WakeUp, number: int) -> None:
+    def record_served(self, wake: WakeUp, number: int) -> None:
         """So many of these tasks went to those who waited."""
         self._served[(wake.queue, wake.tag)] = number
 

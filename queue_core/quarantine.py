@@ -22,7 +22,7 @@ class QuarantinedTask:
     held_until: Instant
 
 
-def errand_of(worker: str) -> QuarantinedTask | None:
+def quarantined_task_of(worker: str) -> QuarantinedTask | None:
     """What a worker is there for; None for one that takes whatever there is."""
     if MARK not in worker:
         return None
@@ -30,6 +30,6 @@ def errand_of(worker: str) -> QuarantinedTask | None:
     return None if match is None else QuarantinedTask(int(match[1]), Instant(int(match[2])))
 
 
-def name_for(errand: QuarantinedTask, *, base: str) -> str:
+def solo_worker_name(errand: QuarantinedTask, *, base: str) -> str:
     """What a worker on this errand is called; `base` is a name that no other worker has."""
     return f"{base}{MARK}{errand.task_id}.{errand.held_until}"

@@ -7,7 +7,7 @@ from queue_core.store import Transaction
 from queue_core.task import NewTask
 from queue_core.validation import check_storage
 
-KNOWN_SECONDS = 1.0
+UNLIMITED_SECONDS = 1.0
 
 
 class StorageGuard:
@@ -25,7 +25,7 @@ class StorageGuard:
         """Raise `StorageLimitError` where these tasks would pass the limit, `StoreFullError` while the disk is full."""
         self._check_room()
         known_at = self._unlimited_at
-        if known_at is not None and 0 <= now - known_at < KNOWN_SECONDS * MICROSECONDS:
+        if known_at is not None and 0 <= now - known_at < UNLIMITED_SECONDS * MICROSECONDS:
             return
         storage = transaction.storage()
         if storage.limit_bytes is None:

@@ -1,6 +1,6 @@
 """What the verbs mean for one task. Pure: the memory store runs this, SQL is held to it by tests.
 
-READY and DELAYED are told apart by `eta <= now`; LEASED is live while `eta > now`. `settle` is the whole of what
+READY and DELAYED are told apart by `eta <= now`; LEASED is live while `eta > now`. `expire` is the whole of what
 time does by itself, and every verb settles before it looks.
 """
 
@@ -30,7 +30,7 @@ def retry_delay_seconds(spec: QueueSpec, *, leases: int, jitter: float) -> float
 def release_delay_seconds(
     spec: QueueSpec,
     *,
-    asked_seconds: float | None,
+    requested_seconds: float | None,
     charge: Literal["counted", "uncounted"],
     leases: int,
     jitter: float,
@@ -40,8 +40,8 @@ def release_delay_seconds(
     What the caller asked for; else the queue's back-off. A lease that is not counted never was: None, the task takes
     its old place.
     """
-    if asked_seconds is not None:
-        return asked_seconds
+    if requested_seconds is not None:
+        return requested_seconds
     return None if charge == "uncounted" else retry_delay_seconds(spec, leases=leases, jitter=jitter)
 
 
@@ -96,7 +96,7 @@ def is_due(task: StoredTask, *, now: Instant) -> bool:
     return task.state in (TaskState.DELAYED, TaskState.LEASED) and task.eta <= now
 
 
-def settle(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | StoredTask:
+def expire(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | StoredTask:
     """Let time act on one task: a due DELAYED one is READY; an expired LEASED one is READY again, or dead.
 
     An `LeaseEnd` when a lease expired, else the task.
@@ -240,11 +240,11 @@ def release(
     return LeaseEnd(finished_lease(task, "released", ended_at=now), given_back)
 
 
-def release_as_asked(
+def release_as_requested(
     task: StoredTask,
     spec: QueueSpec,
     *,
-    asked_seconds: float | None,
+    requested_seconds: float | None,
     charge: Literal["counted", "uncounted"],
     dead_reason: str,
     jitter: float,
@@ -252,7 +252,7 @@ def release_as_asked(
 ) -> LeaseEnd:
     """Give a current lease back after the delay its holder asked for, or that the queue's back-off says."""
     delay_seconds = release_delay_seconds(
-        spec, asked_seconds=asked_seconds, charge=charge, leases=task.leases, jitter=jitter
+        spec, requested_seconds=requested_seconds, charge=charge, leases=task.leases, jitter=jitter
     )
     return release(task, spec, delay_seconds=delay_seconds, now=now, charge=charge, dead_reason=dead_reason)
 

@@ -30,10 +30,10 @@ LATE_SECONDS = 1.0
 T = TypeVar("T")
 R = TypeVar("R")
 
-Step = Callable[[UnitOfWork], T]
+Operation = Callable[[UnitOfWork], T]
 """Calls verbs of the turn it is given, and returns what the caller is to be answered."""
 
-Following = Callable[[UnitOfWork], Iterator[Step[T]]]
+FollowUps = Callable[[UnitOfWork], Iterator[Operation[T]]]
 """Which steps follow on those of a turn, by what they did: looked at when the first is asked for."""
 
 
@@ -43,7 +43,7 @@ class Batch(Generic[T]):
 
     outcomes: tuple[T | QueueError, ...]
     ticket: Ticket
-    notes: Outbox
+    outbox: Outbox
 
 
 class QueueService:
@@ -74,7 +74,7 @@ class QueueService:
         self._storage = StorageGuard(store.check_room)
 
     def commit(
-        self, steps: Sequence[Step[T]], *, unit: Unit = "transaction", follow: Following[T] | None = None
+        self, steps: Sequence[Operation[T]], *, unit: Unit = "transaction", follow: FollowUps[T] | None = None
     ) -> Batch[T]:
         """Run the steps in one transaction. A step's `QueueError` is its outcome and leaves the others alone.
 
@@ -96,7 +96,7 @@ class QueueService:
             return self._commit(steps, unit, None)
         return self._insist(lambda: self._commit(steps, unit, follow))
 
-    def _commit(self, steps: Sequence[Step[T]], unit: Unit, follow: Following[T] | None) -> Batch[T]:
+    def _commit(self, steps: Sequence[Operation[T]], unit: Unit, follow: FollowUps[T] | None) -> Batch[T]:
         outcomes: list[T | QueueError] = []
         by_verb = self.store.unit == "verb"
         with self.store.begin(unit) as transaction:
@@ -105,7 +105,9 @@ class QueueService:
                 try:
                     outcomes.append(step(turn))
                 except StoreError as error:
-                    if (not by_verb or not outcomes) and not (isinstance(error, StoreFullError) and error.is_alone):
+                    if (not by_verb or not outcomes) and not (
+                        isinstance(error, StoreFullError) and error.affects_only_caller
+                    ):
                         raise
                     outcomes.append(error)  # the steps before it stand, and are to be told so
                 except QueueError as error:
@@ -137,15 +139,15 @@ class QueueService:
 
     def publish(self, batch: Batch[T]) -> None:
         """Tell of a synced batch: events to the log, wake-ups to those who wait."""
-        self._tell(batch.notes)
+        self._tell(batch.outbox)
 
-    def _tell(self, notes: Outbox) -> None:
-        if notes.noted and (events := notes.events()):
+    def _tell(self, outbox: Outbox) -> None:
+        if outbox.recorded and (events := outbox.events()):
             self._log.record(events)
-        if notes.wakes:
-            self._wake(notes)
+        if outbox.wakes:
+            self._wake(outbox)
 
-    def run(self, step: Step[T], *, unit: Unit = "transaction") -> T:
+    def run(self, step: Operation[T], *, unit: Unit = "transaction") -> T:
         """One step, durable and told when this returns; its error is raised.
 
         Args:
@@ -171,7 +173,7 @@ class QueueService:
             raise outcome
         return outcome
 
-    def _one(self, step: Step[T], unit: Unit) -> tuple[UnitOfWork, T | QueueError, Ticket]:
+    def _one(self, step: Operation[T], unit: Unit) -> tuple[UnitOfWork, T | QueueError, Ticket]:
         """`_commit` for a single step."""
         with self.store.begin(unit) as transaction:
             turn = self._turn(transaction, self._log.lifecycle)
@@ -184,7 +186,7 @@ class QueueService:
                 outcome = error
         return turn, outcome, self.store.ticket()
 
-    def within(self, connection: object, step: Step[T]) -> T:
+    def within(self, connection: object, step: Operation[T]) -> T:
         """One step in a transaction that the caller has open on a connection of its own to the store's database.
 
         It takes effect if the caller commits: that commit wakes waiters. Nothing is logged of it, as nobody here learns
@@ -194,11 +196,11 @@ class QueueService:
         with self.store.within(connection) as transaction:
             return step(self._turn(transaction, "off"))
 
-    def look(self, step: Step[T]) -> T:
+    def read(self, step: Operation[T]) -> T:
         """One step that only reads: from a snapshot, beside any writer. Tried again as `commit` is."""
-        return self._look(step) if not self.store.is_remote else self._insist(lambda: self._look(step))
+        return self._read(step) if not self.store.is_remote else self._insist(lambda: self._read(step))
 
-    def _look(self, step: Step[T]) -> T:
+    def _read(self, step: Operation[T]) -> T:
         with self.store.read() as transaction:
             return step(self._turn(transaction, "off"))
 
@@ -214,6 +216,6 @@ class QueueService:
         """Close the store."""
         self.store.close()
 
-    def _signal(self, notes: Outbox) -> None:
-        for (queue, tag), count in notes.wakes.items():
+    def _signal(self, outbox: Outbox) -> None:
+        for (queue, tag), count in outbox.wakes.items():
             self.store.signals.publish(queue, tag, count)

@@ -69,7 +69,7 @@ class MemoryQueues(LocalQueues):
 
     def seconds_until_due(self, queues: Sequence[str]) -> float | None:
         """For `run_until_empty`: return how long until time makes a task leasable; None: it never does."""
-        etas = self._service.look(lambda turn: [turn.transaction.next_eta(name, now=turn.now) for name in queues])
+        etas = self._service.read(lambda turn: [turn.transaction.next_eta(name, now=turn.now) for name in queues])
         known = [eta for eta in etas if eta is not None]
         return max(0.0, seconds_between(self.clock.now(), min(known))) if known else None
 

@@ -16,11 +16,11 @@ from queue_core.clock import Instant
 from queue_core.clock import after as after_seconds
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.outbox import Outbox
-from queue_core.quarantine import QuarantinedTask, errand_of
+from queue_core.quarantine import QuarantinedTask, quarantined_task_of
 from queue_core.quota import StorageGuard
-from queue_core.stats import FinishedLease, QueueStats, TagStats, WaitingTask, coming
+from queue_core.stats import FinishedLease, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import (
     Added,
     Busy,
@@ -42,12 +42,12 @@ from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.validation import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
 
 PURGE_CHUNK = 1000
-SETTLE_CHUNK = 500
+EXPIRY_CHUNK = 500
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
 MAX_UPCOMING_PER_OBSERVATION = 1000
 
-new_request = builder(LeaseRequest)
+new_request = fast_constructor(LeaseRequest)
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class UnitOfWork(Outbox):
             encode=idempotency.encode_added,
             decode=idempotency.decode_added,
         )
-        self.note_added(queue, tasks, added)
+        self.record_added(queue, tasks, added)
         return added
 
     def _once(
@@ -102,7 +102,7 @@ class UnitOfWork(Outbox):
         transaction = self.transaction
         if call is None:
             return run(transaction)
-        remembering = transaction.of_call(call, verb)
+        remembering = transaction.once_for_call(call, verb)
         if remembering is not None:
             return run(remembering)
         return idempotency.once(transaction, call, lambda: run(transaction), encode=encode, decode=decode, now=self.now)
@@ -117,11 +117,11 @@ class UnitOfWork(Outbox):
         seconds: float | None,
         tags: TagFilter = ANY,
         worker: str = "",
-        room: PayloadAllowance | None = None,
+        allowance: PayloadAllowance | None = None,
         call: ClientCall | None = None,
     ) -> Granted:
         """A repeat of `call` gets the leases that it was granted, as far as they are held still, or others."""
-        request = _lease_request(count, seconds, tags, worker, room)
+        request = _lease_request(count, seconds, tags, worker, allowance)
         if call is None:
             return self._lease(self.transaction, queue, request)
 
@@ -133,7 +133,7 @@ class UnitOfWork(Outbox):
 
         granted, _ = self._once(
             call,
-            "lease" if errand_of(worker) is None else "other",
+            "lease" if quarantined_task_of(worker) is None else "other",
             run,
             encode=encode,
             decode=partial(self._exchanged_before, queue),
@@ -141,13 +141,13 @@ class UnitOfWork(Outbox):
         return granted
 
     def _lease(self, transaction: Transaction, queue: str, request: LeaseRequest) -> Granted:
-        errand = errand_of(request.worker)
+        errand = quarantined_task_of(request.worker)
         granted = (
             transaction.lease(queue, request, now=self.now)
             if errand is None
             else self._lease_alone(transaction, queue, errand, request)
         )
-        self.note_granted(queue, granted)
+        self.record_granted(queue, granted)
         return granted
 
     def _exchanged_before(self, queue: str, kept: bytes) -> tuple[Granted, Sequence[str]]:
@@ -162,7 +162,7 @@ class UnitOfWork(Outbox):
         seconds: float | None,
         tags: TagFilter = ANY,
         worker: str = "",
-        room: PayloadAllowance | None = None,
+        allowance: PayloadAllowance | None = None,
         call: ClientCall | None = None,
     ) -> tuple[Granted, Sequence[str]]:
         """Delete, then lease: what was granted, and the tokens that were not current.
@@ -171,15 +171,17 @@ class UnitOfWork(Outbox):
         are held still. Raises `WorkerRetiredError` after the deletions took effect; every other error before.
         """
         if not deletions:
-            return self.lease(queue, count=count, seconds=seconds, tags=tags, worker=worker, room=room, call=call), []
-        request = _lease_request(count, seconds, tags, worker, room)
+            return self.lease(
+                queue, count=count, seconds=seconds, tags=tags, worker=worker, allowance=allowance, call=call
+            ), []
+        request = _lease_request(count, seconds, tags, worker, allowance)
         _check_deletions(deletions)
         if call is None:
             granted, lost = self._exchange(self.transaction, queue, deletions, request)
         else:
             granted, lost = self._once(
                 call,
-                "other" if handed_over(deletions) or errand_of(worker) else "exchange",
+                "other" if handed_over(deletions) or quarantined_task_of(worker) else "exchange",
                 lambda transaction: self._exchange(transaction, queue, deletions, request),
                 encode=partial(idempotency.encode_exchanged, has_deleted=True),
                 decode=partial(self._exchanged_before, queue),
@@ -191,12 +193,12 @@ class UnitOfWork(Outbox):
     def _exchange(
         self, transaction: Transaction, queue: str, deletions: Sequence[Deletion], request: LeaseRequest
     ) -> tuple[Granted, Sequence[str]]:
-        if errand_of(request.worker) is not None:
-            _, lost = self.note_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
+        if quarantined_task_of(request.worker) is not None:
+            _, lost = self.record_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
             return self._lease(transaction, queue, request), lost
         outcomes, granted = transaction.exchange(queue, deletions, request, now=self.now)
-        _, lost = self.note_deleted(queue, deletions, outcomes)
-        self.note_granted(queue, granted)
+        _, lost = self.record_deleted(queue, deletions, outcomes)
+        self.record_granted(queue, granted)
         return granted, lost
 
     def _lease_alone(
@@ -233,7 +235,7 @@ class UnitOfWork(Outbox):
         )
         if self._lifecycle != "off":
             at = self.now
-            self.note(
+            self.record(
                 QueueEvent(events.LEASE_RENEWED, at, queue, lease.name, lease.tag, lease.worker, lease.lease_number)
                 for lease in outcomes
                 if lease is not None
@@ -258,7 +260,7 @@ class UnitOfWork(Outbox):
             encode=idempotency.encode_finished,
             decode=idempotency.decode_finished,
         )
-        self.note_finished([finished for finished in outcomes if finished is not None])
+        self.record_finished([finished for finished in outcomes if finished is not None])
         return outcomes
 
     def delete(
@@ -269,7 +271,9 @@ class UnitOfWork(Outbox):
         return self._once(
             call,
             "other" if handed_over(deletions) else "delete",
-            lambda transaction: self.note_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now)),
+            lambda transaction: self.record_deleted(
+                queue, deletions, transaction.delete(queue, deletions, now=self.now)
+            ),
             encode=idempotency.encode_deleted,
             decode=idempotency.decode_deleted,
         )
@@ -280,7 +284,7 @@ class UnitOfWork(Outbox):
         check_queue_spec(spec)
         created = self.transaction.put_queue(spec, now=self.now)
         if created:
-            self.note([QueueEvent(events.QUEUE_CREATED, self.now, spec.name)])
+            self.record([QueueEvent(events.QUEUE_CREATED, self.now, spec.name)])
         return created
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
@@ -300,7 +304,7 @@ class UnitOfWork(Outbox):
             encode=to_json,
             decode=from_json,
         )
-        self.note(
+        self.record(
             QueueEvent(events.TASK_DELETED, at, queue, name)
             for name, outcome in zip(names, outcomes, strict=True)
             if outcome == "deleted"
@@ -314,14 +318,14 @@ class UnitOfWork(Outbox):
         purge = self.transaction.purge if dead == "keep" else self.transaction.purge_dead
         count = purge(queue, tags, limit=PURGE_CHUNK, now=self.now)
         if count:
-            self.note([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count)])
+            self.record([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count)])
         return count
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         changed = self.transaction.set_paused(queue, paused)
         if changed:
             name = events.QUEUE_PAUSED if paused == "paused" else events.QUEUE_RESUMED
-            self.note([QueueEvent(name, self.now, queue)])
+            self.record([QueueEvent(name, self.now, queue)])
         if changed and paused == "running":
             self._wake_for_ready(queue)
         return changed
@@ -333,7 +337,7 @@ class UnitOfWork(Outbox):
             limits.check_known_names(names)
         at = self.now
         tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=at)
-        self.note(QueueEvent(events.TASK_REDRIVEN, at, queue, task.shown_name, task.tag) for task in tasks)
+        self.record(QueueEvent(events.TASK_REDRIVEN, at, queue, task.shown_name, task.tag) for task in tasks)
         for task in tasks:
             self.wake(queue, task.tag)
         return len(tasks)
@@ -344,7 +348,7 @@ class UnitOfWork(Outbox):
             return False
         page = self.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
         for task in page.tasks:  # none: of a store whose unit is a verb, somebody has deleted it already
-            self.note([QueueEvent(events.TASK_POSTPONED, self.now, queue, name, task.tag)])
+            self.record([QueueEvent(events.TASK_POSTPONED, self.now, queue, name, task.tag)])
             if task.state is TaskState.READY:
                 self.wake(queue, task.tag)
         return True
@@ -356,13 +360,13 @@ class UnitOfWork(Outbox):
         check_choice("busy", busy, ("keep", "finish"))
         retired = self.transaction.retire_worker(worker, busy=busy, now=self.now)
         if retired:
-            self.note([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
+            self.record([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
         return retired
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         limits.check_worker(worker)
         finished = self.transaction.release_worker(worker, now=self.now)
-        self.note_finished(finished)
+        self.record_finished(finished)
         return finished
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
@@ -370,10 +374,10 @@ class UnitOfWork(Outbox):
         limits.check_text("holder", holder)
         return self.transaction.lead(name, holder, seconds=seconds, now=self.now)
 
-    def settle(self, queue: str) -> bool:
+    def expire(self, queue: str) -> bool:
         """Let time act on a bounded number of tasks and wake for them; True when more are due."""
-        expired, more = self.transaction.settle(queue, limit=SETTLE_CHUNK, now=self.now)
-        self.note_finished(expired)
+        expired, more = self.transaction.expire(queue, limit=EXPIRY_CHUNK, now=self.now)
+        self.record_finished(expired)
         return more
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -433,9 +437,9 @@ class UnitOfWork(Outbox):
     def _upcoming(self, queue: str, tags: TagFilter, ahead_seconds: float) -> tuple[WaitingTask, ...]:
         until, limit = after_seconds(self.now, ahead_seconds), MAX_UPCOMING_PER_OBSERVATION
         etas = self.transaction.upcoming(queue, tags, until=until, limit=limit, now=self.now)
-        return coming(etas, now=self.now, until=until)
+        return group_upcoming(etas, now=self.now, until=until)
 
-    def observe_if_there(self, look: ObservationQuery) -> Observation | None:
+    def observe_if_exists(self, look: ObservationQuery) -> Observation | None:
         """The same; None when there is no such queue."""
         try:
             return self.observe(
@@ -452,14 +456,14 @@ class UnitOfWork(Outbox):
 
 
 def _lease_request(
-    count: int, seconds: float | None, tags: TagFilter, worker: str, room: PayloadAllowance | None
+    count: int, seconds: float | None, tags: TagFilter, worker: str, allowance: PayloadAllowance | None
 ) -> LeaseRequest:
     limits.check_lease_count(count)
     check_filter(tags)
     limits.check_worker(worker)
     if seconds is not None:
         limits.check_lease_seconds(seconds)
-    return new_request(count, seconds, tags, worker, room)
+    return new_request(count, seconds, tags, worker, allowance)
 
 
 def _check_deletions(deletions: Sequence[Deletion]) -> None:

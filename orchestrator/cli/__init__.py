@@ -85,5 +85,5 @@ def command() -> LazyGroup:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     open_missing_streams()
-    with logs.beside_answers():
+    with logs.warnings_to_stderr():
         return run_command(command(), arguments)

@@ -55,7 +55,7 @@ class GrpcSettings(BaseModel):
 Grpc = Annotated[GrpcSettings, BeforeValidator(_grpc)]
 
 
-def or_an_address(schema: JsonDict) -> None:
+def allow_address_text(schema: JsonDict) -> None:
     """For the JSON Schema: a text will do."""
     given = schema.pop("anyOf")
     assert isinstance(given, list)

@@ -22,7 +22,7 @@ class SettingProblem:
     message: str
 
 
-def mistakes_of(
+def problems_of(
     error: ValidationError,
     *,
     model: type[BaseModel],
@@ -41,7 +41,7 @@ def mistakes_of(
     ]
 
 
-def home_mistakes(
+def home_problems(
     value: object, *, path: tuple[str | int, ...] = (), leave_out: Collection[str] = ()
 ) -> list[SettingProblem]:
     """Return a mistake for each path that begins with `~`, which only a shell turns into a folder.
@@ -57,7 +57,7 @@ def home_mistakes(
         inner = [(str(key), item) for key, item in value.items() if key not in leave_out]
     elif isinstance(value, list):
         inner = enumerate(value)
-    return [one for key, item in inner for one in home_mistakes(item, path=(*path, key), leave_out=leave_out)]
+    return [one for key, item in inner for one in home_problems(item, path=(*path, key), leave_out=leave_out)]
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:

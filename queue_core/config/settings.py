@@ -12,10 +12,17 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from queue_core.config.grpc import Grpc, grpc_relations, or_an_address
+from queue_core.config.grpc import Grpc, allow_address_text, grpc_relations
 from queue_core.config.listen import DEFAULT_LISTEN, Listen, is_private
-from queue_core.config.messages import SettingProblem, did_you_mean, home_mistakes, mistakes_of
-from queue_core.config.store import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
+from queue_core.config.messages import SettingProblem, did_you_mean, home_problems, problems_of
+from queue_core.config.store import (
+    DEFAULT_STORE,
+    ENVIRONMENT_NAME,
+    Store,
+    StoreSettings,
+    allow_url_text,
+    store_relations,
+)
 from queue_core.config.units import Bytes, Seconds, format_seconds, parse_seconds
 from queue_core.config.yaml_document import Document, DocumentError, Place
 from queue_core.limits import (
@@ -156,7 +163,7 @@ class ServerSettings(SettingsModel):
     listen: Listen = Field(default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket.")
     tokens: tuple[TokenSettings, ...] = Field(default=(), description="Asked for when any is given.")
     grpc: Grpc | None = Field(
-        default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=or_an_address
+        default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=allow_address_text
     )
 
     @property
@@ -177,7 +184,7 @@ class QueueFile(SettingsModel):
     """The settings file without its pools."""
 
     store: Store = Field(
-        default=StoreSettings(url=DEFAULT_STORE), description="Where tasks are kept.", json_schema_extra=or_a_url
+        default=StoreSettings(url=DEFAULT_STORE), description="Where tasks are kept.", json_schema_extra=allow_url_text
     )
     durability: Literal["strict", "relaxed"] = Field(
         default="strict",
@@ -280,11 +287,11 @@ def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[Queue
     queues = mine.get("queues")
     if isinstance(queues, Mapping):  # `thumbs:` alone is a queue with default settings
         mine["queues"] = {name: {} if settings is None else settings for name, settings in queues.items()}
-    relations = _relations(mine) + home_mistakes({key: mine[key] for key in mine if key != "queues"})
+    relations = _relations(mine) + home_problems({key: mine[key] for key in mine if key != "queues"})
     try:
         return QueueFile.model_validate(mine), mistakes + relations
     except ValidationError as error:
-        fields = mistakes_of(error, model=QueueFile, leave_out={_CONTRADICTION})
+        fields = problems_of(error, model=QueueFile, leave_out={_CONTRADICTION})
         told = {mistake.path for mistake in fields}
         return None, mistakes + fields + [mistake for mistake in relations if mistake.path not in told]
 

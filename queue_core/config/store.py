@@ -71,7 +71,7 @@ class StoreSettings(BaseModel):
 Store = Annotated[StoreSettings, BeforeValidator(_store)]
 
 
-def or_a_url(schema: JsonDict) -> None:
+def allow_url_text(schema: JsonDict) -> None:
     """For the JSON Schema: a text will do."""
     whole: JsonDict = {"$ref": schema.pop("$ref")}
     schema["anyOf"] = [{"type": "string", "examples": [DEFAULT_STORE, "postgresql://user@host/database"]}, whole]

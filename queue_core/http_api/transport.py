@@ -16,7 +16,7 @@ import httptools
 from queue_core.clock import Clock, SystemClock
 from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 
 CONNECT_SECONDS = 2.0
 SILENCE_SECONDS = 4
@@ -98,7 +98,7 @@ class HttpResponse:
     body: bytes
 
 
-new_answer = builder(HttpResponse)
+new_answer = fast_constructor(HttpResponse)
 
 
 class HttpClientConnection:
@@ -302,7 +302,7 @@ def _connect(address: ServerAddress) -> socket.socket:
     plain = socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_silence(plain)
+        enable_keepalive(plain)
         if address.scheme == "http":
             return plain
         return ssl.create_default_context().wrap_socket(plain, server_hostname=address.host)
@@ -311,7 +311,7 @@ def _connect(address: ServerAddress) -> socket.socket:
         raise
 
 
-def notice_silence(connection: socket.socket) -> None:
+def enable_keepalive(connection: socket.socket) -> None:
     """Have the kernel end a TCP connection whose link was cut, within `SILENCE_SECONDS`: nobody would tell us.
 
     A listening socket hands this on to the connections it accepts.

@@ -13,18 +13,18 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.limits import check_text
-from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.validation import check_filter, check_types
 
 Json: TypeAlias = dict[str, object]
 
-V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, HeardWorker)
+V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, WorkerActivity)
 
-new_lease = builder(Lease)
+new_lease = fast_constructor(Lease)
 _lease_fields = itemgetter(*(field.name for field in fields(Lease)))
 """By place: names that come from JSON are compared letter by letter with those of the parameters, each with all."""
 
@@ -162,7 +162,7 @@ def tag_stats_of(json: object) -> list[TagStats]:
     ]
 
 
-def look_json(look: ObservationQuery) -> Json:
+def query_json(look: ObservationQuery) -> Json:
     """What an observation is to be of."""
     return {
         "queue": look.queue,
@@ -188,7 +188,7 @@ def observation_of(json: Json) -> Observation:
         ),
         tuple(many_of(LiveLease, json["live"])),
         cast("dict[str, Instant]", json["seen"]),
-        None if heard is None else tuple(many_of(HeardWorker, heard)),
+        None if heard is None else tuple(many_of(WorkerActivity, heard)),
         tuple(many_of(WaitingTask, json["upcoming"])),
     )
 

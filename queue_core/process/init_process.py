@@ -23,7 +23,7 @@ WAITED_FOR = signal.valid_signals() - _FAULTS - _OF_THE_TERMINAL - {signal.SIGKI
 _SIGNALLED = 128
 
 
-def stay_first() -> None:
+def run_as_init() -> None:
     """Go on in a child when this is the first process of its namespace; else no effect.
 
     To be called before any thread is started. The first process itself becomes a small program that ends with the

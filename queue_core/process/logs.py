@@ -35,7 +35,7 @@ Level = Literal["debug", "info", "warning", "error"]
 LIBRARY_LOGGED: Final = "library.logged"
 _LIBRARIES: Final = ("asyncio", "uvicorn")
 """Of the server's loop and connections; their warnings are for an operator."""
-TOLD_SECONDS: Final = 60.0
+LOSS_LOG_SECONDS: Final = 60.0
 """Between two lines on stderr about lines of the lifecycle log that were lost."""
 
 log = structlog.get_logger()
@@ -92,7 +92,7 @@ class _LibraryHandler(logging.Handler):
 
 
 @contextlib.contextmanager
-def beside_answers() -> Iterator[None]:
+def warnings_to_stderr() -> Iterator[None]:
     """Warnings to stderr for the length of a command: its stdout is for answers."""
     before = structlog.get_config()
     structlog.configure(
@@ -159,7 +159,7 @@ class LifecycleFile:
 
     def _tell_lost(self, reason: str) -> None:
         now = self._clock.monotonic()
-        if self._told_at is None or now - self._told_at >= TOLD_SECONDS:
+        if self._told_at is None or now - self._told_at >= LOSS_LOG_SECONDS:
             lost, self._told_at, self._told_total = self.dropped_total - self._told_total, now, self.dropped_total
             log.warning(LOG_LINES_LOST, path=str(self._path), lines=lost, total=self.dropped_total, error=reason)
 

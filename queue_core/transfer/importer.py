@@ -19,9 +19,9 @@ from queue_core.store import Added, HeldName, Store, Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask
 from queue_core.transfer.chunks import CHUNK_BYTES, CHUNK_NAMES, CHUNK_TASKS
 from queue_core.transfer.format import Header, NameLine
-from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, TransferProgress, held
+from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, TransferProgress, holding_lead
 from queue_core.transfer.reader import ExportReader, opened_for_reading
-from queue_core.transfer.wakeups import note_ready, wake_ready
+from queue_core.transfer.wakeups import record_ready, wake_ready
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.validation import FILLED_FROM, check_not_moved
 
@@ -145,7 +145,7 @@ class Import:
         Raises `MoveRefusedError` when it can't be known how far it is, or another process is at it; `QueueMovedError`;
         `BadFileError`, `CutShortError` when the file is read for the first time; `StoreError`.
         """
-        with held(self._service, self._session, seconds=self._lead_seconds) as hold:
+        with holding_lead(self._service, self._session, seconds=self._lead_seconds) as hold:
             found = self._known()
             if found is not None and found.stage == "done":
                 return self._told(found, resumed_after=found.line, was_done=True)
@@ -192,10 +192,10 @@ class Import:
         def look(turn: UnitOfWork) -> bool:
             if queue not in {spec.name for spec in turn.transaction.queues()}:
                 return False
-            held = turn.transaction.held_names(queue, after=name[:-1], limit=1, now=turn.now)
-            return [each.name for each in held] == [name]
+            holding_lead = turn.transaction.held_names(queue, after=name[:-1], limit=1, now=turn.now)
+            return [each.name for each in holding_lead] == [name]
 
-        return self._service.look(look)
+        return self._service.read(look)
 
     def _begin(self) -> _Progress:
         """Remember that it was begun, and which queues are to be made."""
@@ -206,7 +206,7 @@ class Import:
                     check_not_moved(spec)
             return [spec.name for spec in self._missing(turn.transaction)]
 
-        return self._journal.keep(_Progress(created=" ".join(self._service.look(missing))))
+        return self._journal.keep(_Progress(created=" ".join(self._service.read(missing))))
 
     def _make(self, begun: _Progress) -> _Progress:
         """Make the queues that are not there, and leave the file's name in each."""
@@ -264,7 +264,7 @@ class Import:
 
     def _put(self, done: _Progress, lines: _Lines) -> _Progress:
         if self._closes and lines.tasks:
-            came = self._service.look(lambda turn: turn.stats(lines.queue, ANY)).added_total - done.base_added
+            came = self._service.read(lambda turn: turn.stats(lines.queue, ANY)).added_total - done.base_added
             if came != done.restored:
                 return self._came_already(done, lines, came - done.restored)
 
@@ -276,7 +276,7 @@ class Import:
                 return []
             added = turn.transaction.restore(lines.queue, lines.tasks, now=turn.now)
             if not self._closes:
-                note_ready(turn, lines.queue, lines.tasks, added)
+                record_ready(turn, lines.queue, lines.tasks, added)
             return added
 
         return self._journal.do(put, lambda added: _advanced(done, lines, sum(one.status == "added" for one in added)))

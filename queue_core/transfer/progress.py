@@ -34,7 +34,7 @@ class TransferProgress(Generic[P]):
 
     def last(self) -> P | None:
         """What was kept last; None when nothing was, or when it was forgotten after a day or more."""
-        kept = self._service.look(lambda turn: turn.transaction.last_answer(self._session))
+        kept = self._service.read(lambda turn: turn.transaction.last_answer(self._session))
         if kept is None:
             return None
         self._number = kept[0]
@@ -95,7 +95,7 @@ class TransferLead:
 
 
 @contextmanager
-def held(service: QueueService, name: str, *, seconds: float) -> Iterator[TransferLead]:
+def holding_lead(service: QueueService, name: str, *, seconds: float) -> Iterator[TransferLead]:
     """Hold the lead called `name` while the block runs; waits out a holder that was killed, for up to `seconds` more.
 
     Raises `MoveRefusedError` when the holder is alive.

@@ -55,11 +55,11 @@ class TransferTarget:
 
     def spec(self) -> QueueSpec | None:
         """The queue's settings and fence; None when there is no such queue."""
-        return self._service.look(lambda turn: _spec_of(turn.transaction, self._queue))
+        return self._service.read(lambda turn: _spec_of(turn.transaction, self._queue))
 
     def stats(self) -> QueueStats:
         """Its counts."""
-        return self._service.look(lambda turn: turn.stats(self._queue, ANY))
+        return self._service.read(lambda turn: turn.stats(self._queue, ANY))
 
     # -- the beginning --------------------------------------------------------------------------------------------
 

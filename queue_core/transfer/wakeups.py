@@ -11,7 +11,7 @@ from queue_core.unit_of_work import UnitOfWork
 PAGE: Final = 1000
 
 
-def note_ready(turn: UnitOfWork, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
+def record_ready(turn: UnitOfWork, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
     """Have those woken who wait for what was restored in this turn."""
     for task, one in zip(tasks, added, strict=True):
         if one.ready and one.status == "added":
@@ -23,7 +23,7 @@ def wake_ready(service: QueueService, queue: str) -> None:
     after: str | None = None
     while True:
         start = after
-        page = service.look(lambda turn, start=start: turn.tag_stats(queue, after=start, limit=PAGE))  # type: ignore[misc]
+        page = service.read(lambda turn, start=start: turn.tag_stats(queue, after=start, limit=PAGE))  # type: ignore[misc]
         for one in page:
             if one.stats.ready:
                 service.store.signals.publish(queue, one.tag, one.stats.ready)

@@ -148,7 +148,7 @@ def _shared_store(project: Project) -> Finding:
     try:
         for _ in range(LOOKS):
             began = clock.monotonic()
-            QueueService(store).look(lambda turn: turn.transaction.queues())
+            QueueService(store).read(lambda turn: turn.transaction.queues())
             took.append(clock.monotonic() - began)
         ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
         store.signals.subscribe("doctor", ANY).close()

@@ -50,7 +50,7 @@ class Pair:
 
     def added(self) -> int:
         """How many tasks there ever were."""
-        return QueueService(self.stores[0].memory).look(lambda turn: turn.stats(QUEUE, ANY)).added_total
+        return QueueService(self.stores[0].memory).read(lambda turn: turn.stats(QUEUE, ANY)).added_total
 
     def seen(self) -> tuple[int, int]:
         """How many requests came to each server."""
