@@ -1,10 +1,10 @@
 """A pull queue: producers add tasks; workers lease them, then delete them.
 
-What is exported here is public, and so is `queue_core.testing`; all else is private. A name is imported when it is
-first asked for: a program pays for what it uses only.
+The names exported here and `queue_core.testing` are public; all else is private. A name is imported when it is first
+used, so a program loads only what it needs.
 """
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it would be an import
+TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` would cost start time
 
 if TYPE_CHECKING:
     from queue_core.api import Observation, ObservationQuery, Queue, Queues
@@ -80,7 +80,7 @@ else:
         "queue_core.worker.app": "App",
         "queue_core.worker.context": "Dead Retry Task",
     }
-    """The public names, by the module that has them."""
+    """The public names, by their module."""
 
     def __getattr__(name):
         for module, names in _HOMES.items():

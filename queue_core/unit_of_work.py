@@ -1,6 +1,6 @@
-"""Every verb of every queue inside one transaction: check the call, ask the store, note events and wake-ups.
+"""The verbs of all queues inside one transaction: validate the call, run it on the store, record events and wake-ups.
 
-Nothing leaves from here: a `UnitOfWork` only collects. Whoever opened it publishes once the change is durable.
+A `UnitOfWork` publishes nothing; the service that opened it does so once the change is durable.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,9 @@ from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.validation import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
 
 PURGE_CHUNK = 1000
+"""Tasks that one purge or redrive handles: larger chunks keep other callers waiting for longer."""
 EXPIRY_CHUNK = 500
+"""Due tasks that one `expire` handles."""
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
 MAX_UPCOMING_PER_OBSERVATION = 1000
@@ -53,9 +55,9 @@ T = TypeVar("T")
 
 
 class UnitOfWork(Outbox):
-    """The verbs of one transaction, and what is to be told when it is durable.
+    """The verbs of one transaction, and the outbox to publish when it is durable.
 
-    They have one instant; `now` goes on only for who came when others had been served already.
+    All verbs share one `now`; a group commit advances it for callers that arrived after the first ones were served.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class UnitOfWork(Outbox):
     # -- producers ------------------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, call: ClientCall | None = None) -> list[Added]:
-        """A repeat of `call` is noted again: the server that added first may not have come to wake anybody."""
+        """Add tasks. A repeat of `call` is recorded again: the server that ran it first may not have woken waiters."""
         limits.check_add_count(len(tasks))
         check_new_tasks(tasks)
         self._storage.check(self.transaction, tasks, now=self.now)
@@ -98,13 +100,13 @@ class UnitOfWork(Outbox):
         encode: Callable[[T], bytes | None],
         decode: Callable[[bytes], T],
     ) -> T:
-        """Run a verb; for a client's call: so that it takes effect once, and a repeat is answered as it was."""
+        """Run a verb; with a `call`, so that it takes effect once and a repeat gets the first answer."""
         transaction = self.transaction
         if call is None:
             return run(transaction)
-        remembering = transaction.once_for_call(call, verb)
-        if remembering is not None:
-            return run(remembering)
+        deduplicating = transaction.once_for_call(call, verb)
+        if deduplicating is not None:
+            return run(deduplicating)
         return idempotency.once(transaction, call, lambda: run(transaction), encode=encode, decode=decode, now=self.now)
 
     # -- workers --------------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class UnitOfWork(Outbox):
         allowance: PayloadAllowance | None = None,
         call: ClientCall | None = None,
     ) -> Granted:
-        """A repeat of `call` gets the leases that it was granted, as far as they are held still, or others."""
+        """Lease tasks. A repeat of `call` gets those of its leases that are still current, or else others."""
         request = _lease_request(count, seconds, tags, worker, allowance)
         if call is None:
             return self._lease(self.transaction, queue, request)
@@ -141,11 +143,11 @@ class UnitOfWork(Outbox):
         return granted
 
     def _lease(self, transaction: Transaction, queue: str, request: LeaseRequest) -> Granted:
-        errand = quarantined_task_of(request.worker)
+        quarantined = quarantined_task_of(request.worker)
         granted = (
             transaction.lease(queue, request, now=self.now)
-            if errand is None
-            else self._lease_alone(transaction, queue, errand, request)
+            if quarantined is None
+            else self._lease_quarantined(transaction, queue, quarantined, request)
         )
         self.record_granted(queue, granted)
         return granted
@@ -165,10 +167,10 @@ class UnitOfWork(Outbox):
         allowance: PayloadAllowance | None = None,
         call: ClientCall | None = None,
     ) -> tuple[Granted, Sequence[str]]:
-        """Delete, then lease: what was granted, and the tokens that were not current.
+        """Delete, then lease; return the grant and the tokens that were not current.
 
-        A repeat of `call` is told what became of its deletions, and gets the leases that it was granted, as far as they
-        are held still. Raises `WorkerRetiredError` after the deletions took effect; every other error before.
+        A repeat of `call` gets the outcome of its deletions and those of its leases that are still current. Raises
+        `WorkerRetiredError` after the deletions took effect; every other error before.
         """
         if not deletions:
             return self.lease(
@@ -201,22 +203,22 @@ class UnitOfWork(Outbox):
         self.record_granted(queue, granted)
         return granted, lost
 
-    def _lease_alone(
-        self, transaction: Transaction, queue: str, errand: QuarantinedTask, request: LeaseRequest
+    def _lease_quarantined(
+        self, transaction: Transaction, queue: str, task: QuarantinedTask, request: LeaseRequest
     ) -> Granted:
-        """The one task that the worker is there for; once it had that, it is done."""
+        """Lease the one task of a solo worker; once it had that task, the worker is retired."""
         if transaction.queue(queue).paused:
             return Granted(())
         lease = transaction.lease_delayed(
             queue,
-            errand.task_id,
-            expected=errand.held_until,
+            task.task_id,
+            expected=task.held_until,
             worker=request.worker,
             seconds=request.seconds,
             now=self.now,
         )
         if lease is None:
-            raise WorkerRetiredError(f"worker {request.worker} was there for one task: finish and exit")
+            raise WorkerRetiredError(f"worker {request.worker} was started for one task only: finish and exit")
         return Granted((lease,))
 
     def renew(
@@ -245,18 +247,18 @@ class UnitOfWork(Outbox):
     def release(
         self, queue: str, releases: Sequence[Release], *, call: ClientCall | None = None
     ) -> list[FinishedLease | None]:
-        """A repeat of `call` is noted again, as that of an add is."""
+        """Give leases back. A repeat of `call` is recorded again, as in `add`."""
         limits.check_token_count(len(releases))
         for release in releases:
             if release.delay_seconds is not None:
                 limits.check_delay_seconds(release.delay_seconds)
             limits.check_reason(release.dead_reason)
             check_choice("charge", release.charge, ("counted", "uncounted"))
-        drawn = [replace(release, jitter=self._jitter()) for release in releases]
+        jittered = [replace(release, jitter=self._jitter()) for release in releases]
         outcomes = self._once(
             call,
             "other",
-            lambda transaction: transaction.release(queue, drawn, now=self.now),
+            lambda transaction: transaction.release(queue, jittered, now=self.now),
             encode=idempotency.encode_finished,
             decode=idempotency.decode_finished,
         )
@@ -266,7 +268,7 @@ class UnitOfWork(Outbox):
     def delete(
         self, queue: str, deletions: Sequence[Deletion], *, call: ClientCall | None = None
     ) -> tuple[list[Added], list[str]]:
-        """What the deletions' `then` became, and the tokens that were not current."""
+        """Delete tasks; return the outcomes of their `then` and the tokens that were not current."""
         _check_deletions(deletions)
         return self._once(
             call,
@@ -312,7 +314,7 @@ class UnitOfWork(Outbox):
         return outcomes
 
     def purge(self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"]) -> int:
-        """One chunk; call again in a new turn until it answers 0."""
+        """Purge one chunk; call again in a new unit of work until it returns 0."""
         check_filter(tags)
         check_choice("dead", dead, ("keep", "only"))
         purge = self.transaction.purge if dead == "keep" else self.transaction.purge_dead
@@ -331,7 +333,7 @@ class UnitOfWork(Outbox):
         return changed
 
     def redrive(self, queue: str, names: Sequence[str] | None, tags: TagFilter) -> int:
-        """One chunk; call again in a new turn until it answers 0 (with `names`: once)."""
+        """Redrive one chunk; call again in a new unit of work until it returns 0 (with `names`: once)."""
         check_filter(tags)
         if names is not None:
             limits.check_known_names(names)
@@ -343,11 +345,11 @@ class UnitOfWork(Outbox):
         return len(tasks)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant) -> bool:
-        """Move a delayed task's eta from exactly `expected`; False when it is no such task. One past makes it ready."""
+        """Move a delayed task's eta from exactly `expected`; False if there is none such. A past eta makes it ready."""
         if not self.transaction.postpone(queue, name, expected=expected, eta=eta, now=self.now):
             return False
         page = self.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
-        for task in page.tasks:  # none: of a store whose unit is a verb, somebody has deleted it already
+        for task in page.tasks:  # no page: a store whose unit is a verb may have had it deleted since
             self.record([QueueEvent(events.TASK_POSTPONED, self.now, queue, name, task.tag)])
             if task.state is TaskState.READY:
                 self.wake(queue, task.tag)
@@ -375,12 +377,12 @@ class UnitOfWork(Outbox):
         return self.transaction.lead(name, holder, seconds=seconds, now=self.now)
 
     def expire(self, queue: str) -> bool:
-        """Let time act on a bounded number of tasks and wake for them; True when more are due."""
+        """Expire a bounded number of due tasks and wake waiters for them; True when more are due."""
         expired, more = self.transaction.expire(queue, limit=EXPIRY_CHUNK, now=self.now)
         self.record_finished(expired)
         return more
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def stats(self, queue: str, tags: TagFilter) -> QueueStats:
         check_filter(tags)
@@ -418,19 +420,19 @@ class UnitOfWork(Outbox):
         limits.check_ahead_seconds(ahead_seconds)
         for worker in workers:
             limits.check_worker(worker)
-        look = self.transaction
-        stats = look.stats(queue, tags, now=self.now)
+        reads = self.transaction
+        stats = reads.stats(queue, tags, now=self.now)
         return Observation(
             self.now,
             stats,
-            look.waiting(queue, tags, now=self.now),
-            look.samples(queue, after=after, limit=MAX_SAMPLES_PER_OBSERVATION),
+            reads.waiting(queue, tags, now=self.now),
+            reads.samples(queue, after=after, limit=MAX_SAMPLES_PER_OBSERVATION),
             tuple(
                 lease
-                for lease in look.live_leases(queue, limit=MAX_LIVE_PER_OBSERVATION, now=self.now)
+                for lease in reads.live_leases(queue, limit=MAX_LIVE_PER_OBSERVATION, now=self.now)
                 if tags.accepts(lease.tag)
             ),
-            look.workers_seen(workers) if workers else {},
+            reads.workers_seen(workers) if workers else {},
             upcoming=self._upcoming(queue, tags, ahead_seconds) if ahead_seconds and stats.delayed else (),
         )
 
@@ -439,11 +441,15 @@ class UnitOfWork(Outbox):
         etas = self.transaction.upcoming(queue, tags, until=until, limit=limit, now=self.now)
         return group_upcoming(etas, now=self.now, until=until)
 
-    def observe_if_exists(self, look: ObservationQuery) -> Observation | None:
-        """The same; None when there is no such queue."""
+    def observe_if_exists(self, query: ObservationQuery) -> Observation | None:
+        """Observe a queue; None when it does not exist."""
         try:
             return self.observe(
-                look.queue, tags=look.tags, after=look.after, workers=look.workers, ahead_seconds=look.ahead_seconds
+                query.queue,
+                tags=query.tags,
+                after=query.after,
+                workers=query.workers,
+                ahead_seconds=query.ahead_seconds,
             )
         except UnknownQueueError:
             return None

@@ -122,7 +122,7 @@ class QueueMove:
     # -- the old queue --------------------------------------------------------------------------------------------
 
     def _spec(self) -> QueueSpec:
-        return self._source.read(lambda turn: turn.transaction.queue(self._queue))
+        return self._source.read(lambda work: work.transaction.queue(self._queue))
 
     def _check_source(self, here: QueueSpec) -> None:
         where = f"queue {self._queue!r} of {self._source.store.url}"
@@ -133,13 +133,13 @@ class QueueMove:
             raise MoveRefusedError(f"{where} was moved to {here.moved_to} already: move it from there")
 
     def _set_moved(self, to: str) -> None:
-        self._source.run(lambda turn: turn.transaction.set_moved(self._queue, to))
+        self._source.run(lambda work: work.transaction.set_moved(self._queue, to))
 
     def _stats(self, *, now: int = 0) -> QueueStats:
-        return self._source.read(lambda turn: turn.transaction.stats(self._queue, ANY, now=Instant(now or turn.now)))
+        return self._source.read(lambda work: work.transaction.stats(self._queue, ANY, now=Instant(now or work.now)))
 
     def _look(self, step: Callable[[Transaction], T], /) -> T:
-        return self._source.read(lambda turn: step(turn.transaction))
+        return self._source.read(lambda work: step(work.transaction))
 
     # -- the copy -------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class QueueMove:
 
     def _put_names(self, done: CopyProgress, names: Sequence[HeldName]) -> CopyProgress:
         return self._new.journal.do(
-            lambda turn: turn.transaction.hold_names(self._queue, names, now=turn.now),
+            lambda work: work.transaction.hold_names(self._queue, names, now=work.now),
             lambda _: replace(done, name=names[-1].name, names=done.names + len(names)),
         )
 
@@ -178,7 +178,7 @@ class QueueMove:
     def _put_tasks(self, done: CopyProgress, chunk: TransferChunk) -> CopyProgress:
         tasks = self._shifted(chunk.tasks)
         return self._new.journal.do(
-            lambda turn: turn.transaction.restore(self._queue, tasks, now=turn.now),
+            lambda work: work.transaction.restore(self._queue, tasks, now=work.now),
             lambda added: _advanced(done, chunk, sum(one.status == "added" for one in added)),
         )
 

@@ -11,11 +11,11 @@ from queue_core.unit_of_work import UnitOfWork
 PAGE: Final = 1000
 
 
-def record_ready(turn: UnitOfWork, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
-    """Have those woken who wait for what was restored in this turn."""
+def record_ready(work: UnitOfWork, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
+    """Have those woken who wait for what was restored in this work."""
     for task, one in zip(tasks, added, strict=True):
         if one.ready and one.status == "added":
-            turn.wakes[queue, task.tag] = turn.wakes.get((queue, task.tag), 0) + 1
+            work.wakes[queue, task.tag] = work.wakes.get((queue, task.tag), 0) + 1
 
 
 def wake_ready(service: QueueService, queue: str) -> None:
@@ -23,7 +23,7 @@ def wake_ready(service: QueueService, queue: str) -> None:
     after: str | None = None
     while True:
         start = after
-        page = service.read(lambda turn, start=start: turn.tag_stats(queue, after=start, limit=PAGE))  # type: ignore[misc]
+        page = service.read(lambda work, start=start: work.tag_stats(queue, after=start, limit=PAGE))  # type: ignore[misc]
         for one in page:
             if one.stats.ready:
                 service.store.signals.publish(queue, one.tag, one.stats.ready)

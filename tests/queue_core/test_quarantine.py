@@ -1,4 +1,4 @@
-"""Workers that are there for one task: what they are called, and what they get."""
+"""Solo workers: their names, and the one task they get."""
 
 import pytest
 
@@ -15,9 +15,9 @@ NAME = "resize-7f3k2q.alone.16.1766370000123456"
 
 
 @pytest.mark.parametrize(
-    ("worker", "errand"),
+    ("worker", "quarantined"),
     [
-        pytest.param(NAME, QuarantinedTask(16, Instant(1766370000123456)), id="a worker on an errand"),
+        pytest.param(NAME, QuarantinedTask(16, Instant(1766370000123456)), id="a solo worker"),
         pytest.param("a.alone.1.2.alone.3.4", QuarantinedTask(3, Instant(4)), id="the last one counts"),
         pytest.param("resize-7f3k2q", None, id="any worker"),
         pytest.param("", None, id="nobody"),
@@ -29,11 +29,11 @@ NAME = "resize-7f3k2q.alone.16.1766370000123456"
         pytest.param("w.alone.16.\u0661", None, id="another script's digits"),
     ],
 )
-def test_a_name_tells_the_errand(worker: str, errand: QuarantinedTask | None) -> None:
-    assert quarantined_task_of(worker) == errand
+def test_a_solo_workers_name_tells_its_task(worker: str, quarantined: QuarantinedTask | None) -> None:
+    assert quarantined_task_of(worker) == quarantined
 
 
-def test_a_name_is_made_of_the_errand() -> None:
+def test_a_solo_workers_name_is_made_of_its_task() -> None:
     assert solo_worker_name(QuarantinedTask(16, Instant(1766370000123456)), base="resize-7f3k2q") == NAME
 
 
