@@ -252,7 +252,7 @@ def _server(project: Project | None) -> Finding:
     url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
     if not answers(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
-    caller = HttpCaller(url, token=bearer_token(), retries=Retries(silences=1), timeout_seconds=5.0)
+    caller = HttpCaller(url, token=bearer_token(), retries=Retries(timeouts=1), timeout_seconds=5.0)
     try:
         caller.get("/readyz")
     except QueueError as error:

@@ -13,7 +13,7 @@ from queue_core.clock import SystemClock
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidSettingError, StoreUnavailableError, UnknownQueueError
 from queue_core.http_api.caller import HttpCaller, Retries, urls_of
-from queue_core.http_api.transport import SILENCE_SECONDS
+from queue_core.http_api.transport import DEAD_PEER_SECONDS
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
@@ -30,7 +30,7 @@ from tests.support.stores.remote_memory import RemoteMemory
 T = TypeVar("T")
 
 LONG_SECONDS = 30.0
-NOTICED_SECONDS = SILENCE_SECONDS + 4.0
+NOTICED_SECONDS = DEAD_PEER_SECONDS + 4.0
 NOBODY = "http://127.0.0.1:9"
 
 
