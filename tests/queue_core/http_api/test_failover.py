@@ -248,11 +248,11 @@ def test_what_was_granted_over_a_cut_link_reaches_its_caller_through_the_other_s
     wires.first.cut()
     QueueService(wires.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")]))
     look = QueueService(wires.store)
-    eventually(lambda: look.look(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1)
+    eventually(lambda: look.read(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1)
     (lease,) = call.result(LONG_SECONDS)
     wires.first.mend()
     assert (lease.payload, lease.lease_number) == (b"x", 1)
-    assert look.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 1
+    assert look.read(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 1
 
 
 def test_what_arrived_before_a_link_was_cut_stays_leased(wires: Wires) -> None:
@@ -261,5 +261,5 @@ def test_what_arrived_before_a_link_was_cut_stays_leased(wires: Wires) -> None:
     wires.call(lambda: wires.queue.lease(worker="cut off", seconds=60.0)).result(LONG_SECONDS)
     wires.first.cut()
     eventually(lambda: not wires.threads[0]._server._http.server_state.connections, seconds=NOTICED_SECONDS)
-    assert look.look(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1
+    assert look.read(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1
     wires.first.mend()
