@@ -9,7 +9,7 @@ from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import CommandEntry, LazyGroup
 from queue_core.process import logs
-from queue_core.process.standard_streams import open_missing_streams
+from queue_core.process.terminal import open_missing_streams
 
 _SETUP: Final = "Set up"
 _HELP: Final = """\

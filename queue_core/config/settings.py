@@ -12,8 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from queue_core.config.grpc import Grpc, allow_address_text, grpc_relations
-from queue_core.config.listen import DEFAULT_LISTEN, Listen, is_private
+from queue_core.config.listen import DEFAULT_LISTEN, Grpc, Listen, allow_address_text, grpc_relations, is_private
 from queue_core.config.messages import SettingProblem, did_you_mean, home_problems, problems_of
 from queue_core.config.store import (
     DEFAULT_STORE,

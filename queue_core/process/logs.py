@@ -28,7 +28,7 @@ from queue_core.clock import Clock, SystemClock  # noqa: E402
 from queue_core.errors import InvalidSettingError  # noqa: E402
 from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent  # noqa: E402
 from queue_core.process import forking  # noqa: E402
-from queue_core.process.terminal_text import clean  # noqa: E402
+from queue_core.process.terminal import clean  # noqa: E402
 
 Level = Literal["debug", "info", "warning", "error"]
 

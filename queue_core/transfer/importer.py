@@ -21,7 +21,7 @@ from queue_core.transfer.chunks import CHUNK_BYTES, CHUNK_NAMES, CHUNK_TASKS
 from queue_core.transfer.format import Header, NameLine
 from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, TransferProgress, holding_lead
 from queue_core.transfer.reader import ExportReader, opened_for_reading
-from queue_core.transfer.wakeups import record_ready, wake_ready
+from queue_core.transfer.target import record_ready, wake_ready
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.validation import FILLED_FROM, check_not_moved
 
