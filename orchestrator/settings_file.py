@@ -150,7 +150,7 @@ def parse(
     document = read_document(text, name=name, repeats="kept")
     refuse_empty(document)
     data = overlay(document.data, overrides)
-    queue_file, mistakes = parse_queue_file(data, also=_FLEET_KEYS)
+    queue_file, mistakes = parse_queue_file(data, other_keys=_FLEET_KEYS)
     mapping = data if isinstance(data, Mapping) else {}
     pools: dict[str, PoolSpec] = {}
     supervisor = SupervisorSettings()

@@ -1,4 +1,4 @@
-"""Where something listens, as a settings file writes it: host:port, or unix:/path (as a client's URL: unix:///path)."""
+"""Listen addresses of a settings file: host:port or unix:/path for HTTP, and `server.grpc:` for gRPC."""
 
 import re
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from queue_core.config.messages import SettingProblem
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7878"
 MAX_SOCKET_PATH_BYTES: Final = 100
+"""Longest path of a Unix socket; Linux allows 107 bytes."""
 _HOST: Final = re.compile(r"[^\s/@\[\]]+|\[[0-9a-fA-F:.]+\]")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -23,8 +24,8 @@ def _listen(value: object) -> object:
         if not path:
             raise ValueError(f"{value}: write the path of the socket, such as unix:/run/towline.sock")
         if len(path.encode()) > MAX_SOCKET_PATH_BYTES:
-            told = f"a socket's path must be at most {MAX_SOCKET_PATH_BYTES} bytes: choose a shorter folder"
-            raise ValueError(f"{value}: {told}")
+            message = f"a socket's path must be at most {MAX_SOCKET_PATH_BYTES} bytes: choose a shorter folder"
+            raise ValueError(f"{value}: {message}")
         return f"unix:{path}"
     scheme, has_scheme, rest = value.partition("://")
     if has_scheme:
@@ -42,13 +43,12 @@ Listen = Annotated[str, BeforeValidator(_listen)]
 
 
 def is_private(listen: str) -> bool:
-    """True when only this machine can reach such a listener."""
+    """Return whether only this host can reach a listener at this address."""
     return listen.startswith("unix:") or listen.rpartition(":")[0].strip("[]") in _LOOPBACK
 
 
 DEFAULT_GRPC: Final = "127.0.0.1:7879"
 _ADDRESS: Final = re.compile(r"(?P<host>[^:/\s]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
-_GRPC_LOOPBACK: Final = frozenset({"127.0.0.1", "[::1]", "localhost"})
 
 
 def _is_address(value: object) -> TypeGuard[str]:
@@ -63,18 +63,18 @@ def _address(value: object) -> object:
 
 
 def _grpc(value: object) -> object:
-    """An address alone is all of the settings."""
+    """Accept an address alone in place of the settings."""
     return {"listen": value} if isinstance(value, str) else value
 
 
 class GrpcSettings(BaseModel):
-    """A listener for gRPC: in plain text for this machine only, with a certificate for others too."""
+    """A gRPC listener: plaintext for this host only, with a certificate for others too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     listen: Annotated[str, BeforeValidator(_address)] = Field(description="host:port; port 0 takes a free one.")
     certificate: str | None = Field(
-        default=None, min_length=1, description="A PEM file: the certificate, then those it rests on."
+        default=None, min_length=1, description="A PEM file: the certificate, then its chain."
     )
     key: str | None = Field(default=None, min_length=1, description="A PEM file: the certificate's key.")
 
@@ -93,14 +93,14 @@ Grpc = Annotated[GrpcSettings, BeforeValidator(_grpc)]
 
 
 def allow_address_text(schema: JsonDict) -> None:
-    """For the JSON Schema: a text will do."""
+    """Allow an address as text in the JSON Schema."""
     given = schema.pop("anyOf")
     assert isinstance(given, list)
     schema["anyOf"] = [{"type": "string", "examples": [DEFAULT_GRPC]}, *given]
 
 
 def grpc_relations(server: Mapping[str, object]) -> list[SettingProblem]:
-    """What its members ask of each other and of the server's tokens."""
+    """Return problems between the settings of gRPC and the server's tokens."""
     grpc = _grpc(server.get("grpc"))
     if not isinstance(grpc, Mapping):
         return []
@@ -109,7 +109,7 @@ def grpc_relations(server: Mapping[str, object]) -> list[SettingProblem]:
     if len(pair) == 1:
         return [SettingProblem((*here, pair[0]), "give certificate and key together")]
     listen = grpc.get("listen")
-    if not _is_address(listen) or listen.rpartition(":")[0] in _GRPC_LOOPBACK:
+    if not _is_address(listen) or is_private(listen):
         return []
     if not pair:
         why = "others could read what goes over the network: give certificate and key"

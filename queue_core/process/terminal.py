@@ -1,7 +1,4 @@
-"""Opens descriptors 0 to 2 on /dev/null where whoever started us had closed them (a wrapper of cron, a daemon).
-
-Else the next file that is opened, a store or a connection, is one of them, and a stray print is written into it.
-"""
+"""The standard streams: open them where they are closed, and escape untrusted text for a terminal."""
 
 import os
 import re
@@ -10,7 +7,10 @@ from typing import Final, Literal, TextIO
 
 
 def open_missing_streams() -> None:
-    """Open those that are closed; to be called before anything else is opened."""
+    """Open closed standard streams on /dev/null; call this before anything else is opened.
+
+    Cron wrappers and daemons may close them; then a store's file could get descriptor 1, and a print would damage it.
+    """
     for number in range(3):
         if _is_open(number):
             continue
@@ -40,29 +40,29 @@ def _stream(number: int, mode: Literal["r", "w"]) -> TextIO:
 
 
 _HARMFUL: Final = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-"""Controls (C0, DEL, C1), which terminals obey; marks and overrides of direction, which make a text look like another
-one; separators of lines and paragraphs; halves of characters, which no stream takes."""
+"""Control characters (C0, DEL, C1); direction marks and overrides, which disguise a text; line and paragraph
+separators; and lone surrogates, which no stream accepts."""
 _IN_A_LINE: Final = re.compile(f"[{_HARMFUL}]")
 _IN_LINES: Final = re.compile(f"(?!\n)[{_HARMFUL}]")
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def clean(text: str) -> str:
-    """The text on one line, with everything that a terminal would obey written out, as `\\x1b`."""
-    return text if text.isascii() and text.isprintable() else _IN_A_LINE.sub(_written_out, text)
+    """Return the text on one line, with control characters escaped, as in `\\x1b`."""
+    return text if text.isascii() and text.isprintable() else _IN_A_LINE.sub(_escaped, text)
 
 
 def clean_lines(text: str) -> str:
-    """The same for a text of several lines, which keep their ends."""
-    return _IN_LINES.sub(_written_out, text)
+    """Return a text of several lines with control characters other than newlines escaped."""
+    return _IN_LINES.sub(_escaped, text)
 
 
 def clean_json(text: str) -> str:
-    """JSON that says the same, and that a terminal can be shown: in JSON such characters stand in strings only."""
+    """Return equivalent JSON with control characters escaped; in JSON they only occur in strings."""
     return _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     character = found[0]
     code = ord(character)
     return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
