@@ -9,7 +9,7 @@ from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import CommandEntry, LazyGroup
 from queue_core.process import logs
-from queue_core.process.standard_streams import open_missing_streams
+from queue_core.process.terminal import open_missing_streams
 
 _SETUP: Final = "Set up"
 _HELP: Final = """\
@@ -85,5 +85,5 @@ def command() -> LazyGroup:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     open_missing_streams()
-    with logs.beside_answers():
+    with logs.warnings_to_stderr():
         return run_command(command(), arguments)

@@ -12,7 +12,7 @@ from typing import Literal
 import click
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.process.terminal_text import clean, clean_json, clean_lines
+from queue_core.process.terminal import clean, clean_json, clean_lines
 
 Format = Literal["text", "json"]
 Align = Literal["left", "right"]

@@ -51,7 +51,7 @@ def load_queue_file(path: Path, *, flags: tuple[Override, ...] = ()) -> tuple[Qu
     try:
         document = read_document(read_text(path), name=str(path), repeats="kept")
         refuse_empty(document)
-        settings, mistakes = parse_queue_file(overlay(document.data, overrides), also=OTHER_HALF)
+        settings, mistakes = parse_queue_file(overlay(document.data, overrides), other_keys=OTHER_HALF)
         if settings is None or mistakes or document.repeats:
             raise document_error(document, mistakes, overrides)
     except DocumentError as error:

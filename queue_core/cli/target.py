@@ -67,7 +67,7 @@ def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tup
 
     target = find_target(**where)
     try:
-        patience = Retries(silences=1)  # somebody waits at a terminal
+        patience = Retries(timeouts=1)  # somebody waits at a terminal
         queues = open_queues(target.url, token=target.token, durability=target.durability, retries=patience)
         try:
             _ensure(queues, target.specs if makes_queues else ())

@@ -203,7 +203,7 @@ def _sse(recent: RecentEvents) -> bytes:
 
 def _metrics(core: ServerState, also: Extensions) -> View:
     collector = QueueMetrics(
-        lambda: core.service.look(look_at_all), lambda: len(core.waiting), lambda: core.ring.lost_total
+        lambda: core.service.read(look_at_all), lambda: len(core.waiting), lambda: core.ring.lost_total
     )
 
     async def view(request: HttpRequest) -> Response:

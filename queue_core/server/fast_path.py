@@ -11,7 +11,7 @@ import structlog
 from pydantic import ValidationError
 
 from queue_core.errors import QueueError
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.limits import check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.server import events, schemas
@@ -23,7 +23,7 @@ from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
 from queue_core.server.schemas import response
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewed, Unit, handed_over
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
@@ -54,7 +54,7 @@ class ReplyCallback:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-new_reply = builder(ReplyCallback)
+new_reply = fast_constructor(ReplyCallback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class FastRequest:
         return client_call(next((value for name, value in self.headers if name == HEADER), None))
 
 
-new_request = builder(FastRequest)
+new_request = fast_constructor(FastRequest)
 
 
 class FastEndpoint(Protocol):
@@ -294,7 +294,7 @@ def check_same_queue(tasks: list[NewTask], queue: str) -> None:
             raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
 
 
-def once_step(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
+def once_step(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Operation[T]:
     """Return a verb as a step, which takes effect once if a client may send it again."""
     if call is None:
         return lambda turn: run(turn, None)

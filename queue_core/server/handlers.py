@@ -15,8 +15,8 @@ from queue_core.server.fast_path import once_step
 from queue_core.server.idempotency import client_call
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.service import Step
-from queue_core.stats import FinishedLease, HeardWorker, QueueStats
+from queue_core.service import Operation
+from queue_core.stats import FinishedLease, QueueStats, WorkerActivity
 from queue_core.store import ClientCall, Release, Storage
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -120,7 +120,7 @@ async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
     return await _in_chunks(core, lambda turn: turn.redrive(call.queue, None, tags))
 
 
-async def _in_chunks(core: ServerState, step: Step[int]) -> schemas.Count:
+async def _in_chunks(core: ServerState, step: Operation[int]) -> schemas.Count:
     total = 0
     while count := await core.turns.run(step):
         total += count
@@ -200,7 +200,7 @@ async def observe(core: ServerState, call: EndpointCall) -> Observation:
 
 async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
     looks = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
-    found = await core.look(lambda turn: [turn.observe_if_there(look) for look in looks])
+    found = await core.look(lambda turn: [turn.observe_if_exists(look) for look in looks])
     told = [
         one if one is None else replace(one, heard=_heard(core, look.queue, look.workers))
         for one, look in zip(found, looks, strict=True)
@@ -208,7 +208,7 @@ async def observe_many(core: ServerState, call: EndpointCall) -> schemas.Observa
     return {"observations": told}
 
 
-def _heard(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
+def _heard(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[WorkerActivity, ...]:
     now = core.service.clock.monotonic()
     return tuple(one.describe(now=now) for one in core.waiting.presence.find(queue, workers))
 

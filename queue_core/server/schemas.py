@@ -18,7 +18,7 @@ from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
-from queue_core.stats import FinishedLease, HeardWorker, TagStats
+from queue_core.stats import FinishedLease, TagStats, WorkerActivity
 from queue_core.store import Added, Deletion, Page, Renewed
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
@@ -489,7 +489,7 @@ class ObservationsOut(TypedDict):
 class HeardWorkers(TypedDict):
     """Workers that this server has heard of lately, those silent for longest first."""
 
-    workers: list[HeardWorker]
+    workers: list[WorkerActivity]
 
 
 class Retired(TypedDict):

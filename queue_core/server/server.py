@@ -16,7 +16,7 @@ import uvicorn
 from queue_core.clock import Clock
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
-from queue_core.http_api.transport import notice_silence
+from queue_core.http_api.transport import enable_keepalive
 from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
@@ -115,7 +115,7 @@ def bind(options: ServeOptions) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        notice_silence(listening)
+        enable_keepalive(listening)
         listening.bind((options.host, options.port))
         listening.listen(BACKLOG)
     except OSError as error:

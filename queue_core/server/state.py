@@ -23,7 +23,7 @@ from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.options import ServeOptions
 from queue_core.server.schemas import Health
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.store import Store
 from queue_core.stores import check_can_back_up
 from queue_core.task import TagFilter
@@ -134,11 +134,11 @@ class ServerState:
         """What probes and clients are told of this run."""
         return {"status": "ok", "run": self.run}
 
-    async def look(self, step: Step[T]) -> T:
+    async def look(self, step: Operation[T]) -> T:
         """One reading step, beside the loop: what it costs nobody else waits for."""
         if self.turns.is_syncing:
             await self.turns.run(lambda _turn: None)  # nothing is shown before it is durable
-        return await self.beside(lambda: self.service.look(step))
+        return await self.beside(lambda: self.service.read(step))
 
     async def beside(self, call: Callable[[], T]) -> T:
         """A call that reads, in a thread. Raises `StoreUnavailableError` when that takes too long."""

@@ -8,8 +8,8 @@ import sys
 
 from queue_core.errors import InvalidSettingError
 from queue_core.process import logs  # first: it spares structlog an import
-from queue_core.process.init_process import stay_first
-from queue_core.process.standard_streams import open_missing_streams
+from queue_core.process.init_process import run_as_init
+from queue_core.process.terminal import open_missing_streams
 from queue_core.worker import events
 from queue_core.worker.lifecycle import EXIT_MISCONFIGURED
 from queue_core.worker.main import run_worker
@@ -21,7 +21,7 @@ def main() -> int:
     open_missing_streams()
     import structlog
 
-    stay_first()
+    run_as_init()
     logs.configure(shape="auto")
     try:
         settings = WorkerSettings.from_environment(os.environ)

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
@@ -25,7 +25,7 @@ MAX_TRACEBACK_CHARACTERS: Final = 20_000
 SHORTEST_REDACTED_CHARACTERS: Final = 4
 LINES_SHOWN: Final = 5
 
-new_deletion = builder(Deletion)
+new_deletion = fast_constructor(Deletion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class InvocationDone:
         return new_deletion(self.task.lease.token, self.then)
 
 
-new_done = builder(InvocationDone)
+new_done = fast_constructor(InvocationDone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
         queues = _at_server(settings)
         return queues, lambda queue: _at_server(settings).queue(queue)
     opened = LocalQueues(QueueService(open_store(settings.url, durability=settings.durability)))
-    return opened, opened.waiting_line
+    return opened, opened.waiting_call
 
 
 def _at_server(settings: WorkerSettings) -> HttpQueues:

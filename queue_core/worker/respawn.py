@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from queue_core.process.init_process import WAITED_FOR
+from queue_core.process.init_process import FORWARDED
 
 EXIT_RECYCLED: Final = 76
 """A child that ends so is followed by the next; never the exit code of a worker as a whole."""
@@ -39,7 +39,7 @@ def respawned(work: Callable[[Callable[[], bool], Callable[[], None]], int], *, 
             ended, False when this one is not wanted any more. The second has the next child get ready.
         may_go_on: whether another child may follow.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     gc.freeze()  # no child needs to look through what is here already
     for name in ("ascii", "idna"):
         codecs.lookup(name)  # each would import them for its first connection
@@ -47,7 +47,7 @@ def respawned(work: Callable[[Callable[[], bool], Callable[[], None]], int], *, 
     current, following = _forked(work, parent, before), None
     current.go()
     while True:
-        number = signal.sigwaitinfo(WAITED_FOR).si_signo
+        number = signal.sigwaitinfo(FORWARDED).si_signo
         if number == NEXT:
             following = following or _forked(work, parent, before)
             continue

@@ -162,8 +162,8 @@ def test_a_log_that_cant_be_opened_at_the_start_is_told(tmp_path: Path) -> None:
 
 
 def logged(program: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    text = "from queue_core.process import logs; import structlog; log = structlog.get_logger()\n"
-    text += f"logs.configure(**{settings})\n"
+    imports = "from queue_core.process import logs; import structlog"
+    text = f"{imports}; logs.configure(**{settings}); log = structlog.get_logger()\n"
     return subprocess.run(
         [sys.executable, "-c", text + program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )

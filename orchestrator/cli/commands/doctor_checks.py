@@ -148,7 +148,7 @@ def _shared_store(project: Project) -> Finding:
     try:
         for _ in range(LOOKS):
             began = clock.monotonic()
-            QueueService(store).look(lambda turn: turn.transaction.queues())
+            QueueService(store).read(lambda turn: turn.transaction.queues())
             took.append(clock.monotonic() - began)
         ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
         store.signals.subscribe("doctor", ANY).close()
@@ -252,7 +252,7 @@ def _server(project: Project | None) -> Finding:
     url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
     if not answers(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
-    caller = HttpCaller(url, token=bearer_token(), retries=Retries(silences=1), timeout_seconds=5.0)
+    caller = HttpCaller(url, token=bearer_token(), retries=Retries(timeouts=1), timeout_seconds=5.0)
     try:
         caller.get("/readyz")
     except QueueError as error:

@@ -33,7 +33,7 @@ from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked
 from queue_core.errors import ListenError
 from queue_core.process import logs
-from queue_core.process.init_process import stay_first
+from queue_core.process.init_process import run_as_init
 from queue_core.server.extensions import Extensions
 from queue_core.server.http import socket_activation
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -45,7 +45,7 @@ RENEW: Final = -1
 
 def begin_as_daemon() -> None:
     """Before anything else: as the first process of a container go on in a child; heed no reload before we can."""
-    stay_first()
+    run_as_init()
     ignore_what_is_asked()
 
 

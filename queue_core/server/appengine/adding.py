@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, QueueModeError, UnknownQueueError
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.server.appengine import fast_adds, messages
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
@@ -14,7 +14,7 @@ from queue_core.server.appengine.fast_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.modes import KnownQueues, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 
@@ -51,15 +51,15 @@ class AddResult:
     detail: str = ""
 
 
-new_result = builder(AddResult)
-new_wanted = builder(AddParams)
-new_task = builder(NewTask)
+new_result = fast_constructor(AddResult)
+new_wanted = fast_constructor(AddParams)
+new_task = fast_constructor(NewTask)
 
 
-def bulk_add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
+def bulk_add(known: KnownQueues) -> Callable[[bytes], Operation[bytes]]:
     """`TaskQueueService.BulkAdd`."""
 
-    def prepare(payload: bytes) -> Step[bytes]:
+    def prepare(payload: bytes) -> Operation[bytes]:
         plain = fast_adds.read(payload)
         if plain is None:
             return bulk_add_each(payload, known)
@@ -77,7 +77,7 @@ def bulk_add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
     return prepare
 
 
-def bulk_add_each(payload: bytes, known: KnownQueues) -> Step[bytes]:
+def bulk_add_each(payload: bytes, known: KnownQueues) -> Operation[bytes]:
     """The same for any request: a record for each task, and a word for each mistake."""
     requests = decode(messages.BULK_ADD_REQUEST, payload).all_octets("add_request")
     if len(requests) > MAX_TASKS_PER_ADD:
@@ -96,10 +96,10 @@ def bulk_add_each(payload: bytes, known: KnownQueues) -> Step[bytes]:
     return step
 
 
-def add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
+def add(known: KnownQueues) -> Callable[[bytes], Operation[bytes]]:
     """`TaskQueueService.Add`: the same for one task, whose error is that of the call. Only Go calls it."""
 
-    def prepare(payload: bytes) -> Step[bytes]:
+    def prepare(payload: bytes) -> Operation[bytes]:
         wanted = [wanted_of(payload)]
 
         def step(turn: UnitOfWork) -> bytes:

@@ -23,7 +23,7 @@ from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import Problem
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.store import Granted
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
@@ -41,8 +41,8 @@ MAX_CALL_FIELDS = 1000
 
 log = structlog.get_logger()
 
-Prepare = Callable[[bytes], Step[bytes]]
-Look = Callable[[Step[bytes]], Awaitable[bytes]]
+Prepare = Callable[[bytes], Operation[bytes]]
+Look = Callable[[Operation[bytes]], Awaitable[bytes]]
 
 
 class AppEngineEndpoint:
@@ -231,7 +231,7 @@ def _too_large() -> RpcError:
     return RpcError(RpcCode.REQUEST_TOO_LARGE, f"a request must be at most {MAX_REQUEST_BYTES} bytes")
 
 
-def _telling(step: Step[T]) -> Step[T | ApplicationError]:
+def _telling(step: Operation[T]) -> Operation[T | ApplicationError]:
     """The step, with a refusal as its outcome: nothing was changed, and the turn it shares with others goes on."""
 
     def tell(turn: UnitOfWork) -> T | ApplicationError:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import EIGHT_BYTES, LAST_BITS, CodecError, decode, encode, seven_bits_each
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
@@ -37,7 +37,7 @@ _RESULTS = {
 _CHOSEN = b"\x0b\x10\x00\x1a%c%b\x0c"
 """The result of a task whose name the queue chose: that is shorter than 128 bytes."""
 
-new_task = builder(NewTask)
+new_task = fast_constructor(NewTask)
 
 
 @dataclass(frozen=True, slots=True)

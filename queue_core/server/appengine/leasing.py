@@ -20,7 +20,7 @@ from queue_core.server.appengine.fields import (
 )
 from queue_core.server.appengine.modes import pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.store import Granted, PayloadAllowance
 from queue_core.task import ANY, Lease, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
@@ -43,7 +43,7 @@ class LeaseParams:
     tags: TagFilter
 
 
-def lease_wish(payload: bytes) -> LeaseParams | Step[None]:
+def lease_wish(payload: bytes) -> LeaseParams | Operation[None]:
     """What is asked for; or, for a call that can't be right, a step that says why once it is known that the queue
     exists. Raises `CodecError`, `ApplicationError`."""
     record = decode(messages.LEASE_REQUEST, payload)
@@ -80,7 +80,7 @@ def _wish(queue: str, record: ProtoRecord) -> LeaseParams:
 def grant(turn: UnitOfWork, wish: LeaseParams, *, worker: str) -> Granted:
     """Lease what was asked for, or as much of it as fits in an answer: by one call of the store, as the tasks of a
     lease of no time are ready again at once, and a second call would lease them a second time."""
-    return turn.lease(wish.queue, count=wish.count, seconds=wish.seconds, tags=wish.tags, worker=worker, room=ROOM)
+    return turn.lease(wish.queue, count=wish.count, seconds=wish.seconds, tags=wish.tags, worker=worker, allowance=ROOM)
 
 
 def lease_response(leases: Sequence[Lease]) -> bytes:
@@ -104,7 +104,7 @@ def _leased(lease: Lease) -> ProtoRecord:
 # -- ModifyTaskLease --------------------------------------------------------------------------------------------------
 
 
-def modify(payload: bytes) -> Step[bytes]:
+def modify(payload: bytes) -> Operation[bytes]:
     """`TaskQueueService.ModifyTaskLease`: the end of the lease, to the microsecond, is what shows who holds it."""
     record = decode(messages.MODIFY_REQUEST, payload)
     queue = queue_of(record.octets("queue_name"))
@@ -155,7 +155,7 @@ def no_task(turn: UnitOfWork, queue: str, name: str, *, settles: bool) -> Applic
     if is_chosen(name):
         return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
     if settles:
-        turn.settle(queue)
+        turn.expire(queue)
     if _is_tombstoned(turn, queue, name):
         return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
     return ApplicationError(TaskQueueErrorCode.UNKNOWN_TASK, f"no task {name} in queue {queue}")
@@ -177,7 +177,7 @@ _OUTCOMES = {
 }
 
 
-def deletions(payload: bytes) -> list[Step[bytes]]:
+def deletions(payload: bytes) -> list[Operation[bytes]]:
     """`TaskQueueService.Delete`: whoever holds the tasks. A step per thousand; their answers make one, end to end."""
     record = decode(messages.DELETE_REQUEST, payload)
     queue, names = queue_or_none(record.octets("queue_name")), record.all_octets("task_name")
@@ -189,7 +189,7 @@ def deletions(payload: bytes) -> list[Step[bytes]]:
     ]
 
 
-def _deletion(queue: str, wanted: Sequence[bytes]) -> Step[bytes]:
+def _deletion(queue: str, wanted: Sequence[bytes]) -> Operation[bytes]:
     names = [known_name(name) for name in wanted]
     possible = [name for name in names if name is not None]
 

@@ -14,7 +14,7 @@ from queue_core.server.appengine.fields import known_name, queue_of, queue_or_no
 from queue_core.server.appengine.leasing import no_task
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.leases.rates import LeaseCounts
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.stats import QueueStats
 from queue_core.task import ANY, QueueSpec, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
@@ -32,10 +32,10 @@ def request_of(payload: bytes) -> str:
 # -- statistics -------------------------------------------------------------------------------------------------------
 
 
-def fetch_stats(counts: LeaseCounts) -> Callable[[bytes], Step[bytes]]:
+def fetch_stats(counts: LeaseCounts) -> Callable[[bytes], Operation[bytes]]:
     """`FetchQueueStats`; a queue that does not exist is an empty one."""
 
-    def prepare(payload: bytes) -> Step[bytes]:
+    def prepare(payload: bytes) -> Operation[bytes]:
         names = decode(messages.STATS_REQUEST, payload).all_octets("queue_name")
         if len(names) > MAX_QUEUES_PER_CALL:
             raise ApplicationError(
@@ -93,7 +93,7 @@ def _lowest_eta(turn: UnitOfWork, queue: str, counts: QueueStats) -> Instant | N
 # -- tasks of a queue -------------------------------------------------------------------------------------------------
 
 
-def query_tasks(payload: bytes) -> Step[bytes]:
+def query_tasks(payload: bytes) -> Operation[bytes]:
     """`QueryTasks`: from `start_task_name` on, in the order in which they were added."""
     record = decode(messages.TASKS_REQUEST, payload)
     queue, rows = queue_of(record.octets("queue_name")), record.integer("max_rows", 1)
@@ -124,7 +124,7 @@ def query_tasks(payload: bytes) -> Step[bytes]:
     return step
 
 
-def fetch_task(payload: bytes) -> Step[bytes]:
+def fetch_task(payload: bytes) -> Operation[bytes]:
     """`FetchTask`. A change, as it may find a task that used up its leases."""
     record = decode(messages.TASK_REQUEST, payload)
     queue, name = queue_of(record.octets("queue_name")), record.octets("task_name")
@@ -168,7 +168,7 @@ def _shown(task: StoredTask) -> ProtoRecord:
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 
-def fetch_queues(payload: bytes) -> Step[bytes]:
+def fetch_queues(payload: bytes) -> Operation[bytes]:
     """`FetchQueues`, by name."""
     rows = decode(messages.QUEUES_REQUEST, payload).integer("max_rows")
 
@@ -179,7 +179,7 @@ def fetch_queues(payload: bytes) -> Step[bytes]:
     return step
 
 
-def pause(payload: bytes) -> Step[bytes]:
+def pause(payload: bytes) -> Operation[bytes]:
     """`PauseQueue`, which resumes too."""
     record = decode(messages.PAUSE_REQUEST, payload)
     queue = queue_of(record.octets("queue_name"))
@@ -192,7 +192,7 @@ def pause(payload: bytes) -> Step[bytes]:
     return step
 
 
-def update(payload: bytes) -> Step[bytes]:
+def update(payload: bytes) -> Operation[bytes]:
     """`UpdateQueue`: create a pull queue, or set its limit of leases and its access list; its rates mean nothing."""
     record = decode(messages.UPDATE_QUEUE_REQUEST, payload)
     queue = queue_of(record.octets("queue_name"))
@@ -218,7 +218,7 @@ def update(payload: bytes) -> Step[bytes]:
     return step
 
 
-def delete(queue: str) -> Step[bytes]:
+def delete(queue: str) -> Operation[bytes]:
     """`DeleteQueue`: with all its tasks."""
 
     def step(turn: UnitOfWork) -> bytes:

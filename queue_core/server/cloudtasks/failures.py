@@ -88,7 +88,7 @@ def failure_of(error: Exception) -> CloudTasksError:
         told = error
     elif isinstance(error, QueueError):
         # An acl may hide the other queues from who asks.
-        text = error.discreet if isinstance(error, errors.UnknownQueueError) else str(error)
+        text = error.public_message if isinstance(error, errors.UnknownQueueError) else str(error)
         told = CloudTasksError(next(CODES[above] for above in type(error).__mro__ if above in CODES), text)
     elif isinstance(error, Problem):
         told = CloudTasksError(_OF_STATUS.get(error.status, RpcStatus.INVALID_ARGUMENT), error.detail)

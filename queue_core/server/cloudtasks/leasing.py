@@ -33,10 +33,10 @@ ROOM = PayloadAllowance(MAX_RESPONSE_BYTES, TASK_OVERHEAD_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class _Leased:
-    """What one turn leased; `unsettled`: nothing, as other tasks were due first."""
+    """What one turn leased; `more_due`: nothing, as other tasks were due first."""
 
     leases: tuple[Lease, ...]
-    unsettled: bool
+    more_due: bool
 
 
 class _LeaseStep:
@@ -67,8 +67,8 @@ class _LeaseStep:
                 "lease more tasks at a time, or wait longer between calls",
             )
         self._may = True
-        granted = turn.lease(self._queue, count=self._count, seconds=self._seconds, tags=self._tags, room=ROOM)
-        return _Leased(tuple(granted.leases), unsettled=granted.unsettled and not granted.leases)
+        granted = turn.lease(self._queue, count=self._count, seconds=self._seconds, tags=self._tags, allowance=ROOM)
+        return _Leased(tuple(granted.leases), more_due=granted.more_due and not granted.leases)
 
 
 async def lease_tasks(core: ServerState, call: CloudTasksCall) -> Values:
@@ -86,7 +86,7 @@ async def lease_tasks(core: ServerState, call: CloudTasksCall) -> Values:
             late += 1
             if late == MAX_LATE_LEASES:
                 raise StoreUnavailableError("the store answers too late for a lease to be of use; try again")
-        elif leased.leases or not leased.unsettled:
+        elif leased.leases or not leased.more_due:
             return tasks_values([task_values(_leased_task(lease), parent, view=view) for lease in leased.leases])
     raise StoreUnavailableError("too many tasks are due at once; try again")
 

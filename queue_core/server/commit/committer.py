@@ -8,7 +8,7 @@ import structlog
 
 from queue_core.errors import OutcomeUnknownError, StoreError
 from queue_core.server import events
-from queue_core.service import Batch, QueueService, Step
+from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
 from queue_core.unit_of_work import UnitOfWork
 
@@ -54,7 +54,7 @@ class Committer(Protocol):
 
     def submit(
         self,
-        step: Step[object],
+        step: Operation[object],
         done: Done,
         *,
         late: Late | None = None,
@@ -72,17 +72,17 @@ class Committer(Protocol):
     def follow_with(self, follow: Follow) -> None:
         """Have it asked who goes with a turn, if turns run in the loop."""
 
-    async def run(self, step: Step[T]) -> T:
+    async def run(self, step: Operation[T]) -> T:
         """Run `step` in one of the next turns; raises its error."""
 
-    def look(self, step: Step[object], done: Done) -> None:
+    def look(self, step: Operation[object], done: Done) -> None:
         """Run a short step that only reads, from a snapshot; `done` is told in the loop, perhaps at once."""
 
     def close(self) -> None:
         """Wait for what is under way, within bounds, and end the threads."""
 
 
-async def run_step(turns: Committer, step: Step[T]) -> T:
+async def run_step(turns: Committer, step: Operation[T]) -> T:
     """See `Committer.run`."""
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

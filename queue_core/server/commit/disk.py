@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from queue_core.errors import StoreError
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.server.commit.committer import Done, sync
-from queue_core.service import Batch, QueueService, Step
+from queue_core.service import Batch, Operation, QueueService
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A step, and who is told of its outcome."""
 
-    step: Step[object]
+    step: Operation[object]
     done: Done
 
 
-new_entry = builder(Entry)
+new_entry = fast_constructor(Entry)
 
 
 @dataclass(frozen=True, slots=True)

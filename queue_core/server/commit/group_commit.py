@@ -20,7 +20,7 @@ from queue_core.server.commit.committer import (
     tell,
 )
 from queue_core.server.commit.disk import Committed, Disk, Entry, new_entry
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.store import Unit
 from queue_core.unit_of_work import UnitOfWork
 
@@ -72,7 +72,7 @@ class GroupCommitter:
 
     def submit(
         self,
-        step: Step[object],
+        step: Operation[object],
         done: Done,
         *,
         late: Late | None = None,  # noqa: ARG002 - the protocol's
@@ -87,14 +87,14 @@ class GroupCommitter:
         """See `Turns.follow_with`."""
         self._follow = follow
 
-    async def run(self, step: Step[T]) -> T:
+    async def run(self, step: Operation[T]) -> T:
         """See `Turns.run`."""
         return await run_step(self, step)
 
-    def look(self, step: Step[object], done: Done) -> None:
+    def look(self, step: Operation[object], done: Done) -> None:
         """See `Turns.look`."""
         try:
-            outcome = self._service.look(step)
+            outcome = self._service.read(step)
         except QueueError as error:
             outcome = error
         tell(done, outcome)
@@ -157,7 +157,7 @@ class GroupCommitter:
         self._unsynced.append(Committed(everybody, batch))
         self._unsynced_callers += len(entries)
 
-    def _others(self, followers: list[TurnFollower], turn: UnitOfWork) -> Iterator[Step[object]]:
+    def _others(self, followers: list[TurnFollower], turn: UnitOfWork) -> Iterator[Operation[object]]:
         """The steps of those who go with a turn, each of whom is noted in `followers` first."""
         for follower in self._follow(turn):
             followers.append(follower)

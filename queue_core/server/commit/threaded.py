@@ -15,7 +15,7 @@ from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, Store
 from queue_core.server import events
 from queue_core.server.commit.committer import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
 from queue_core.server.commit.threads import ThreadPool
-from queue_core.service import Batch, QueueService, Step
+from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 class _Entry:
     """A step, and who asked for it. `is_told`: its caller could not wait any longer."""
 
-    step: Step[object]
+    step: Operation[object]
     done: Done
     late: Late | None
     size_bytes: int
@@ -91,7 +91,7 @@ class ThreadedCommitter:
 
     def submit(
         self,
-        step: Step[object],
+        step: Operation[object],
         done: Done,
         *,
         late: Late | None = None,
@@ -113,16 +113,16 @@ class ThreadedCommitter:
     def follow_with(self, follow: Follow) -> None:
         """See `Turns.follow_with`: these run beside the loop."""
 
-    async def run(self, step: Step[T]) -> T:
+    async def run(self, step: Operation[T]) -> T:
         """See `Turns.run`."""
         return await run_step(self, step)
 
-    def look(self, step: Step[object], done: Done) -> None:
+    def look(self, step: Operation[object], done: Done) -> None:
         """See `Turns.look`."""
         if self._looks.under_way >= MAX_QUEUED_STEPS:
             tell(done, self._too_many())
             return
-        self._looks.do(lambda: self._service.look(step), lambda outcome: tell(done, outcome))
+        self._looks.do(lambda: self._service.read(step), lambda outcome: tell(done, outcome))
 
     def close(self) -> None:
         """See `Turns.close`."""

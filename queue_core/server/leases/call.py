@@ -15,11 +15,11 @@ from functools import partial
 from typing import Protocol
 
 from queue_core.errors import QueueError, StoreError
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.server.commit.committer import Committer
 from queue_core.server.leases.presence import Presence
 from queue_core.server.leases.waiters import Activity
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.store import ClientCall, Deletion, Granted, PayloadAllowance, Release, Unit, handed_over, unit_of_lease
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -36,7 +36,7 @@ class LeaseAnswer:
     lost: tuple[str, ...] = ()
 
 
-new_answer = builder(LeaseAnswer)
+new_answer = fast_constructor(LeaseAnswer)
 NOTHING = Granted(())
 WAITED = ".w"
 """Marks the session under which a client's call leases after it has waited: its deletions have an answer already."""
@@ -203,7 +203,7 @@ class LeaseCall:
             tags=self.tags,
             worker=self.worker,
             call=call,
-            room=self.room,
+            allowance=self.room,
         )
         self.lost = tuple(lost)
         if call is not None and call.is_repeat and not granted.leases:
@@ -229,11 +229,11 @@ class LeaseCall:
             seconds=self.seconds,
             tags=self.tags,
             worker=self.worker,
-            room=self.room,
+            allowance=self.room,
             call=call,
         )
 
-    def _submit(self, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
+    def _submit(self, step: Operation[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         done = self.proceed if then is None else partial(self._proceed_then, then)
         is_several = self.grant is not None or (self.client_call is not None and handed_over(self.deletions))
         unit: Unit = "transaction" if is_several else unit_of_lease(self.worker)
@@ -261,7 +261,7 @@ class LeaseCall:
         elif granted.leases:
             self._end(outcome)
             context.activity.record(self.caller, now=context.service.clock.monotonic())
-        elif granted.unsettled:
+        elif granted.more_due:
             self.retry()
         else:
             self.wait()

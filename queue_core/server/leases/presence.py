@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from queue_core.stats import HeardWorker
+from queue_core.stats import WorkerActivity
 
 MAX_WORKERS = 20_000
 """Remembered at most; a worker that has been silent for longest is forgotten first."""
@@ -20,10 +20,10 @@ class WorkerPresence:
     waits: bool = False
     hung_up: bool = False
 
-    def describe(self, *, now: float) -> HeardWorker:
+    def describe(self, *, now: float) -> WorkerActivity:
         """Return what clients are shown of it."""
         silent_seconds = 0.0 if self.calls else max(0.0, now - self.at)
-        return HeardWorker(self.worker, round(silent_seconds, 3), self.waits, self.hung_up)
+        return WorkerActivity(self.worker, round(silent_seconds, 3), self.waits, self.hung_up)
 
 
 class Presence:

@@ -132,7 +132,7 @@ class LeaseCountRecorder:
             self._read()
             return
         try:
-            self._record(self._service.look(lease_totals))
+            self._record(self._service.read(lease_totals))
         except StoreError as error:
             self._record(error)
 
@@ -150,7 +150,7 @@ class LeaseCountRecorder:
     def _read(self) -> None:
         self._timer = None
         self._is_reading = True
-        self._hands.do(lambda: self._service.look(lease_totals), self._record)
+        self._hands.do(lambda: self._service.read(lease_totals), self._record)
 
     def _record(self, outcome: LeaseTotals | Exception) -> None:
         self._is_reading = False

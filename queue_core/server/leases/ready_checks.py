@@ -78,7 +78,7 @@ class ReadyChecks:
 
     def _check_some(self, queue: str, filters: Sequence[TagFilter]) -> None:
         def check(turn: UnitOfWork) -> list[Ready]:
-            turn.settle(queue)
+            turn.expire(queue)
             return [(tags, turn.stats(queue, tags).ready) for tags in filters]
 
         self._turns.submit(check, partial(self._checked, queue))

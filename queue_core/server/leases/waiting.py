@@ -175,7 +175,7 @@ class WaitingLeases:
                 left -= follower.found
                 if not follower.found:
                     break
-            turn.note_served(wake, wake.count - max(0, left))
+            turn.record_served(wake, wake.count - max(0, left))
 
 
 class LeaseFollower:

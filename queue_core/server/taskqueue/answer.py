@@ -97,6 +97,6 @@ def _told(error: Exception) -> TaskqueueError:
         status, reason = next(REASONS[above] for above in type(error).__mro__ if above in REASONS)
         # An acl may hide the other queues from who asks.
         return TaskqueueError(
-            status, reason, error.discreet if isinstance(error, errors.UnknownQueueError) else str(error)
+            status, reason, error.public_message if isinstance(error, errors.UnknownQueueError) else str(error)
         )
     return TaskqueueError(500, "internalError", "the server made a mistake; its log has the details")

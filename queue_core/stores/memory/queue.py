@@ -7,7 +7,7 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.limits import check_eta
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Added, HeldName, Page
 from queue_core.task import UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
@@ -44,7 +44,7 @@ class MemoryQueue:
 
     def _settle_used_up(self, task: StoredTask, *, now: Instant) -> None:
         """Let time act on a task that is gone with the end of its last lease: its name is a deleted one's."""
-        settled = semantics.settle(task, self.spec, now=now)
+        settled = semantics.expire(task, self.spec, now=now)
         if isinstance(settled, LeaseEnd) and settled.task is None:
             self.end(task, settled)
 
@@ -113,7 +113,7 @@ class MemoryQueue:
         )
         expired = []
         for task in due:
-            settled = semantics.settle(task, self.spec, now=now)
+            settled = semantics.expire(task, self.spec, now=now)
             if isinstance(settled, LeaseEnd):
                 expired.append(self.end(task, settled))
             else:
@@ -123,7 +123,7 @@ class MemoryQueue:
     def settled(self, *, now: Instant) -> Iterator[StoredTask]:
         """Every task as time has made it, without changing any."""
         for task in list(self.tasks.values()):
-            settled = semantics.settle(task, self.spec, now=now)
+            settled = semantics.expire(task, self.spec, now=now)
             shown = settled.task if isinstance(settled, LeaseEnd) else settled
             if shown is not None:
                 yield shown
@@ -229,7 +229,7 @@ def waiting(held: MemoryQueue, tags: TagFilter, *, now: Instant) -> tuple[Waitin
     """See `Transaction.waiting`."""
     held.settle(now=now)
     etas = [task.eta for task in held.ready(tags)]
-    return spread(etas[:HEAD], ready=len(etas), newest=etas[-1]) if etas else ()
+    return sample_waiting(etas[:HEAD], ready=len(etas), newest=etas[-1]) if etas else ()
 
 
 def upcoming(held: MemoryQueue, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:

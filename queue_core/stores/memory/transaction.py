@@ -131,9 +131,9 @@ class MemoryTransaction(MemoryQueues):
             return Granted((), tuple(expired))
         granted = []
         ready = held.ready(request.tags)[: request.count]
-        if request.room is not None:
+        if request.allowance is not None:
             sizes = [semantics.size_of(len(task.payload), task.tag, task.name) for task in ready]
-            ready = ready[: request.room.fitting(sizes)]
+            ready = ready[: request.allowance.fitting(sizes)]
         for task in ready:
             leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
             held.tasks[task.id] = leased
@@ -141,11 +141,11 @@ class MemoryTransaction(MemoryQueues):
             granted.append(lease_of(leased))
         return Granted(tuple(granted), tuple(expired))
 
-    def _admit(self, held: MemoryQueue, worker: str, asked_seconds: float | None, *, now: Instant) -> float:
+    def _admit(self, held: MemoryQueue, worker: str, requested_seconds: float | None, *, now: Instant) -> float:
         """Remember a worker that asks for a lease; how long that is to be."""
         if worker in self._retired:
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
-        seconds = held.spec.lease_seconds if asked_seconds is None else asked_seconds
+        seconds = held.spec.lease_seconds if requested_seconds is None else requested_seconds
         check_lease_time(held.spec, seconds)
         if worker:
             self._seen.setdefault(worker, now)
@@ -180,10 +180,10 @@ class MemoryTransaction(MemoryQueues):
         task = held.current(release.token, now=now)
         if task is None:
             return None
-        ending = semantics.release_as_asked(
+        ending = semantics.release_as_requested(
             task,
             held.spec,
-            asked_seconds=release.delay_seconds,
+            requested_seconds=release.delay_seconds,
             charge=release.charge,
             dead_reason=release.dead_reason,
             jitter=release.jitter,
@@ -279,7 +279,7 @@ class MemoryTransaction(MemoryQueues):
         held.count(task.tag, "leased")
         return lease_of(leased)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
         return self._open(queue).settle(now=now), False
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -373,13 +373,13 @@ class MemoryTransaction(MemoryQueues):
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self._answers.get(call.session))
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:

@@ -56,8 +56,8 @@ class CallerTransaction(PostgresTransaction):
         self._tell([*_handed_on(queue, deletions, outcomes), *_finished(granted.expired)])
         return outcomes, granted
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        expired, more = super().settle(queue, limit=limit, now=now)
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        expired, more = super().expire(queue, limit=limit, now=now)
         self._tell(_finished(expired))
         return expired, more
 

@@ -85,7 +85,7 @@ class PostgresTransaction:
     ) -> tuple[Sequence[Deleted | None], Granted]:
         return leases.exchange(self._step, queue, deletions, request, now=now)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         return leases.settle(self._step, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -181,14 +181,14 @@ class PostgresTransaction:
 
     # -- repeats --------------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
         """Marked as the call's, as a connection's own calls are: no round trip and no row more."""
         return None if verb == "other" else CallTransaction(self._step, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self.last_answer(call.session)) if call.is_repeat else None
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:

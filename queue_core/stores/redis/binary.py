@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from struct import Struct, pack
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
 from queue_core.stores.extra_settings import kept_settings, kept_text
@@ -32,9 +32,9 @@ _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expire
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD)
 
-new_lease = builder(Lease)
-new_finished_lease = builder(FinishedLease)
-new_added = builder(Added)
+new_lease = fast_constructor(Lease)
+new_finished_lease = fast_constructor(FinishedLease)
+new_added = fast_constructor(Added)
 
 
 def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: bytes) -> tuple[bytes, ...]:

@@ -32,7 +32,7 @@ class Calls:
         self.signals = signals
         self.is_repeatable = False
 
-    def of_call(self, call: ClientCall) -> "Calls":
+    def once_for_call(self, call: ClientCall) -> "Calls":
         """The same for one call of a client: what changes a queue takes effect once however often that is made."""
         return CallsOnce(self, call)
 

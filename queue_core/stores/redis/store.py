@@ -39,7 +39,7 @@ class RedisStore:
             raise
         in_cluster = self._link.target.kind == "cluster"
         self._calls = Calls(self._link, self._signals, in_cluster=in_cluster)
-        self._verbs = ShardedTransaction(self._calls, dict(self._link.target.spread))
+        self._verbs = ShardedTransaction(self._calls, dict(self._link.target.shards))
         self._transaction = nullcontext(self._verbs)
         forking.renew_after_forks(self)
 

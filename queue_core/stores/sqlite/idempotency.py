@@ -67,8 +67,8 @@ def _remember(known: CatalogCache, session: str, number: int) -> None:
         del calls[next(iter(calls))]
 
 
-def note_answer(step: SqliteSession, call: ClientCall, answer: bytes) -> None:
-    """See `Transaction.note_answer`. Transactions are made one by one, so none can have come in between."""
+def record_answer(step: SqliteSession, call: ClientCall, answer: bytes) -> None:
+    """See `Transaction.record_answer`. Transactions are made one by one, so none can have come in between."""
     step.told = True
     step.answers[call.session] = _line_of(call.session, call.number, answer.decode())
     _remember(step.known, call.session, call.number)

@@ -7,7 +7,7 @@ from typing import cast
 from queue_core import semantics
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
-from queue_core.fast_values import LazyList, builder, missing
+from queue_core.fast_values import LazyList, fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adds import add, check_adds
@@ -39,8 +39,8 @@ _HELD = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue 
 
 _NOTHING = Granted(())
 
-new_deleted = builder(Deleted)
-new_granted = builder(Granted)
+new_deleted = fast_constructor(Deleted)
+new_granted = fast_constructor(Granted)
 
 Fence = tuple[int, Instant]
 
@@ -103,10 +103,10 @@ def release(step: SqliteSession, name: str, releases: Sequence[Release], *, now:
 
 def _release(step: SqliteSession, queue: QueueRow, row: Row, asked: Release, *, now: Instant) -> FinishedLease:
     task = task_of(step, queue, row)
-    ending = semantics.release_as_asked(
+    ending = semantics.release_as_requested(
         task,
         queue.spec,
-        asked_seconds=asked.delay_seconds,
+        requested_seconds=asked.delay_seconds,
         charge=asked.charge,
         dead_reason=asked.dead_reason,
         jitter=asked.jitter,
@@ -154,8 +154,8 @@ def _delete_all(
         numbers[DELETED] += number
     samples = _deleted_samples(rows, step.tags_of(tag_ids), now=now)
     step.note_all(queue, samples)
-    lost = missing(found) if len(rows) < len(found) else ()
-    return LazyList(len(found), lambda: _outcomes_of(queue.spec.name, found, samples), missing=lost)
+    lost = none_indexes(found) if len(rows) < len(found) else ()
+    return LazyList(len(found), lambda: _outcomes_of(queue.spec.name, found, samples), none_indexes=lost)
 
 
 def _deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now: Instant) -> list[Sample]:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
-from queue_core.fast_values import LazyList, builder
+from queue_core.fast_values import LazyList, fast_constructor
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.store import Granted, LeaseRequest, PayloadAllowance
 from queue_core.stores.sqlite.driver import Row
@@ -51,7 +51,7 @@ _MOST_BYTES_OF_SHORT = LONG_PAYLOAD_BYTES + limits.MAX_TAG_BYTES + limits.MAX_TA
 """What `size_of` comes to at most for a task whose payload lies in its row."""
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
-new_lease = builder(Lease)
+new_lease = fast_constructor(Lease)
 
 
 def lease(step: SqliteSession, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
@@ -63,18 +63,18 @@ def lease(step: SqliteSession, name: str, request: LeaseRequest, *, now: Instant
     if not known:
         remember(step, request.worker, now=now)
     settled = settle(step, queue, now=now)
-    unsettled = settled.horizon is not None
+    more_due = settled.horizon is not None
     if queue.spec.paused:
         return Granted((), settled.expired)
     rows = _candidates(step, queue, request.tags, count=request.count)
     if settled.horizon is not None:
         rows = [row for row in rows if (row[0], row[1]) < settled.horizon]
-    if request.room is not None and len(rows) > request.room.least:
-        rows = _fitting(step, rows, request.room)
+    if request.allowance is not None and len(rows) > request.allowance.least:
+        rows = _fitting(step, rows, request.allowance)
     if not rows:
-        return Granted((), settled.expired, unsettled)
+        return Granted((), settled.expired, more_due)
     leases = take(step, queue, rows, seconds=seconds, worker=request.worker, now=now)
-    return Granted(leases, settled.expired, unsettled)
+    return Granted(leases, settled.expired, more_due)
 
 
 def lease_delayed(

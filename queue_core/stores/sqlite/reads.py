@@ -9,7 +9,7 @@ from itertools import islice
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, spread
+from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Page
 from queue_core.stores.sqlite.admin import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.driver import Row
@@ -131,7 +131,7 @@ def waiting(step: SqliteSession, name: str, tags: TagFilter, *, now: Instant) ->
     due = _due_etas(step, queue, tag_ids, now=now)
     etas = list(islice(merge(stored, due), HEAD))
     newest = max([row[0] for row in lasts if row is not None] + due[-1:], default=now)
-    return spread(etas, ready=ready, newest=newest) if etas else ()
+    return sample_waiting(etas, ready=ready, newest=newest) if etas else ()
 
 
 def upcoming(
@@ -242,7 +242,7 @@ def peek(step: SqliteSession, name: str, look: SqlitePeek) -> Page:
 
 
 def _settled(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredTask | None:
-    settled = semantics.settle(task, queue.spec, now=now)
+    settled = semantics.expire(task, queue.spec, now=now)
     return settled.task if isinstance(settled, LeaseEnd) else settled
 
 

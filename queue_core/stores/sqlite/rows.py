@@ -281,7 +281,7 @@ def settle_used_up(step: SqliteSession, queue: QueueRow, name: str, *, now: Inst
         return False
     task_id = task_id_of(step.connection, queue, name)
     for row in [] if task_id is None else load(step.connection, queue, [task_id]):
-        ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+        ending = semantics.expire(task_of(step, queue, row), queue.spec, now=now)
         if isinstance(ending, LeaseEnd) and ending.task is None:
             end(step, queue, row, ending)
             return True
@@ -290,6 +290,6 @@ def settle_used_up(step: SqliteSession, queue: QueueRow, name: str, *, now: Inst
 
 def expire(step: SqliteSession, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
     """End the expired lease of a row selected as `rows.COLUMNS`."""
-    ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+    ending = semantics.expire(task_of(step, queue, row), queue.spec, now=now)
     assert isinstance(ending, LeaseEnd), "a due LEASED task ends its lease"
     return end(step, queue, row, ending)

@@ -46,7 +46,7 @@ def _add(turn: UnitOfWork) -> str:
 
 
 def _added(store: RemoteMemory) -> int:
-    return QueueService(store.memory).look(lambda turn: turn.stats(QUEUE, ANY)).added_total
+    return QueueService(store.memory).read(lambda turn: turn.stats(QUEUE, ANY)).added_total
 
 
 def test_the_loop_never_calls_the_store(store: RemoteMemory) -> None:

@@ -206,7 +206,7 @@ def test_a_caller_that_went_away_before_its_turn_is_granted_nothing() -> None:
         core.waiting.start(call)
         call.cancel()
         await core.turns.run(lambda _turn: None)
-        assert core.service.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
+        assert core.service.read(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
         granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
         assert [(lease.name, lease.lease_number) for lease in granted.leases] == [(first, 1)]
         core.close()
@@ -232,7 +232,7 @@ def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_pla
             QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False, grant=lease_and_hang_up
         )
         core.waiting.start(call)
-        await eventually_async(lambda: core.service.look(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
+        await eventually_async(lambda: core.service.read(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
         granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
         assert [(lease.name, lease.lease_number) for lease in granted.leases] == [(first, 1)]
         core.close()
@@ -252,7 +252,7 @@ def test_a_caller_whose_socket_is_gone_is_not_granted_what_woke_it() -> None:
         await eventually_async(lambda: len(core.waiting) == 1)
         await core.turns.run(_add)
         await eventually_async(lambda: len(core.waiting) == 1)
-        assert core.service.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
+        assert core.service.read(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
         core.stop()
         core.close()
 

@@ -77,7 +77,7 @@ def test_a_lease_that_its_caller_did_not_wait_for_is_given_back() -> None:
             client.lease_tasks(request={"parent": "nobody's"})
         store.flow()
         service = QueueService(store)
-        eventually(lambda: service.look(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
+        eventually(lambda: service.read(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
         [again] = client.lease_tasks(request=LEASE).tasks
         assert again.status.attempt_dispatch_count == 1
 

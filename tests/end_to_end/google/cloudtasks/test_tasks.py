@@ -221,7 +221,7 @@ def test_two_clients_lease_nothing_twice(server: tuple[RunningServer, ManualCloc
     with ThreadPoolExecutor(2) as threads:
         found = [name for names in threads.map(drain, ("rest", "grpc")) for name in names]
     assert (len(found), len(set(found))) == (500, 500)
-    assert service.look(lambda turn: turn.transaction.queue(QUEUE)).name == QUEUE
+    assert service.read(lambda turn: turn.transaction.queue(QUEUE)).name == QUEUE
 
 
 def test_the_client_made_of_the_discovery_document_does_the_same(server: tuple[RunningServer, ManualClock]) -> None:

@@ -143,7 +143,7 @@ def test_a_supervised_worker_holds_its_leases_under_its_name(world: World, monke
     monkeypatch.setenv("TOWLINE_WORKER", "pool/1")
     connect.connect_appengine(world.server.url)
     world.leased()
-    held = QueueService(world.store).look(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
+    held = QueueService(world.store).read(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
     assert [lease.worker for lease in held] == ["pool/1"]
 
 

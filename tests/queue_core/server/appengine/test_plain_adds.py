@@ -14,7 +14,7 @@ from queue_core.server.appengine.codec import CodecError, encode
 from queue_core.server.appengine.codes import ApplicationError
 from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import MessageTable, ProtoRecord
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask
 from tests.support.google.appengine_sdk import service_pb2
@@ -92,7 +92,7 @@ def _one(name: str) -> MessageTable:
     return MessageTable("one field", (_FIELDS[name],))
 
 
-def _outcome(way: Callable[[bytes], Step[bytes]], payload: bytes) -> tuple[object, list[StoredTask]]:
+def _outcome(way: Callable[[bytes], Operation[bytes]], payload: bytes) -> tuple[object, list[StoredTask]]:
     """What a new store answers, and what it holds then."""
     service = QueueService(MemoryStore(), clock=ManualClock(NOW))
     service.run(lambda turn: turn.put_queue(QueueSpec("q")))
