@@ -15,8 +15,7 @@ from queue_core.server.app import refuse, release
 from queue_core.server.auth import Authorizer
 from queue_core.server.extensions import Extensions, response_of
 from queue_core.server.fast_path import reply_of
-from queue_core.server.http.accept_errors import ACCEPTED_AT_ONCE, AcceptErrors
-from queue_core.server.http.connections import Connections
+from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document

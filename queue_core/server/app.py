@@ -22,10 +22,12 @@ from queue_core.server.event_stream import RecentEvents, event_json
 from queue_core.server.extensions import NOTHING_ELSE, Extensions
 from queue_core.server.extensions import response_of as _response
 from queue_core.server.fast_path import (
+    IDEMPOTENCY_HEADER,
     FastEndpoint,
     FastRequest,
     FastVerbs,
     ReplyCallback,
+    check_every_key,
     check_json,
     new_reply,
     reply_of,
@@ -33,8 +35,6 @@ from queue_core.server.fast_path import (
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
-from queue_core.server.idempotency import HEADER
-from queue_core.server.json_keys import check_every_key
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
@@ -166,7 +166,7 @@ async def _let_in(core: ServerState, endpoint: Endpoint, request: HttpRequest) -
 
 
 def _key_of(request: HttpRequest) -> bytes | None:
-    return next((value for name, value in request.headers.raw if name == HEADER), None)
+    return next((value for name, value in request.headers.raw if name == IDEMPOTENCY_HEADER), None)
 
 
 async def refuse(request: HttpRequest, error: Exception) -> Response:

@@ -3,22 +3,22 @@
 Both doors lead here: the ASGI application (`app.py`) and the protocol's short way (`http/fast_protocol.py`).
 """
 
+import json
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
-from queue_core.errors import QueueError
+from queue_core.errors import InvalidRequestError, QueueError
 from queue_core.fast_values import builder
 from queue_core.limits import check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
 from queue_core.server.commit.committer import Committer
-from queue_core.server.idempotency import HEADER, RepeatableOperation, client_call
-from queue_core.server.json_keys import check_keys
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
@@ -29,16 +29,31 @@ from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 
 JSON = b"application/json"
+
 ROOM = PayloadAllowance(8 << 20, each_bytes=512)
 """Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
 of this."""
 
+IDEMPOTENCY_HEADER = b"idempotency-key"
+
+_IDEMPOTENCY_KEY = re.compile(rb"([A-Za-z0-9_-]{1,64})/([0-9]{1,15})/([0-9]{1,9})")
+
+MAX_SHOWN_KEY_CHARACTERS: Final = 60
+
+FAR_APART_BYTES: Final = 256
+
+LONG_BODY_BYTES: Final = 4 << 10
+
 ADDED = response(schemas.AddedTasks).json
+
 LEASES = response(schemas.Leases).json
+
 EXCHANGED = response(schemas.Exchanged).json
+
 RENEWED = response(schemas.RenewedLeases).json
 
 T = TypeVar("T")
+
 B = TypeVar("B", bound=schemas.RequestBody)
 
 log = structlog.get_logger()
@@ -82,7 +97,7 @@ class FastRequest:
         """The client's call that this is, if it may be sent again. Raises `InvalidRequestError`."""
         if self.key is not None:
             return client_call(self.key)
-        return client_call(next((value for name, value in self.headers if name == HEADER), None))
+        return client_call(next((value for name, value in self.headers if name == IDEMPOTENCY_HEADER), None))
 
 
 new_request = builder(FastRequest)
@@ -294,8 +309,91 @@ def check_same_queue(tasks: list[NewTask], queue: str) -> None:
             raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
 
 
+def client_call(key: bytes | None) -> ClientCall | None:
+    """Return the call that a key names; None for a request without one. Raises `InvalidRequestError`."""
+    if key is None:
+        return None
+    match = _IDEMPOTENCY_KEY.fullmatch(key)
+    if match is None or int(match[2]) < 1:
+        raise InvalidRequestError(
+            "an Idempotency-Key is `session/number/age`: 1 to 64 letters, digits, - or _, a number from 1 on, and how "
+            "many seconds ago the call was first sent, 0 for now; leave it out if the call is never sent again"
+        )
+    age_seconds = int(match[3])
+    return ClientCall(match[1].decode(), int(match[2]), age_seconds > 0, age_seconds)
+
+
 def once_step(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
     """Return a verb as a step, which takes effect once if a client may send it again."""
     if call is None:
         return lambda turn: run(turn, None)
     return RepeatableOperation(call, run)
+
+
+class RepeatableOperation(Generic[T]):
+    """A step of a client's call that may be run again, here or by another server."""
+
+    def __init__(self, call: ClientCall, run: Callable[[UnitOfWork, ClientCall], T]) -> None:
+        self._call = call
+        self._run = run
+
+    def __call__(self, turn: UnitOfWork) -> T:
+        """Run the verb; from the second time on as a repeat, as the first may have taken effect."""
+        call, self._call = self._call, replace(self._call, is_repeat=True)
+        return self._run(turn, call)
+
+
+# -- an object with a key twice ---------------------------------------------------------------------------------------
+
+
+def check_keys(body: bytes, parsed: int, *, colons: int = 0) -> None:
+    """Raise a `Problem` that names a key which an object of `body` has twice.
+
+    Every key in a text has a colon behind it. So there are at least as many colons as keys, and a text with no more
+    colons than keys were parsed from it has none twice: that is told by counting, without parsing it again.
+
+    Args:
+        body: valid JSON.
+        parsed: how many keys its objects have as they were parsed, all taken together.
+        colons: how many colons there are in its strings, as far as known; they count where nothing is escaped.
+    """
+    found = body.count(b":") if len(body) < LONG_BODY_BYTES else _count_colons(body, most=parsed + colons)
+    if found != parsed and (found != parsed + colons or b"\\" in body):
+        check_every_key(body)
+
+
+def _count_colons(body: bytes, *, most: int) -> int:
+    """How many there are; a search for the next one passes over a long payload ten times as fast as a count."""
+    if len(body) < (most + 1) * FAR_APART_BYTES:
+        return body.count(b":")
+    found, at = 0, body.find(b":")
+    while at >= 0 and found <= most:
+        found, at = found + 1, body.find(b":", at + 1)
+    return found
+
+
+def check_every_key(body: bytes) -> None:
+    """The same for JSON of any kind: parses it anew, for what is seldom called or has colons in its texts."""
+    json.loads(
+        body,
+        object_pairs_hook=_check_pairs,
+        parse_int=_ignore_number,
+        parse_float=_ignore_number,
+        parse_constant=_ignore_number,
+    )
+
+
+def _check_pairs(pairs: list[tuple[str, None]]) -> None:
+    """Each object becomes nothing, so that a body is never held twice."""
+    if len(pairs) > 1 and len({key for key, _ in pairs}) < len(pairs):
+        raise _duplicate_key([key for key, _ in pairs])
+
+
+def _duplicate_key(keys: list[str]) -> Problem:
+    key = next(key for at, key in enumerate(keys) if key in keys[:at])
+    shown = json.dumps(key if len(key) <= MAX_SHOWN_KEY_CHARACTERS else key[:MAX_SHOWN_KEY_CHARACTERS] + "...")
+    return refusal(400, "duplicate-key", f"an object of the body has the key {shown} twice: which is meant?")
+
+
+def _ignore_number(_text: str) -> None:
+    """A number of any length, which is not looked at."""

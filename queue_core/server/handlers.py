@@ -11,8 +11,7 @@ from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
 from queue_core.server import schemas
 from queue_core.server.event_stream import event_json
-from queue_core.server.fast_path import once_step
-from queue_core.server.idempotency import client_call
+from queue_core.server.fast_path import client_call, once_step
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Step

@@ -22,8 +22,7 @@ from queue_core.server import events
 from queue_core.server.app import ServerApp
 from queue_core.server.extensions import NOTHING_ELSE, Extensions
 from queue_core.server.http import socket_activation
-from queue_core.server.http.accept_errors import ACCEPTED_AT_ONCE, AcceptErrors
-from queue_core.server.http.connections import Connections
+from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.fast_protocol import hot_protocol
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.state import ServerState
@@ -106,7 +105,7 @@ log = structlog.get_logger()
 
 def bind(options: ServeOptions) -> socket.socket:
     """The listening socket, or the one we were started with. Raises `ListenError`."""
-    if (found := socket_activation.taken(options)) is not None:
+    if (found := socket_activation.inherited_socket(options)) is not None:
         return found
     if options.socket_path is not None:
         return _bind_unix(options.socket_path)

@@ -13,8 +13,8 @@ from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
 from queue_core.server.commit.committer import Committer
 from queue_core.server.commit.group_commit import GroupCommitter
+from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.server.commit.threaded import ThreadedCommitter
-from queue_core.server.commit.threads import ThreadPool
 from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs

@@ -61,7 +61,7 @@ def renew(listening: int | None) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if listening is not None:
-        socket_activation.leave(listening)
+        socket_activation.pass_on_socket(listening)
     os.execv(sys.executable, command)  # noqa: S606  it is ourselves
 
 

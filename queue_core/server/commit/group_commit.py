@@ -1,13 +1,17 @@
 """Turns of a store in this process: what arrives in one turn of the loop shares a transaction, and a sync (ADR 16)."""
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from queue_core.errors import QueueError, StoreError, StoreFullError
+from queue_core.fast_values import builder
 from queue_core.server import events
 from queue_core.server.commit.committer import (
     MAX_STEPS_PER_TURN,
@@ -19,8 +23,7 @@ from queue_core.server.commit.committer import (
     sync,
     tell,
 )
-from queue_core.server.commit.disk import Committed, Disk, Entry, new_entry
-from queue_core.service import QueueService, Step
+from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
 from queue_core.unit_of_work import UnitOfWork
 
@@ -29,15 +32,97 @@ T = TypeVar("T")
 SLOW_SYNC_SECONDS = 0.002
 """A disk slower than this is waited for in a thread. A faster one is not worth the two hops: the loop would find
 more requests after them, but answers each of them later."""
+
 INSTANT_SYNC_SECONDS = 0.000_04
 """A sync that takes less (a relaxed store, or memory) is not worth sharing."""
+
 MAX_TURNS_PER_SYNC = 4
 """Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""
+
 MAX_ROUNDS = 4
 """How many times round the loop a turn waits for callers who are expected: about 25 us, less than a transaction of
 their own costs. Eight and sixteen gained nothing more."""
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A step, and who is told of its outcome."""
+
+    step: Step[object]
+    done: Done
+
+
+new_entry = builder(Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction on its way to the disk."""
+
+    entries: Sequence[Entry]
+    batch: Batch[object]
+
+
+class Disk:
+    """A thread that waits for slow syncs while the loop goes on; one sync covers all that was committed before it."""
+
+    def __init__(
+        self, service: QueueService, synced: Callable[[Sequence[Committed], StoreError | None, float], None]
+    ) -> None:
+        self._service = service
+        self._synced = synced
+        self._committed: queue.SimpleQueue[tuple[Sequence[Committed], asyncio.AbstractEventLoop] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread: threading.Thread | None = None
+        self._under_way = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch has not been told of yet: a later one must not overtake it."""
+        return self._under_way > 0
+
+    def submit(self, committed: Sequence[Committed]) -> None:
+        """Sync them, then tell the loop."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="towline-sync", daemon=True)
+            self._thread.start()
+        self._under_way += len(committed)
+        self._committed.put((committed, asyncio.get_running_loop()))
+
+    def close(self) -> None:
+        """Finish what is under way."""
+        if self._thread is not None:
+            self._committed.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (first := self._committed.get()) is not None:
+            committed, loop = first
+            batches = list(committed)
+            stop = False
+            while not self._committed.empty():
+                more = self._committed.get()
+                if more is None:
+                    stop = True
+                    break
+                batches += more[0]
+            began_at = self._service.clock.monotonic()
+            failure = sync(self._service, batches[-1].batch)
+            seconds = self._service.clock.monotonic() - began_at
+            try:
+                loop.call_soon_threadsafe(self._told, batches, failure, seconds)
+            except RuntimeError:
+                return  # the loop was closed over our head: nobody is left to be told
+            if stop:
+                return
+
+    def _told(self, batches: Sequence[Committed], failure: StoreError | None, seconds: float) -> None:
+        self._under_way -= len(batches)
+        self._synced(batches, failure, seconds)
 
 
 class GroupCommitter:

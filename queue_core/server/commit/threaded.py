@@ -14,7 +14,7 @@ import structlog
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.server import events
 from queue_core.server.commit.committer import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
-from queue_core.server.commit.threads import ThreadPool
+from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
 

@@ -6,6 +6,7 @@ is answered, `Expect: 100-continue`), takes uvicorn's own way to the application
 
 import asyncio
 import select
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -13,17 +14,75 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from queue_core.server import appengine
 from queue_core.server.auth import Headers
-from queue_core.server.fast_path import JSON, FastEndpoint, FastVerbs, ReplyCallback, new_request
+from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON, FastEndpoint, FastVerbs, ReplyCallback, new_request
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
-from queue_core.server.http.known_heads import KnownHead, known_head
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.problems import body_too_large
 from queue_core.server.state import ServerState
 
 PREFIX = b"/v1/queues/"
+
 RPC_PATH = appengine.PATH.encode()
+
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+MAX_KNOWN_BYTES = 2 << 10
+"""A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
+
+MAX_KEY_BYTES = 128
+
+END_OF_HEAD = b"\r\n\r\n"
+
+KEY_LINE = b"\r\nidempotency-key: "
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """A head, and what was read from it.
+
+    Args:
+        head: as far as the key, or to its end where there is none.
+        tail_bytes: what comes after the key: the end of the head and the body.
+        headers: without the key.
+    """
+
+    head: bytes
+    tail_bytes: int
+    headers: Headers
+    is_keyed: bool
+
+    def read(self, data: bytes) -> tuple[bytes | None, bytes] | None:
+        """Return the key and the body of a request that has this head; None where `data` is anything else."""
+        if not data.startswith(self.head):
+            return None
+        begin, end = len(self.head), len(data) - self.tail_bytes
+        if not begin <= end <= begin + MAX_KEY_BYTES:
+            return None
+        if data.find(b"\r", begin) != end or not data.startswith(END_OF_HEAD, end):
+            return None
+        return data[begin:end] if self.is_keyed else None, data[end + len(END_OF_HEAD) :]
+
+
+def known_head(data: bytes, headers: Headers, *, body_bytes: int) -> KnownHead | None:
+    """Return the head of a request that has just been parsed; None where it is not worth it.
+
+    Args:
+        data: what has arrived.
+        headers: of the request.
+        body_bytes: how long its body was; where more than that follows its head it came in chunks, or others follow.
+    """
+    end = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES)
+    if end < 0 or end + len(END_OF_HEAD) + body_bytes != len(data):
+        return None
+    key_at = data.rfind(KEY_LINE, 0, end)
+    is_keyed = key_at >= 0 and b"\r" not in data[key_at + len(KEY_LINE) : end]
+    if not is_keyed and any(name == IDEMPOTENCY_HEADER for name, _ in headers):
+        return None
+    head = data[: key_at + len(KEY_LINE) if is_keyed else end]
+    return KnownHead(
+        head, len(data) - end, [header for header in headers if header[0] != IDEMPOTENCY_HEADER], is_keyed=is_keyed
+    )
 
 
 class FastCycle(RequestResponseCycle):

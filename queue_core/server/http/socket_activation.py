@@ -11,31 +11,31 @@ from typing import Final
 
 from queue_core.server.options import ServeOptions
 
-FIRST: Final = 3
-MAX_SOCKETS: Final = 64
-_TOLD: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+FIRST_INHERITED: Final = 3
+MAX_INHERITED_SOCKETS: Final = 64
+_ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
-def taken(options: ServeOptions) -> socket.socket | None:
+def inherited_socket(options: ServeOptions) -> socket.socket | None:
     """The inherited socket that listens where these options want to; None when there is none."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return None
-    for descriptor in range(FIRST, FIRST + min(int(count), MAX_SOCKETS)):
+    for descriptor in range(FIRST_INHERITED, FIRST_INHERITED + min(int(count), MAX_INHERITED_SOCKETS)):
         with contextlib.suppress(OSError):
             found = socket.socket(fileno=descriptor)
             if _listens_at(found, options):
                 found.set_inheritable(False)
-                for name in _TOLD:
+                for name in _ACTIVATION_VARIABLES:
                     os.environ.pop(name, None)
                 return found
             found.detach()
     return None
 
 
-def leave(listening: int) -> None:
+def pass_on_socket(listening: int) -> None:
     """Let this descriptor be the one that the program finds which is executed in our place."""
-    os.dup2(listening, FIRST, inheritable=True)
+    os.dup2(listening, FIRST_INHERITED, inheritable=True)
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="towline")
 
 

@@ -10,7 +10,7 @@ import structlog
 
 from queue_core.errors import QueueError
 from queue_core.server import events
-from queue_core.server.commit.threads import ThreadPool
+from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.store import Store, Subscription
 from queue_core.task import ANY
 

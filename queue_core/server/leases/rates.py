@@ -14,7 +14,7 @@ from threading import Lock
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreError
-from queue_core.server.commit.threads import ThreadPool
+from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.task import ANY

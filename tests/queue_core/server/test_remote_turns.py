@@ -224,7 +224,7 @@ def test_what_waits_for_the_store_is_bounded(
 
 
 def test_a_stop_does_not_wait_for_a_store_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_core.server.commit.threads.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("queue_core.server.commit.thread_pool.CLOSE_SECONDS", 0.05)
     store = RemoteMemory()
 
     async def main() -> None:
