@@ -1,14 +1,15 @@
 """A server on a socket: bound, announced, and stopped within a second, on the main thread or beside it."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
@@ -21,25 +22,31 @@ from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
 from queue_core.server.extensions import NOTHING_ELSE, Extensions
-from queue_core.server.http import socket_activation
 from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.fast_protocol import hot_protocol
+from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 
 if TYPE_CHECKING:
     from queue_core.server.cloudtasks.grpc_server import GrpcListener
-import contextlib
-from collections.abc import Iterator
-from typing import Final
-
-from queue_core.server.http.http_connection import HttpConnection
 
 TICK_SECONDS: Final = 1.0
 """How often an idle server wakes, for the date of its answers and the time of its connections."""
+
 _ACCEPTING_TAKES: Final = 3
 """Rounds of asyncio's loop from a connection that is accepted to its protocol that knows."""
+
+BACKLOG = 2048
+
+FIRST_INHERITED: Final = 3
+
+MAX_INHERITED_SOCKETS: Final = 64
+
+_ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+log = structlog.get_logger()
 
 
 class HttpServer(uvicorn.Server):
@@ -98,14 +105,9 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-BACKLOG = 2048
-
-log = structlog.get_logger()
-
-
 def bind(options: ServeOptions) -> socket.socket:
     """The listening socket, or the one we were started with. Raises `ListenError`."""
-    if (found := socket_activation.inherited_socket(options)) is not None:
+    if (found := inherited_socket(options)) is not None:
         return found
     if options.socket_path is not None:
         return _bind_unix(options.socket_path)
@@ -166,6 +168,39 @@ def url_of(options: ServeOptions, listening: socket.socket) -> str:
     port = listening.getsockname()[1]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104 - told apart, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def inherited_socket(options: ServeOptions) -> socket.socket | None:
+    """The inherited socket that listens where these options want to; None when there is none."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
+        return None
+    for descriptor in range(FIRST_INHERITED, FIRST_INHERITED + min(int(count), MAX_INHERITED_SOCKETS)):
+        with contextlib.suppress(OSError):
+            found = socket.socket(fileno=descriptor)
+            if _listens_at(found, options):
+                found.set_inheritable(False)
+                for name in _ACTIVATION_VARIABLES:
+                    os.environ.pop(name, None)
+                return found
+            found.detach()
+    return None
+
+
+def pass_on_socket(listening: int) -> None:
+    """Let this descriptor be the one that the program finds which is executed in our place."""
+    os.dup2(listening, FIRST_INHERITED, inheritable=True)
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="towline")
+
+
+def _listens_at(found: socket.socket, options: ServeOptions) -> bool:
+    if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return False
+    where = found.getsockname()
+    if options.socket_path is not None:
+        return found.family == socket.AF_UNIX and where == str(options.socket_path)
+    is_there = found.family in {socket.AF_INET, socket.AF_INET6} and where[0] == options.host
+    return is_there and options.port in {0, where[1]}
 
 
 class QueueServer:

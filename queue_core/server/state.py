@@ -2,11 +2,11 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_core.clock import Clock
-from queue_core.errors import InvalidRequestError, StoreUnavailableError
+from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
@@ -27,19 +27,28 @@ from queue_core.service import QueueService, Step
 from queue_core.store import Store
 from queue_core.stores import check_can_back_up
 from queue_core.task import TagFilter
+from queue_core.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from queue_core.stores.sqlite.backup import Backup
-from collections.abc import Awaitable
-
-from queue_core.errors import StoreError
-from queue_core.unit_of_work import UnitOfWork
 
 KEPT_SECONDS = 1.0
+
 PROBE_SECONDS = 2.0
 """How long a store may take; a probe wants an answer before its own patience ends."""
+
 PROBE = "readyz"
 """The lead that a probe takes for no time at all: a change that nobody sees."""
+
+T = TypeVar("T")
+
+LOOKS_AT_ONCE = 2
+
+LOOK_SECONDS = 10.0
+"""How long a look may take; a store across a network may never answer."""
+
+MAX_LOOKS = 1000
+"""Looks that wait for one of the threads, at most."""
 
 
 class Readiness:
@@ -88,15 +97,6 @@ class Readiness:
         if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= KEPT_SECONDS:
             self._wrote_at = now
             turn.transaction.lead(PROBE, self._run, seconds=0.0, now=turn.now)
-
-
-T = TypeVar("T")
-
-LOOKS_AT_ONCE = 2
-LOOK_SECONDS = 10.0
-"""How long a look may take; a store across a network may never answer."""
-MAX_LOOKS = 1000
-"""Looks that wait for one of the threads, at most."""
 
 
 class ServerState:
