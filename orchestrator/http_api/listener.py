@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from queue_core.server.app import refuse, release
+from queue_core.server.app import release, route_error
 from queue_core.server.auth import Authorizer
 from queue_core.server.extensions import Extensions, response_of
 from queue_core.server.fast_path import reply_of
@@ -34,7 +34,9 @@ class FleetListener:
         self._options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
-        self._app = Starlette(routes=_routes(Authorizer(options), also), exception_handlers={HTTPException: refuse})
+        self._app = Starlette(
+            routes=_routes(Authorizer(options), also), exception_handlers={HTTPException: route_error}
+        )
         self._server: HttpServer | None = None
         self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)

@@ -19,14 +19,14 @@ from queue_core.server import appengine, events, schemas
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_stream import RecentEvents, event_json
-from queue_core.server.extensions import NOTHING_ELSE, Extensions
+from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.extensions import response_of as _response
 from queue_core.server.fast_path import (
     IDEMPOTENCY_HEADER,
     FastEndpoint,
     FastRequest,
     FastVerbs,
-    ReplyCallback,
+    Reply,
     check_every_key,
     check_json,
     new_reply,
@@ -35,7 +35,7 @@ from queue_core.server.fast_path import (
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
-from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
+from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
@@ -49,10 +49,10 @@ _PREFIX = "/v1/queues/"
 class ServerApp:
     """One server's application."""
 
-    def __init__(self, core: ServerState, connections: Connections, *, also: Extensions = NOTHING_ELSE) -> None:
+    def __init__(self, core: ServerState, connections: Connections, *, also: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self._quiet = Starlette(routes=_routes(core, also), exception_handlers={HTTPException: refuse})
+        self._quiet = Starlette(routes=_routes(core, also), exception_handlers={HTTPException: route_error})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -66,19 +66,19 @@ class ServerApp:
             path: str = scope["path"]
             queue, _, verb = path[len(_PREFIX) :].partition("/") if path.startswith(_PREFIX) else ("", "", "")
             if verb in FastVerbs.VERBS:
-                await _serve_hot(self.core, self.core.hot, verb, queue, scope, receive, send)
+                await _serve_fast(self.core, self.core.hot, verb, queue, scope, receive, send)
                 return
             if path == appengine.PATH:
-                await _serve_hot(self.core, self.core.appengine, "", "", scope, receive, send)
+                await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
                 return
         await self._quiet(scope, receive, send)
 
 
-async def _serve_hot(
+async def _serve_fast(
     core: ServerState, door: FastEndpoint, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
-    reply: asyncio.Future[ReplyCallback] = asyncio.get_running_loop().create_future()
+    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     headers = scope["headers"]
     held_bytes = 0
     try:
@@ -105,7 +105,7 @@ async def _serve_hot(
     await _send(await reply, send)
 
 
-async def _send(reply: ReplyCallback, send: Send) -> None:
+async def _send(reply: Reply, send: Send) -> None:
     headers = [
         (b"content-type", reply.media_type),
         (b"content-length", b"%d" % len(reply.body)),
@@ -136,7 +136,7 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
         method = "GET" if request.method == "HEAD" else request.method
         endpoint = here[method]
         try:
-            call = await _let_in(core, endpoint, request)
+            call = await _read_call(core, endpoint, request)
             if call.one("follow") is not None and endpoint.path == "/v1/events":
                 return _follow(core, call)
             assert endpoint.handler is not None
@@ -149,7 +149,7 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
     return view
 
 
-async def _let_in(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
+async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
     headers = request.headers.raw
     if endpoint.permission is None:
         core.gate.check_place(headers)
@@ -162,14 +162,14 @@ async def _let_in(core: ServerState, endpoint: Endpoint, request: HttpRequest) -
         body = endpoint.takes.model_validate_json(data)
         check_every_key(data)
     path = {key: str(value) for key, value in request.path_params.items()}
-    return EndpointCall(path, request.query_params.multi_items(), body, _key_of(request))
+    return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request))
 
 
-def _key_of(request: HttpRequest) -> bytes | None:
+def _idempotency_key(request: HttpRequest) -> bytes | None:
     return next((value for name, value in request.headers.raw if name == IDEMPOTENCY_HEADER), None)
 
 
-async def refuse(request: HttpRequest, error: Exception) -> Response:
+async def route_error(request: HttpRequest, error: Exception) -> Response:
     """What a path or a method that is not there is answered with."""
     assert isinstance(error, HTTPException)
     detail = f"{request.method} {request.url.path[:200]}"
@@ -203,7 +203,7 @@ def _sse(recent: RecentEvents) -> bytes:
 
 def _metrics(core: ServerState, also: Extensions) -> View:
     collector = QueueMetrics(
-        lambda: core.service.look(look_at_all), lambda: len(core.waiting), lambda: core.ring.lost_total
+        lambda: core.service.look(read_all_stats), lambda: len(core.waiting), lambda: core.ring.lost_total
     )
 
     async def view(request: HttpRequest) -> Response:

@@ -24,7 +24,7 @@ READ = Role.VIEWER | Role.PRODUCER | Role.WORKER | Role.ADMIN
 INSPECT = Role.VIEWER | Role.WORKER | Role.ADMIN
 """Tasks with their payloads, and the event log."""
 
-NEEDED: Mapping[str, Role] = MappingProxyType(
+REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
     {
         "add": ADD,
         "lease": WORK,
@@ -60,7 +60,7 @@ class Principal:
     email: str | None = None
 
 
-NOBODY_IN_PARTICULAR = Principal(Role.ADMIN)
+ANONYMOUS_ADMIN = Principal(Role.ADMIN)
 
 
 class Authorizer:
@@ -84,7 +84,7 @@ class Authorizer:
         Raises `Problem` for a foreign `Host` or `Origin`, `UnauthenticatedError` for no token or an unknown one.
         """
         authorization = self.check_place(headers)
-        return self._bearer(authorization) if self._tokens else NOBODY_IN_PARTICULAR
+        return self._bearer(authorization) if self._tokens else ANONYMOUS_ADMIN
 
     def vouches(self, authorization: bytes | None) -> bool:
         """Whether such an `Authorization` is enough to read what its bearer sends."""
@@ -146,7 +146,7 @@ class Authorizer:
 
 def check_role(caller: Principal, verb: str) -> None:
     """Raise `PermissionDeniedError` unless the caller's role allows the verb."""
-    needed = NEEDED[verb]
+    needed = REQUIRED_ROLES[verb]
     if not caller.role & needed:
         roles = ", ".join(str(one.name).lower() for one in Role if one & needed)
         raise PermissionDeniedError(
@@ -164,7 +164,7 @@ def _hostname(host: bytes) -> str | None:
 Access = Literal["look", "list", "get", "lease", "delete", "update", "insert"]
 """What an acl speaks of. Whatever else a door offers (making queues, purging) is for admins, by `check_role`."""
 
-VERBS: Mapping[Access, str] = MappingProxyType(
+VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
     {
         "look": "stats",
         "list": "peek",
@@ -180,7 +180,7 @@ VERBS: Mapping[Access, str] = MappingProxyType(
 
 def check_access(caller: Principal, spec: QueueSpec, access: Access) -> None:
     """Raise `PermissionDeniedError` unless the caller's role and the queue's acl both allow it."""
-    check_role(caller, VERBS[access])
+    check_role(caller, VERB_OF_ACCESS[access])
     if not is_listed(caller, spec, access):
         whose = "a token without an email" if caller.email is None else caller.email
         needed = {"insert": "writer_email", "look": "user_email or writer_email"}.get(access, "user_email")

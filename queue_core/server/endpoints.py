@@ -63,7 +63,7 @@ _QUEUE = "/v1/queues/{queue}"
 _WORKER = "/v1/workers/{worker}"
 
 
-def _quiet(
+def _regular(
     method: str,
     path: str,
     summary: str,
@@ -79,19 +79,21 @@ def _quiet(
 
 def _post(path: str, summary: str, handler: Handler, takes: type[schemas.RequestBody]) -> Endpoint:
     permission = "workers" if path.startswith(_WORKER) else path.rpartition("/")[2]
-    return _quiet("POST", path, summary, permission, handler, takes)
+    return _regular("POST", path, summary, permission, handler, takes)
 
 
-def _hot(verb: str, summary: str, takes: type[schemas.RequestBody], answers: type) -> Endpoint:
+def _fast(verb: str, summary: str, takes: type[schemas.RequestBody], answers: type) -> Endpoint:
     return Endpoint("POST", f"{_QUEUE}/{verb}", summary, verb, None, takes, response(answers))
 
 
 ENDPOINTS = (
-    _hot("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
-    _hot("lease", "Lease tasks, waiting for them if asked to.", schemas.LeaseBody, schemas.Leases),
-    _hot("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
-    _hot("renew", "Move the ends of leases.", schemas.RenewRequest, schemas.RenewedLeases),
-    _hot("delete", "Delete finished tasks, and add what follows from them.", schemas.DeleteRequest, schemas.AddedTasks),
+    _fast("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
+    _fast("lease", "Lease tasks, waiting for them if asked to.", schemas.LeaseBody, schemas.Leases),
+    _fast("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
+    _fast("renew", "Move the ends of leases.", schemas.RenewRequest, schemas.RenewedLeases),
+    _fast(
+        "delete", "Delete finished tasks, and add what follows from them.", schemas.DeleteRequest, schemas.AddedTasks
+    ),
     _post(f"{_QUEUE}/release", "Give leases back.", handlers.release, schemas.ReleaseRequest),
     _post(
         f"{_QUEUE}/delete-by-name", "Delete tasks whoever holds them.", handlers.delete_by_name, schemas.NamesRequest
@@ -102,23 +104,23 @@ ENDPOINTS = (
     _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
     _post(f"{_QUEUE}/peek", "Look at tasks.", handlers.peek, schemas.PeekRequest),
     _post(f"{_QUEUE}/observe", "All for scaling.", handlers.observe, schemas.ObserveRequest),
-    _quiet("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
-    _quiet("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
-    _quiet("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
-    _quiet("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
-    _quiet("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
-    _quiet("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue),
-    _quiet(
+    _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
+    _regular("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
+    _regular("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
+    _regular("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
+    _regular("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
+    _regular("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue),
+    _regular(
         "GET",
         "/v1/storage",
         "The limit of all payloads, and what they come to; without a limit nothing is counted.",
         "queues",
         handlers.show_storage,
     ),
-    _quiet("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
+    _regular("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
     _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, schemas.RetireRequest),
     _post(f"{_WORKER}/release", "Give back all that a dead worker holds.", handlers.release_worker, schemas.EmptyBody),
-    _quiet(
+    _regular(
         "GET",
         f"{_QUEUE}/workers",
         "Workers that this server has heard of lately.",
@@ -130,7 +132,7 @@ ENDPOINTS = (
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
     _post("/v1/wait", "Sleep until there is work.", handlers.wait, schemas.WaitRequest),
-    _quiet(
+    _regular(
         "GET",
         "/v1/events",
         "Recent lifecycle events.",
@@ -138,6 +140,6 @@ ENDPOINTS = (
         handlers.recent_events,
         query=(_AFTER, _LIMIT, _FOLLOW),
     ),
-    _quiet("GET", "/livez", "Whether the process answers.", None, handlers.live),
-    _quiet("GET", "/readyz", "Whether the store takes changes.", None, handlers.ready),
+    _regular("GET", "/livez", "Whether the process answers.", None, handlers.live),
+    _regular("GET", "/readyz", "Whether the store takes changes.", None, handlers.ready),
 )

@@ -16,7 +16,7 @@ from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
 from queue_core.store import Erasable
 
-LOOK_SECONDS: Final = 2.0
+CHECK_SECONDS: Final = 2.0
 
 log = structlog.get_logger()
 
@@ -78,6 +78,6 @@ class QueueErasures:
         log.warning(events.QUEUES_MADE_AGAIN, store=store.url, queues=[spec.name for spec in self._queues])
 
     def _work(self) -> None:
-        while not self._is_over.wait(LOOK_SECONDS):
+        while not self._is_over.wait(CHECK_SECONDS):
             with contextlib.suppress(StoreError):  # told by whoever calls the store; the next look finds out
                 self.check()

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from queue_core.server.auth import Authorizer
 from queue_core.server.endpoints import Endpoint
-from queue_core.server.fast_path import ReplyCallback, new_reply, reply_of
+from queue_core.server.fast_path import Reply, new_reply, reply_of
 from queue_core.server.schemas import response
 
 
@@ -69,10 +69,10 @@ class Extensions:
     collectors: tuple[Collector, ...] = ()
 
 
-NOTHING_ELSE = Extensions()
+NO_EXTENSIONS = Extensions()
 
 
-def response_of(reply: ReplyCallback) -> Response:
+def response_of(reply: Reply) -> Response:
     """A reply as Starlette sends it."""
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())

@@ -28,9 +28,9 @@ from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Rene
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 
-JSON = b"application/json"
+JSON_TYPE = b"application/json"
 
-ROOM = PayloadAllowance(8 << 20, each_bytes=512)
+REPLY_ALLOWANCE = PayloadAllowance(8 << 20, each_bytes=512)
 """Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
 of this."""
 
@@ -44,13 +44,13 @@ FAR_APART_BYTES: Final = 256
 
 LONG_BODY_BYTES: Final = 4 << 10
 
-ADDED = response(schemas.AddedTasks).json
+added_json = response(schemas.AddedTasks).json
 
-LEASES = response(schemas.Leases).json
+leases_json = response(schemas.Leases).json
 
-EXCHANGED = response(schemas.Exchanged).json
+exchanged_json = response(schemas.Exchanged).json
 
-RENEWED = response(schemas.RenewedLeases).json
+renewed_json = response(schemas.RenewedLeases).json
 
 T = TypeVar("T")
 
@@ -60,16 +60,16 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyCallback:
+class Reply:
     """An answer, before it is bytes on a connection."""
 
     status: int
     body: bytes
-    media_type: bytes = JSON
+    media_type: bytes = JSON_TYPE
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-new_reply = builder(ReplyCallback)
+new_reply = builder(Reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class FastRequest:
     headers: Headers
     body: bytes
     caller: object
-    reply: Callable[[ReplyCallback], None]
+    reply: Callable[[Reply], None]
     is_gone: Callable[[], bool]
     key: bytes | None = None
     """The value of its `Idempotency-Key`, where that was not left among the headers."""
@@ -122,7 +122,7 @@ class FastEndpoint(Protocol):
     def start(self, request: FastRequest) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `FastVerbs.hang_up`."""
 
-    def refuse(self, error: Exception) -> ReplyCallback:
+    def refuse(self, error: Exception) -> Reply:
         """What a request is answered with that was not let in, or could not be read."""
 
 
@@ -160,7 +160,7 @@ class FastVerbs:
             request.reply(reply_of(error))
             return None
 
-    def refuse(self, error: Exception) -> ReplyCallback:
+    def refuse(self, error: Exception) -> Reply:
         """See `FastEndpoint.refuse`."""
         return reply_of(error)
 
@@ -170,7 +170,7 @@ class FastVerbs:
 
     def _add(self, request: FastRequest) -> None:
         queue = request.queue
-        asked = read(schemas.AddRequest, request.body)
+        asked = parse_body(schemas.AddRequest, request.body)
         tasks = [task.value() for task in asked.tasks]
         check_same_queue(tasks, queue)
 
@@ -179,19 +179,19 @@ class FastVerbs:
 
         def done(outcome: object) -> None:
             if isinstance(outcome, list):
-                request.reply(new_reply(200, ADDED({"added": outcome})))
+                request.reply(new_reply(200, added_json({"added": outcome})))
             else:
                 request.reply(reply_of(outcome))
 
-        step = once_step(request.call, add)
+        step = idempotent_operation(request.call, add)
         self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: FastRequest) -> LeaseCall:
-        asked = read(schemas.LeaseBody, request.body)
+        asked = parse_body(schemas.LeaseBody, request.body)
         return self._begin(request, asked, ())
 
     def _exchange(self, request: FastRequest) -> LeaseCall:
-        asked = read(schemas.ExchangeRequest, request.body)
+        asked = parse_body(schemas.ExchangeRequest, request.body)
         return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
 
     def _begin(self, request: FastRequest, asked: schemas.LeaseBody, deletions: Sequence[Deletion]) -> LeaseCall:
@@ -210,9 +210,9 @@ class FastVerbs:
                 return
             leases = [schemas.lease_out(lease) for lease in outcome.granted.leases]
             if request.verb == "exchange":
-                body = EXCHANGED({"leases": leases, "lost": outcome.lost})
+                body = exchanged_json({"leases": leases, "lost": outcome.lost})
             else:
-                body = LEASES({"leases": leases})
+                body = leases_json({"leases": leases})
             request.reply(new_reply(200, body))
 
         call = LeaseCall(
@@ -228,13 +228,13 @@ class FastVerbs:
             request.is_gone,
             size_bytes=len(request.body),
             client_call=request.call,
-            room=ROOM,
+            room=REPLY_ALLOWANCE,
         )
         self._waiting.start(call)
         return call
 
     def _renew(self, request: FastRequest) -> None:
-        asked = read(schemas.RenewRequest, request.body)
+        asked = parse_body(schemas.RenewRequest, request.body)
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):
@@ -243,15 +243,15 @@ class FastVerbs:
                 lost = [token for token, one in zip(asked.tokens, outcome, strict=True) if one is None]
                 request.reply(reply_of(lease_lost("renew", lost)))
             else:
-                request.reply(new_reply(200, RENEWED({"renewed": outcome})))
+                request.reply(new_reply(200, renewed_json({"renewed": outcome})))
 
         def renew(turn: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
             return turn.renew(request.queue, asked.tokens, seconds=asked.seconds, call=call)
 
-        self._turns.submit(once_step(request.call, renew), done)
+        self._turns.submit(idempotent_operation(request.call, renew), done)
 
     def _delete(self, request: FastRequest) -> None:
-        asked = read(schemas.DeleteRequest, request.body)
+        asked = parse_body(schemas.DeleteRequest, request.body)
         deletions = asked.values()
 
         def delete(outcome: object) -> None:
@@ -262,23 +262,23 @@ class FastVerbs:
             if outcome[1]:
                 request.reply(reply_of(lease_lost("delete", outcome[1])))
             else:
-                request.reply(new_reply(200, ADDED({"added": list(added)})))
+                request.reply(new_reply(200, added_json({"added": list(added)})))
 
         def run(turn: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
             return turn.delete(request.queue, deletions, call=call)
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
-        self._turns.submit(once_step(request.call, run), delete, size_bytes=len(request.body), unit=unit)
+        self._turns.submit(idempotent_operation(request.call, run), delete, size_bytes=len(request.body), unit=unit)
 
 
-def read(model: type[B], body: bytes) -> B:
+def parse_body(model: type[B], body: bytes) -> B:
     """Return what a body says. Raises `ValidationError`, and a `Problem` for a key that an object has twice."""
     asked = model.model_validate_json(body)
     check_keys(body, asked.keys(), colons=asked.colons())
     return asked
 
 
-def reply_of(error: object) -> ReplyCallback:
+def reply_of(error: object) -> Reply:
     """What an error is answered with. One that is not the queue's is our mistake: logged, and told without detail."""
     if isinstance(error, QueueError):
         problem = problem_of(error)
@@ -289,14 +289,14 @@ def reply_of(error: object) -> ReplyCallback:
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
         problem = refusal(500, "internal", "the server made a mistake; its log has the details")
-    return ReplyCallback(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
+    return Reply(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
 
 
 def check_json(headers: Headers) -> None:
     """Raise a `Problem` unless the body says that it is JSON."""
     for name, value in headers:
         if name == b"content-type":
-            if value == JSON or value.partition(b";")[0].strip().lower() == JSON:
+            if value == JSON_TYPE or value.partition(b";")[0].strip().lower() == JSON_TYPE:
                 return
             raise refusal(415, "not-json", f"the body must be application/json: {value.decode('latin-1')[:100]}")
     raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
@@ -323,7 +323,7 @@ def client_call(key: bytes | None) -> ClientCall | None:
     return ClientCall(match[1].decode(), int(match[2]), age_seconds > 0, age_seconds)
 
 
-def once_step(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
+def idempotent_operation(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
     """Return a verb as a step, which takes effect once if a client may send it again."""
     if call is None:
         return lambda turn: run(turn, None)

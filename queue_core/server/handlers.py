@@ -11,7 +11,7 @@ from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
 from queue_core.server import schemas
 from queue_core.server.event_stream import event_json
-from queue_core.server.fast_path import client_call, once_step
+from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Step
@@ -22,7 +22,7 @@ from queue_core.unit_of_work import UnitOfWork
 
 B = TypeVar("B", bound=schemas.RequestBody)
 
-MAX_HEARD_WORKERS = 10_000
+MAX_LISTED_WORKERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeas
     def run(turn: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
         return turn.release(call.queue, releases, call=client_call)
 
-    outcomes = await core.turns.run(once_step(client_call(call.key), run))
+    outcomes = await core.turns.run(idempotent_operation(client_call(call.key), run))
     lost = [token for token, outcome in zip(asked.tokens, outcomes, strict=True) if outcome is None]
     if lost:
         raise lease_lost("release", lost)
@@ -89,7 +89,7 @@ async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameO
     def run(turn: UnitOfWork, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         return turn.delete_by_name(call.queue, names, call=client_call)
 
-    return {"outcomes": await core.turns.run(once_step(client_call(call.key), run))}
+    return {"outcomes": await core.turns.run(idempotent_operation(client_call(call.key), run))}
 
 
 # -- administrators ---------------------------------------------------------------------------------------------------
@@ -194,20 +194,20 @@ async def observe(core: ServerState, call: EndpointCall) -> Observation:
             call.queue, tags=tags, after=asked.after, workers=asked.workers, ahead_seconds=asked.ahead_seconds
         )
     )
-    return replace(look, heard=_heard(core, call.queue, asked.workers))
+    return replace(look, heard=_present_workers(core, call.queue, asked.workers))
 
 
 async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
     looks = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
     found = await core.look(lambda turn: [turn.observe_if_there(look) for look in looks])
     told = [
-        one if one is None else replace(one, heard=_heard(core, look.queue, look.workers))
+        one if one is None else replace(one, heard=_present_workers(core, look.queue, look.workers))
         for one, look in zip(found, looks, strict=True)
     ]
     return {"observations": told}
 
 
-def _heard(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
+def _present_workers(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
     now = core.service.clock.monotonic()
     return tuple(one.describe(now=now) for one in core.waiting.presence.find(queue, workers))
 
@@ -245,7 +245,7 @@ async def release_worker(core: ServerState, call: EndpointCall) -> schemas.Relea
 
 
 async def heard_workers(core: ServerState, call: EndpointCall) -> schemas.HeardWorkers:
-    limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
+    limit = call.number("limit", MAX_LISTED_WORKERS, least=1, most=MAX_LISTED_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
     found = islice(core.waiting.presence.with_prefix(call.queue, prefix), limit)
     return {"workers": [one.describe(now=now) for one in found]}

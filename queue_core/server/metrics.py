@@ -28,10 +28,10 @@ COUNTERS = {
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Look = tuple[Instant, Sequence[QueueStats]]
+AllStats = tuple[Instant, Sequence[QueueStats]]
 
 
-def look_at_all(turn: UnitOfWork) -> Look:
+def read_all_stats(turn: UnitOfWork) -> AllStats:
     """The counts of every queue at one instant."""
     return turn.now, [turn.stats(spec.name, ANY) for spec in turn.transaction.queues()]
 
@@ -39,7 +39,7 @@ def look_at_all(turn: UnitOfWork) -> Look:
 class QueueMetrics(Collector):
     """Reads the counts when it is scraped; keeps nothing."""
 
-    def __init__(self, look: Callable[[], Look], waiting: Callable[[], int], lost: Callable[[], int]) -> None:
+    def __init__(self, look: Callable[[], AllStats], waiting: Callable[[], int], lost: Callable[[], int]) -> None:
         """Args:
         lost: lines of the lifecycle log that could not be written.
         """

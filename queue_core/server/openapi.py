@@ -26,7 +26,7 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> Json:
     _, of_requests = models_json_schema([(model, "validation") for model in requests], ref_template=REF)
     responses = dict.fromkeys([*(endpoint.answers for endpoint in endpoints), response(ProblemOut)])
     answers, of_responses = TypeAdapter.json_schemas(
-        [(one, "serialization", one.adapter) for one in responses], ref_template=REF, schema_generator=_Whole
+        [(one, "serialization", one.adapter) for one in responses], ref_template=REF, schema_generator=_ResponseSchema
     )
     paths: dict[str, Json] = {}
     for endpoint in endpoints:
@@ -44,7 +44,7 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> Json:
     }
 
 
-class _Whole(GenerateJsonSchema):
+class _ResponseSchema(GenerateJsonSchema):
     """Responses have all their members, also those whose values have defaults, and no others."""
 
     def field_is_required(self, *_: object, **__: object) -> bool:

@@ -13,8 +13,8 @@ from queue_core.http_api.problem_types import PREFIX, problem_type
 
 MEDIA_TYPE = b"application/problem+json"
 MAX_SHOWN_CHARACTERS = 62
-PLAIN_MISTAKES = {"int_type", "float_type", "bool_type", "literal_error"}
-PAYLOADS = {"payload", "text"}
+SHOWN_INPUT_ERRORS = {"int_type", "float_type", "bool_type", "literal_error"}
+PAYLOAD_FIELDS = {"payload", "text"}
 
 STATUS: Mapping[type[QueueError], int] = MappingProxyType(
     {
@@ -121,7 +121,10 @@ def invalid(error: ValidationError) -> Problem:
     if first["type"] == "json_invalid":
         return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
     shown = [
-        {"pointer": "/" + "/".join(str(part) for part in mistake["loc"]), "detail": mistake["msg"] + _given(mistake)}
+        {
+            "pointer": "/" + "/".join(str(part) for part in mistake["loc"]),
+            "detail": mistake["msg"] + _shown_input(mistake),
+        }
         for mistake in mistakes[:20]
     ]
     told = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
@@ -130,11 +133,11 @@ def invalid(error: ValidationError) -> Problem:
     return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
 
 
-def _given(mistake: ErrorDetails) -> str:
+def _shown_input(mistake: ErrorDetails) -> str:
     """The value that did not fit, if it is short: a number, or what stands for one or for a choice. Never a payload."""
     value = mistake["input"]
-    is_plain = isinstance(value, int | float) or (isinstance(value, str) and mistake["type"] in PLAIN_MISTAKES)
-    if not is_plain or not PAYLOADS.isdisjoint(mistake["loc"]) or mistake["type"] == "extra_forbidden":
+    is_plain = isinstance(value, int | float) or (isinstance(value, str) and mistake["type"] in SHOWN_INPUT_ERRORS)
+    if not is_plain or not PAYLOAD_FIELDS.isdisjoint(mistake["loc"]) or mistake["type"] == "extra_forbidden":
         return ""
     shown = to_json(value).decode()
     return f": {shown}" if len(shown) <= MAX_SHOWN_CHARACTERS else ""

@@ -99,7 +99,7 @@ class AddRequest(RequestBody):
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + _keys_of(self.tasks)
+        return len(self.__pydantic_fields_set__) + _count_keys(self.tasks)
 
 
 class LeaseBody(Tagged):
@@ -123,7 +123,7 @@ class DeletionIn(RequestBody):
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + _keys_of(self.then)
+        return len(self.__pydantic_fields_set__) + _count_keys(self.then)
 
     def value(self) -> Deletion:
         """As a value."""
@@ -291,7 +291,7 @@ class EmptyBody(RequestBody):
     """An empty object."""
 
 
-def _keys_of(tasks: Sequence[TaskIn]) -> int:
+def _count_keys(tasks: Sequence[TaskIn]) -> int:
     return sum([len(task.__pydantic_fields_set__) for task in tasks])
 
 

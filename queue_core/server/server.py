@@ -21,9 +21,9 @@ from queue_core.http_api.transport import notice_silence
 from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
-from queue_core.server.extensions import NOTHING_ELSE, Extensions
+from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
-from queue_core.server.http.fast_protocol import hot_protocol
+from queue_core.server.http.fast_protocol import fast_protocol_class
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.state import ServerState
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TICK_SECONDS: Final = 1.0
 """How often an idle server wakes, for the date of its answers and the time of its connections."""
 
-_ACCEPTING_TAKES: Final = 3
+_ACCEPT_ROUNDS: Final = 3
 """Rounds of asyncio's loop from a connection that is accepted to its protocol that knows."""
 
 BACKLOG = 2048
@@ -95,7 +95,7 @@ class HttpServer(uvicorn.Server):
         self._end_waiting()
         for listening in sockets or []:
             self._loop.remove_reader(listening)
-        for _ in range(_ACCEPTING_TAKES):  # a server closed meanwhile leaves the caller's socket to nobody
+        for _ in range(_ACCEPT_ROUNDS):  # a server closed meanwhile leaves the caller's socket to nobody
             await asyncio.sleep(0)
         await super().shutdown(sockets)
 
@@ -213,7 +213,7 @@ class QueueServer:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Extensions = NOTHING_ELSE,
+        also: Extensions = NO_EXTENSIONS,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
@@ -258,7 +258,7 @@ class QueueServer:
         config = uvicorn.Config(
             ServerApp(self.core, connections, also=self._also),
             loop="asyncio",
-            http=hot_protocol(self.core, connections, limit=self._options.max_body_bytes),
+            http=fast_protocol_class(self.core, connections, limit=self._options.max_body_bytes),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -305,7 +305,7 @@ class QueueServer:
             self._http.stop()
 
 
-async def _feed(manager: ServiceManager) -> None:
+async def _feed_watchdog(manager: ServiceManager) -> None:
     """Feed the watchdog from the loop that answers: one that is stuck does not."""
     if manager.watchdog_seconds is None:
         return
@@ -341,7 +341,7 @@ def serve(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        feeding = asyncio.create_task(_feed(manager))
+        feeding = asyncio.create_task(_feed_watchdog(manager))
         try:
             await server.run(started=told)
         finally:
@@ -360,7 +360,7 @@ class ServerThread:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Extensions = NOTHING_ELSE,
+        also: Extensions = NO_EXTENSIONS,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
         self._server = QueueServer(store, options, clock=clock, log=log, also=also)

@@ -32,22 +32,22 @@ from queue_core.unit_of_work import UnitOfWork
 if TYPE_CHECKING:
     from queue_core.stores.sqlite.backup import Backup
 
-KEPT_SECONDS = 1.0
+PROBE_CACHE_SECONDS = 1.0
 
-PROBE_SECONDS = 2.0
+PROBE_TIMEOUT_SECONDS = 2.0
 """How long a store may take; a probe wants an answer before its own patience ends."""
 
-PROBE = "readyz"
+PROBE_LEAD = "readyz"
 """The lead that a probe takes for no time at all: a change that nobody sees."""
 
 T = TypeVar("T")
 
-LOOKS_AT_ONCE = 2
+MAX_READS_AT_ONCE = 2
 
-LOOK_SECONDS = 10.0
+READ_TIMEOUT_SECONDS = 10.0
 """How long a look may take; a store across a network may never answer."""
 
-MAX_LOOKS = 1000
+MAX_QUEUED_READS = 1000
 """Looks that wait for one of the threads, at most."""
 
 
@@ -72,7 +72,7 @@ class Readiness:
     async def check(self) -> None:
         """Raise the `StoreError` that keeps the store from taking a change."""
         now = self._clock.monotonic()
-        kept_seconds = KEPT_SECONDS if self._turns.is_beside else 0.0
+        kept_seconds = PROBE_CACHE_SECONDS if self._turns.is_beside else 0.0
         if self._asking is None or (self._asking.done() and now - self._asked_at >= kept_seconds):
             self._asked_at = now
             self._asking = asyncio.ensure_future(self._ask())
@@ -83,20 +83,22 @@ class Readiness:
     async def _ask(self) -> StoreError | None:
         try:
             self._store.check_room()
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 await self._check()
                 await self._turns.run(self._probe)
         except StoreError as error:
             return error
         except TimeoutError:
-            return self._turns.failure or StoreUnavailableError(f"the store has not answered for {PROBE_SECONDS:g} s")
+            return self._turns.failure or StoreUnavailableError(
+                f"the store has not answered for {PROBE_TIMEOUT_SECONDS:g} s"
+            )
         return None
 
     def _probe(self, turn: UnitOfWork) -> None:
         now = self._clock.monotonic()
-        if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= KEPT_SECONDS:
+        if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= PROBE_CACHE_SECONDS:
             self._wrote_at = now
-            turn.transaction.lead(PROBE, self._run, seconds=0.0, now=turn.now)
+            turn.transaction.lead(PROBE_LEAD, self._run, seconds=0.0, now=turn.now)
 
 
 class ServerState:
@@ -126,7 +128,7 @@ class ServerState:
         self.appengine = AppEngineEndpoint(
             self.gate, self.turns, self.waiting, self.look, self.lease_counts, self.lease_rate
         )
-        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-look")
+        self._looks = ThreadPool(MAX_READS_AT_ONCE, name="towline-look")
         self._backups = ThreadPool(1, name="towline-backup")
         self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._looks)
 
@@ -142,9 +144,9 @@ class ServerState:
 
     async def beside(self, call: Callable[[], T]) -> T:
         """A call that reads, in a thread. Raises `StoreUnavailableError` when that takes too long."""
-        if self._looks.under_way >= MAX_LOOKS:
+        if self._looks.under_way >= MAX_QUEUED_READS:
             raise StoreUnavailableError(
-                f"{MAX_LOOKS} looks wait for the store, which is this server's limit; try again"
+                f"{MAX_QUEUED_READS} looks wait for the store, which is this server's limit; try again"
             )
         looked: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -158,10 +160,12 @@ class ServerState:
 
         self._looks.do(call, told)
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 return await looked
         except TimeoutError:
-            raise StoreUnavailableError(f"the store has not answered for {LOOK_SECONDS:g} s; try again") from None
+            raise StoreUnavailableError(
+                f"the store has not answered for {READ_TIMEOUT_SECONDS:g} s; try again"
+            ) from None
 
     async def _check_erasures(self) -> None:
         if self.erasures.is_possible:

@@ -18,7 +18,7 @@ from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.auth import Authorizer, Headers
 from queue_core.server.commit.committer import Committer
-from queue_core.server.fast_path import FastRequest, ReplyCallback
+from queue_core.server.fast_path import FastRequest, Reply
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
@@ -115,7 +115,7 @@ class AppEngineEndpoint:
             request.reply(reply_of(error))
             return None
 
-    def refuse(self, error: Exception) -> ReplyCallback:
+    def refuse(self, error: Exception) -> Reply:
         """See `Door.refuse`."""
         if isinstance(error, Problem) and error.status == 413:
             return _rpc_error(RpcCode.REQUEST_TOO_LARGE, error.detail)
@@ -251,7 +251,7 @@ def _worker(request: FastRequest) -> str:
     return worker
 
 
-def reply_of(outcome: object) -> ReplyCallback:
+def reply_of(outcome: object) -> Reply:
     """The answer that an outcome is: a message's bytes, or an error's code."""
     if isinstance(outcome, bytes):
         return _reply(outcome)
@@ -271,15 +271,15 @@ def reply_of(outcome: object) -> ReplyCallback:
     return _application_error(TaskQueueErrorCode.INTERNAL_ERROR, "the server made a mistake; its log has the details")
 
 
-def _reply(response: bytes) -> ReplyCallback:
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
+def _reply(response: bytes) -> Reply:
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
 
 
-def _application_error(code: TaskQueueErrorCode, detail: str) -> ReplyCallback:
+def _application_error(code: TaskQueueErrorCode, detail: str) -> Reply:
     error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
 
 
-def _rpc_error(code: RpcCode, detail: str) -> ReplyCallback:
+def _rpc_error(code: RpcCode, detail: str) -> Reply:
     error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)

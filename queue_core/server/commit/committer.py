@@ -19,10 +19,10 @@ Done = Callable[[object], None]
 Late = Callable[[object], None]
 """Told of the outcome of a step whose caller could not wait for it any longer, and was told of an error instead."""
 
-MAX_STEPS_PER_TURN = 256
+MAX_OPERATIONS_PER_COMMIT = 256
 
 
-class TurnFollower(Protocol):
+class Follower(Protocol):
     """One that goes with a turn for what that has done. `back` is called instead of `done` if nothing took effect."""
 
     def step(self, turn: UnitOfWork) -> object: ...
@@ -32,7 +32,7 @@ class TurnFollower(Protocol):
     def back(self) -> None: ...
 
 
-Follow = Callable[[UnitOfWork], Iterable[TurnFollower]]
+Follow = Callable[[UnitOfWork], Iterable[Follower]]
 """Asked in the loop at the end of a turn, inside its transaction; a step is run before the next is asked for."""
 
 log = structlog.get_logger()
@@ -82,7 +82,7 @@ class Committer(Protocol):
         """Wait for what is under way, within bounds, and end the threads."""
 
 
-async def run_step(turns: Committer, step: Step[T]) -> T:
+async def run_operation(turns: Committer, step: Step[T]) -> T:
     """See `Committer.run`."""
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -98,7 +98,7 @@ async def run_step(turns: Committer, step: Step[T]) -> T:
     return await outcome
 
 
-def tell(done: Callable[[object], None], outcome: object) -> None:
+def deliver(done: Callable[[object], None], outcome: object) -> None:
     """Tell one caller; a mistake in answering it must not keep the others from their answers."""
     try:
         done(outcome)

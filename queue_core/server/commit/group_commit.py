@@ -14,14 +14,14 @@ from queue_core.errors import QueueError, StoreError, StoreFullError
 from queue_core.fast_values import builder
 from queue_core.server import events
 from queue_core.server.commit.committer import (
-    MAX_STEPS_PER_TURN,
+    MAX_OPERATIONS_PER_COMMIT,
     Done,
     Follow,
+    Follower,
     Late,
-    TurnFollower,
-    run_step,
+    deliver,
+    run_operation,
     sync,
-    tell,
 )
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
@@ -36,10 +36,10 @@ more requests after them, but answers each of them later."""
 INSTANT_SYNC_SECONDS = 0.000_04
 """A sync that takes less (a relaxed store, or memory) is not worth sharing."""
 
-MAX_TURNS_PER_SYNC = 4
+MAX_COMMITS_PER_SYNC = 4
 """Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""
 
-MAX_ROUNDS = 4
+MAX_WAIT_ROUNDS = 4
 """How many times round the loop a turn waits for callers who are expected: about 25 us, less than a transaction of
 their own costs. Eight and sixteen gained nothing more."""
 
@@ -65,7 +65,7 @@ class Committed:
     batch: Batch[object]
 
 
-class Disk:
+class SyncThread:
     """A thread that waits for slow syncs while the loop goes on; one sync covers all that was committed before it."""
 
     def __init__(
@@ -136,7 +136,7 @@ class GroupCommitter:
         """
         self._service = service
         self._after_turn = after_turn
-        self._follow: Follow = _nobody
+        self._follow: Follow = _no_followers
         self._entries: list[Entry] = []
         self._is_scheduled = False
         self._rounds = 0
@@ -147,7 +147,7 @@ class GroupCommitter:
         self._sync_seconds = 0.0
         self._unsynced: list[Committed] = []
         self._unsynced_callers = 0
-        self._disk = Disk(service, self._synced)
+        self._disk = SyncThread(service, self._synced)
         self.failure: StoreError | None = None
 
     @property
@@ -174,7 +174,7 @@ class GroupCommitter:
 
     async def run(self, step: Step[T]) -> T:
         """See `Turns.run`."""
-        return await run_step(self, step)
+        return await run_operation(self, step)
 
     def look(self, step: Step[object], done: Done) -> None:
         """See `Turns.look`."""
@@ -182,7 +182,7 @@ class GroupCommitter:
             outcome = self._service.look(step)
         except QueueError as error:
             outcome = error
-        tell(done, outcome)
+        deliver(done, outcome)
 
     def close(self) -> None:
         """Wait for the disk and end its thread."""
@@ -197,17 +197,17 @@ class GroupCommitter:
 
     def _turn(self) -> None:
         self._is_scheduled = False
-        if self._rounds < MAX_ROUNDS and self._missing() > 0:
+        if self._rounds < MAX_WAIT_ROUNDS and self._missing() > 0:
             self._rounds += 1
             self._schedule()
             return
         self._rounds = 0
-        entries = self._entries[:MAX_STEPS_PER_TURN]
-        del self._entries[:MAX_STEPS_PER_TURN]
+        entries = self._entries[:MAX_OPERATIONS_PER_COMMIT]
+        del self._entries[:MAX_OPERATIONS_PER_COMMIT]
         self._commit(entries)
         if self._entries:
             self._schedule()
-        is_full = len(self._unsynced) >= MAX_TURNS_PER_SYNC or (self._missing() <= 0 and self._expected > 1)
+        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._missing() <= 0 and self._expected > 1)
         if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
             self._sync()
         elif self._unsynced:
@@ -221,7 +221,7 @@ class GroupCommitter:
 
     def _commit(self, entries: Sequence[Entry]) -> None:
         """Commit their steps, to be synced; a step that breaks the transaction has its own, and so have the others."""
-        followers: list[TurnFollower] = []
+        followers: list[Follower] = []
         try:
             batch = self._service.commit([entry.step for entry in entries], follow=partial(self._others, followers))
         except Exception as error:
@@ -235,14 +235,14 @@ class GroupCommitter:
                 for entry in entries:
                     self._commit([entry])
             else:
-                log.exception(events.TURN_FAILED)
-                tell(entries[0].done, error)
+                log.exception(events.COMMIT_FAILED)
+                deliver(entries[0].done, error)
             return
         everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
         self._unsynced.append(Committed(everybody, batch))
         self._unsynced_callers += len(entries)
 
-    def _others(self, followers: list[TurnFollower], turn: UnitOfWork) -> Iterator[Step[object]]:
+    def _others(self, followers: list[Follower], turn: UnitOfWork) -> Iterator[Step[object]]:
         """The steps of those who go with a turn, each of whom is noted in `followers` first."""
         for follower in self._follow(turn):
             followers.append(follower)
@@ -275,7 +275,7 @@ class GroupCommitter:
                 continue
             self.failure = None
             for entry, outcome in zip(one.entries, one.batch.outcomes, strict=True):
-                tell(entry.done, outcome)
+                deliver(entry.done, outcome)
         if failure is None:
             # After the answers: who got one is at work meanwhile, and a lease that found nothing waits by now, so
             # that a wake-up of its own turn finds it.
@@ -288,8 +288,8 @@ class GroupCommitter:
             log.error(events.STORE_FAILED, error=str(error))
         self.failure = error
         for entry in entries:
-            tell(entry.done, error)
+            deliver(entry.done, error)
 
 
-def _nobody(_turn: UnitOfWork) -> tuple[()]:
+def _no_followers(_turn: UnitOfWork) -> tuple[()]:
     return ()

@@ -13,25 +13,33 @@ import structlog
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.server import events
-from queue_core.server.commit.committer import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
+from queue_core.server.commit.committer import (
+    MAX_OPERATIONS_PER_COMMIT,
+    Done,
+    Follow,
+    Late,
+    deliver,
+    run_operation,
+    sync,
+)
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.service import Batch, QueueService, Step
 from queue_core.store import Unit
 
 T = TypeVar("T")
 
-TURNS_AT_ONCE = 4
-LOOKS_AT_ONCE = 2
-MAX_QUEUED_STEPS = 10_000
+MAX_COMMITS_AT_ONCE = 4
+MAX_READS_AT_ONCE = 2
+MAX_QUEUED_OPERATIONS = 10_000
 MAX_HELD_BYTES = 256 << 20
 """What may wait for its turn or be under way; more is refused, so that a store that stalls does not fill the memory."""
-QUEUED_SECONDS = 5.0
+MAX_QUEUED_SECONDS = 5.0
 """A step that waits longer for its turn is told that it was not begun."""
-UNDER_WAY_SECONDS = 10.0
+MAX_COMMIT_SECONDS = 10.0
 """A step under way for longer is told that its outcome is not known."""
 STALLED_SECONDS = 3.0
 """With all turns under way for so long, the store is taken to have stalled: whoever comes then is told at once."""
-WATCH_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 
 log = structlog.get_logger()
 
@@ -50,7 +58,7 @@ class _Entry:
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
+class _Commit:
     """A turn under way."""
 
     entries: Sequence[_Entry]
@@ -58,7 +66,7 @@ class _Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class _Landed:
+class _Outcome:
     """What became of some steps: their batch, or the error that they share."""
 
     entries: Sequence[_Entry]
@@ -80,11 +88,11 @@ class ThreadedCommitter:
         self._after_turn = after_turn
         self._clock = service.clock
         self._shares = service.store.unit == "verb"  # its verbs are committed one by one: there is nothing to gather
-        self._hands = ThreadPool(TURNS_AT_ONCE, name="towline-turn")
-        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-glance")
+        self._hands = ThreadPool(MAX_COMMITS_AT_ONCE, name="towline-turn")
+        self._looks = ThreadPool(MAX_READS_AT_ONCE, name="towline-glance")
         self._queued: deque[_Entry] = deque()
         self._held_bytes = 0
-        self._flights: dict[_Flight, None] = {}
+        self._flights: dict[_Commit, None] = {}
         self._is_scheduled = False
         self._watch: asyncio.TimerHandle | None = None
         self.failure: StoreError | None = None
@@ -102,27 +110,27 @@ class ThreadedCommitter:
         loop = asyncio.get_running_loop()
         refusal = self._refusal(size_bytes)
         if refusal is not None:
-            loop.call_soon(tell, done, refusal)
+            loop.call_soon(deliver, done, refusal)
             return
         self._queued.append(_Entry(step, done, late, size_bytes, unit, self._clock.monotonic()))
         self._held_bytes += size_bytes
         self._schedule()
         if self._watch is None:
-            self._watch = loop.call_later(WATCH_SECONDS, self._look_after)
+            self._watch = loop.call_later(CHECK_SECONDS, self._look_after)
 
     def follow_with(self, follow: Follow) -> None:
         """See `Turns.follow_with`: these run beside the loop."""
 
     async def run(self, step: Step[T]) -> T:
         """See `Turns.run`."""
-        return await run_step(self, step)
+        return await run_operation(self, step)
 
     def look(self, step: Step[object], done: Done) -> None:
         """See `Turns.look`."""
-        if self._looks.under_way >= MAX_QUEUED_STEPS:
-            tell(done, self._too_many())
+        if self._looks.under_way >= MAX_QUEUED_OPERATIONS:
+            deliver(done, self._too_many())
             return
-        self._looks.do(lambda: self._service.look(step), lambda outcome: tell(done, outcome))
+        self._looks.do(lambda: self._service.look(step), lambda outcome: deliver(done, outcome))
 
     def close(self) -> None:
         """See `Turns.close`."""
@@ -140,53 +148,53 @@ class ThreadedCommitter:
     def _dispatch(self) -> None:
         self._is_scheduled = False
         while self._queued and (idle := self._hands.idle):
-            flight = _Flight(self._take(idle), self._clock.monotonic())
+            flight = _Commit(self._take(idle), self._clock.monotonic())
             self._flights[flight] = None
             self._hands.do(lambda flight=flight: self._turn(flight.entries), self._landing(flight))  # type: ignore[misc]
 
     def _take(self, idle: int) -> Sequence[_Entry]:
-        count = min(len(self._queued), MAX_STEPS_PER_TURN)
+        count = min(len(self._queued), MAX_OPERATIONS_PER_COMMIT)
         if self._shares:
             count = min(count, -(-len(self._queued) // idle))
         return [self._queued.popleft() for _ in range(count)]
 
-    def _turn(self, entries: Sequence[_Entry]) -> list[_Landed]:
+    def _turn(self, entries: Sequence[_Entry]) -> list[_Outcome]:
         """In a thread: one transaction, durable when this returns; or one each, where a step broke."""
         try:
             unit = entries[0].unit if len(entries) == 1 else "transaction"
             batch = self._service.commit([entry.step for entry in entries], unit=unit)
             failure = sync(self._service, batch)
         except StoreError as error:
-            return [_Landed(entries, error)]
+            return [_Outcome(entries, error)]
         except Exception as error:
             if len(entries) > 1:  # one broken step must not take the others with it
                 return [landed for entry in entries for landed in self._turn([entry])]
-            log.exception(events.TURN_FAILED)
-            return [_Landed(entries, error)]
-        return [_Landed(entries, failure or batch)]
+            log.exception(events.COMMIT_FAILED)
+            return [_Outcome(entries, error)]
+        return [_Outcome(entries, failure or batch)]
 
-    def _landing(self, flight: _Flight) -> Callable[[list[_Landed] | Exception], None]:
-        def landed(outcome: list[_Landed] | Exception) -> None:
+    def _landing(self, flight: _Commit) -> Callable[[list[_Outcome] | Exception], None]:
+        def landed(outcome: list[_Outcome] | Exception) -> None:
             del self._flights[flight]
             self._held_bytes -= sum(entry.size_bytes for entry in flight.entries)
-            for one in outcome if isinstance(outcome, list) else [_Landed(flight.entries, outcome)]:
+            for one in outcome if isinstance(outcome, list) else [_Outcome(flight.entries, outcome)]:
                 self._told(one)
             self._after_turn()
             self._schedule()
 
         return landed
 
-    def _told(self, landed: _Landed) -> None:
+    def _told(self, landed: _Outcome) -> None:
         batch = landed.batch
         if isinstance(batch, Exception):
             self._note(batch)
             for entry in landed.entries:
-                _answer(entry, batch)
+                _deliver_outcome(entry, batch)
             return
         failed = [outcome for outcome in batch.outcomes if isinstance(outcome, StoreError)]
         self._note(failed[-1] if failed else None)
         for entry, outcome in zip(landed.entries, batch.outcomes, strict=True):
-            _answer(entry, outcome)
+            _deliver_outcome(entry, outcome)
         self._service.publish(batch)
 
     def _note(self, outcome: Exception | None) -> None:
@@ -200,7 +208,7 @@ class ThreadedCommitter:
     # -- a store that stalls --------------------------------------------------------------------------------------
 
     def _refusal(self, size_bytes: int) -> QueueError | None:
-        if len(self._queued) >= MAX_QUEUED_STEPS or self._held_bytes + size_bytes > MAX_HELD_BYTES:
+        if len(self._queued) >= MAX_QUEUED_OPERATIONS or self._held_bytes + size_bytes > MAX_HELD_BYTES:
             return self._too_many()
         if self._hands.idle or not self._flights:
             return None
@@ -214,35 +222,35 @@ class ThreadedCommitter:
     def _too_many(self) -> QueueError:
         return StoreUnavailableError(
             f"{len(self._queued)} calls wait for the store, {self._held_bytes >> 20} MiB in all, and this server keeps "
-            f"at most {MAX_QUEUED_STEPS} or {MAX_HELD_BYTES >> 20} MiB; nothing was done: try again"
+            f"at most {MAX_QUEUED_OPERATIONS} or {MAX_HELD_BYTES >> 20} MiB; nothing was done: try again"
         )
 
     def _look_after(self) -> None:
         """Tell those who have waited too long."""
         now = self._clock.monotonic()
-        while self._queued and now - self._queued[0].asked_at > QUEUED_SECONDS:
+        while self._queued and now - self._queued[0].asked_at > MAX_QUEUED_SECONDS:
             entry = self._queued.popleft()
             self._held_bytes -= entry.size_bytes
-            told = f"the store has kept this call waiting for {QUEUED_SECONDS:g} s; nothing was done: try again"
-            tell(entry.done, StoreUnavailableError(told))
+            told = f"the store has kept this call waiting for {MAX_QUEUED_SECONDS:g} s; nothing was done: try again"
+            deliver(entry.done, StoreUnavailableError(told))
         for flight in list(self._flights):
-            if now - flight.began_at > UNDER_WAY_SECONDS:
+            if now - flight.began_at > MAX_COMMIT_SECONDS:
                 self._give_up(flight)
         loop = asyncio.get_running_loop()
-        self._watch = loop.call_later(WATCH_SECONDS, self._look_after) if self._queued or self._flights else None
+        self._watch = loop.call_later(CHECK_SECONDS, self._look_after) if self._queued or self._flights else None
 
-    def _give_up(self, flight: _Flight) -> None:
+    def _give_up(self, flight: _Commit) -> None:
         for entry in flight.entries:
             if not entry.is_told:
-                told = f"the store has not answered for {UNDER_WAY_SECONDS:g} s: it may have taken effect"
+                told = f"the store has not answered for {MAX_COMMIT_SECONDS:g} s: it may have taken effect"
                 error = OutcomeUnknownError(f"{told}; look before repeating")
                 entry.is_told = True
                 self._note(error)
-                tell(entry.done, error)
+                deliver(entry.done, error)
 
 
-def _answer(entry: _Entry, outcome: object) -> None:
+def _deliver_outcome(entry: _Entry, outcome: object) -> None:
     if not entry.is_told:
-        tell(entry.done, outcome)
+        deliver(entry.done, outcome)
     elif entry.late is not None:
-        tell(entry.late, outcome)
+        deliver(entry.late, outcome)

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from queue_core.server import appengine
 from queue_core.server.auth import Headers
-from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON, FastEndpoint, FastVerbs, ReplyCallback, new_request
+from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON_TYPE, FastEndpoint, FastVerbs, Reply, new_request
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.leases.call import LeaseCall
@@ -25,7 +25,7 @@ PREFIX = b"/v1/queues/"
 
 RPC_PATH = appengine.PATH.encode()
 
-GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+HANG_UP_EVENTS = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 MAX_KNOWN_BYTES = 2 << 10
 """A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
@@ -241,11 +241,11 @@ class FastProtocol(HttpConnection):
             return None
         return FastCycle(self.hot, verb, queue, self.headers, keep_alive=keep_alive)
 
-    def _reply(self, cycle: FastCycle, reply: ReplyCallback) -> None:
+    def _reply(self, cycle: FastCycle, reply: Reply) -> None:
         if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
             return
         defaults = self.server_state.default_headers
-        if reply.status != 200 or reply.headers or reply.media_type is not JSON or not cycle.keep_alive:
+        if reply.status != 200 or reply.headers or reply.media_type is not JSON_TYPE or not cycle.keep_alive:
             head = head_of(reply, defaults, keep_alive=cycle.keep_alive)
         else:
             if self.usual_head[0] is not defaults:  # another date, once a second
@@ -269,13 +269,13 @@ class FastProtocol(HttpConnection):
             return True
         poller = select.poll()
         try:
-            poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), GONE)
+            poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), HANG_UP_EVENTS)
         except ValueError:
             return True  # closed this very moment
         return bool(poller.poll(0))
 
 
-def head_of(reply: ReplyCallback, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
     """The head of an answer, as far as the size of its body."""
     parts = [STATUS_LINE[reply.status]]
     for name, value in (*defaults, *reply.headers):
@@ -287,7 +287,7 @@ def head_of(reply: ReplyCallback, defaults: list[tuple[bytes, bytes]], *, keep_a
     return b"".join(parts)
 
 
-def hot_protocol(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
+def fast_protocol_class(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
     """The protocol class of one server, as uvicorn wants it: a class."""
 
     class ServerProtocol(FastProtocol):

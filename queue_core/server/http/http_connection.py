@@ -19,8 +19,8 @@ MAX_HEAD_BYTES: Final = 64 << 10
 """Of a head, and of whatever else is no body: the trailers and extensions of chunks."""
 MAX_UNREAD_BYTES: Final = 64 << 10
 """So much of a body that nobody wants is read for the sake of the connection; one with more is closed."""
-_NOTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
-_OTHER_PROTOCOL: Final = frozenset({b"upgrade", b"http2-settings"})
+_RECORDED_HEADERS: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
+_UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -94,11 +94,11 @@ class HttpConnection(HttpToolsProtocol):
         parts = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         for name, value in self.headers:
             told = value
-            if name in _OTHER_PROTOCOL:
+            if name in _UPGRADE_HEADERS:
                 continue
             if name == b"connection":
                 tokens = [token.strip() for token in value.split(b",")]
-                told = b", ".join([token for token in tokens if token.lower() not in _OTHER_PROTOCOL])
+                told = b", ".join([token for token in tokens if token.lower() not in _UPGRADE_HEADERS])
             parts.append(b"%b: %b\r\n" % (name, told))
         return b"".join([*parts, b"\r\n"])
 
@@ -115,7 +115,7 @@ class HttpConnection(HttpToolsProtocol):
         if not self.is_in_head:
             return
         name = name.lower()
-        if name in _NOTED:
+        if name in _RECORDED_HEADERS:
             self._note(name, value)
         self.headers.append((name, value))
 

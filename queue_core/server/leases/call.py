@@ -36,8 +36,8 @@ class LeaseAnswer:
 
 
 new_answer = builder(LeaseAnswer)
-NOTHING = Granted(())
-WAITED = ".w"
+NO_LEASES = Granted(())
+WAITED_SUFFIX = ".w"
 """Marks the session under which a client's call leases after it has waited: its deletions have an answer already."""
 
 
@@ -173,7 +173,7 @@ class LeaseCall:
 
     def end_empty(self) -> None:
         """Answer that there was nothing to lease."""
-        self._end(LeaseAnswer(NOTHING, self.lost))
+        self._end(LeaseAnswer(NO_LEASES, self.lost))
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; where the store failed after the deletions, with what became of those."""
@@ -187,7 +187,7 @@ class LeaseCall:
     def _exchange(self, turn: UnitOfWork) -> LeaseAnswer:
         """Delete what is done, and lease."""
         if self._is_over and not self.deletions:
-            return LeaseAnswer(NOTHING)  # its caller hung up before its turn
+            return LeaseAnswer(NO_LEASES)  # its caller hung up before its turn
         self.changes_seen = self._context.waiting.changes(self.queue)
         if self.grant is not None:
             return new_answer(self.grant(turn))
@@ -212,7 +212,7 @@ class LeaseCall:
     def lease(self, turn: UnitOfWork) -> LeaseAnswer:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
         if self._is_over or self.is_gone():
-            return LeaseAnswer(NOTHING)
+            return LeaseAnswer(NO_LEASES)
         self.changes_seen = self._context.waiting.changes(self.queue)
         return LeaseAnswer(self._lease(turn), self.lost)
 
@@ -221,7 +221,7 @@ class LeaseCall:
             return self.grant(turn)
         call = self.client_call
         if call is not None:
-            call = replace(call, session=call.session + WAITED)
+            call = replace(call, session=call.session + WAITED_SUFFIX)
         return turn.lease(
             self.queue,
             count=self.count,

@@ -14,7 +14,7 @@ from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.store import Store, Subscription
 from queue_core.task import ANY
 
-PATIENCE_SECONDS = 5.0
+IDLE_SECONDS = 5.0
 """How long to listen on after the last caller left: a busy worker is back before that."""
 MAX_QUEUES = 64
 """Queues listened to at once; a store with more of them in several servers relies on the next eta or add here."""
@@ -42,7 +42,7 @@ class NotificationListener:
         self._notify = notify
         self._is_wanted = is_wanted
         self._max_queues = MAX_REMOTE_QUEUES if store.is_remote else MAX_QUEUES
-        self._threads: dict[str, _ListeningThread] = {}
+        self._threads: dict[str, _ListenerThread] = {}
         self._lock = threading.Lock()
 
     def listen(self, queue: str) -> None:
@@ -53,7 +53,7 @@ class NotificationListener:
             if queue in self._threads or len(self._threads) >= self._max_queues:
                 return
             loop = asyncio.get_running_loop()
-            thread = _ListeningThread(
+            thread = _ListenerThread(
                 self._store, queue, lambda: self._notify_in(loop, queue), lambda: self._is_done(queue)
             )
             self._threads[queue] = thread
@@ -90,7 +90,7 @@ class NotificationListener:
             return True
 
 
-class _ListeningThread:
+class _ListenerThread:
     """One thread on one queue."""
 
     def __init__(self, store: Store, queue: str, notify: Callable[[], None], is_done: Callable[[], bool]) -> None:
@@ -137,7 +137,7 @@ class _ListeningThread:
         try:
             self._notify()
             while not self._closed.is_set():
-                if subscription.wait(timeout_seconds=PATIENCE_SECONDS):
+                if subscription.wait(timeout_seconds=IDLE_SECONDS):
                     self._notify()
                 elif self._closed.is_set() or self._is_done():
                     return

@@ -22,7 +22,7 @@ RECHECK_SECONDS = 1.0
 """How often the etas of a remote store are read when nothing happens here; also after a read that failed."""
 READY_SECONDS = 5.0
 """How often that read is for ready tasks too, of which no notification came."""
-PART_SECONDS = 0.005
+ETA_SPREAD_SECONDS = 0.005
 """Servers that wait for the same eta check up to so much after it, each at its own time: the first one settles it."""
 MAX_QUEUES_PER_READ = 200
 READ_SECONDS = 3.0
@@ -163,7 +163,7 @@ class DueTimer:
             eta, queue = min(etas)
             seconds = max(0.0, (eta - self._clock.now()) / MICROSECONDS)
             if self._turns.is_beside:
-                seconds += self._jitter() * PART_SECONDS
+                seconds += self._jitter() * ETA_SPREAD_SECONDS
             self._eta_timer = asyncio.get_running_loop().call_later(seconds, self._reached, queue)
 
     def _reached(self, queue: str) -> None:

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
 from queue_core.server import events
-from queue_core.server.auth import VERBS, check_role
+from queue_core.server.auth import VERB_OF_ACCESS, check_role
 from queue_core.server.http.request_body import read_body
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import discovery
@@ -180,7 +180,7 @@ async def _answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResp
     if place is None:
         raise _wrong_method(asked, [one for one, where in METHODS if where in address.places])
     method = METHODS[asked, place]
-    check_role(caller, VERBS[method.access])
+    check_role(caller, VERB_OF_ACCESS[method.access])
     check_queue_name(address.queue)
     takes_form = place == "lease" or asked == "GET"
     parameters = parameters_of(request.query, request.body if takes_form else b"", request.header(b"content-type"))

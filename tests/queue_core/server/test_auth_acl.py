@@ -7,7 +7,15 @@ import pytest
 from queue_core.cli.serving import serve_options
 from queue_core.config.settings import parse_queue_file
 from queue_core.errors import InvalidSettingError, PermissionDeniedError, UnauthenticatedError
-from queue_core.server.auth import NEEDED, VERBS, Access, Authorizer, Principal, check_access, is_listed
+from queue_core.server.auth import (
+    REQUIRED_ROLES,
+    VERB_OF_ACCESS,
+    Access,
+    Authorizer,
+    Principal,
+    check_access,
+    is_listed,
+)
 from queue_core.server.options import AccessToken, Role, ServeOptions, parse_tokens
 from queue_core.task import QueueSpec
 
@@ -56,8 +64,8 @@ def test_role_and_acl_must_both_allow(
 
 
 def test_every_access_has_a_verb_that_roles_are_known_for() -> None:
-    assert set(VERBS) == set(ALL)
-    assert set(VERBS.values()) <= set(NEEDED)
+    assert set(VERB_OF_ACCESS) == set(ALL)
+    assert set(VERB_OF_ACCESS.values()) <= set(REQUIRED_ROLES)
 
 
 def test_a_refusal_says_who_and_for_what() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError, UnknownQueueError
 from queue_core.server.commit import threaded
-from queue_core.server.commit.threaded import TURNS_AT_ONCE, ThreadedCommitter
+from queue_core.server.commit.threaded import MAX_COMMITS_AT_ONCE, ThreadedCommitter
 from queue_core.service import QueueService
 from queue_core.task import ANY, NewTask, QueueSpec
 from queue_core.unit_of_work import UnitOfWork
@@ -66,13 +66,13 @@ def test_callers_that_come_while_turns_are_under_way_share_the_next() -> None:
     async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         calls = []
-        for _ in range(TURNS_AT_ONCE):
+        for _ in range(MAX_COMMITS_AT_ONCE):
             calls.append(asyncio.ensure_future(turns.run(_add)))
             await eventually_async(lambda: turns._hands.under_way == len(calls))
         calls += [asyncio.ensure_future(turns.run(_add)) for _ in range(50)]
         store.flow()
-        assert len(set(await asyncio.gather(*calls))) == 50 + TURNS_AT_ONCE
-        assert store.transactions == TURNS_AT_ONCE + 1
+        assert len(set(await asyncio.gather(*calls))) == 50 + MAX_COMMITS_AT_ONCE
+        assert store.transactions == MAX_COMMITS_AT_ONCE + 1
 
     _run(store, story)
 
@@ -81,8 +81,8 @@ def test_verbs_that_are_committed_one_by_one_are_spread_over_the_threads() -> No
     store = RemoteMemory(unit="verb")
 
     async def story(turns: ThreadedCommitter) -> None:
-        await asyncio.gather(*(turns.run(_add) for _ in range(TURNS_AT_ONCE)))
-        assert store.transactions == TURNS_AT_ONCE
+        await asyncio.gather(*(turns.run(_add) for _ in range(MAX_COMMITS_AT_ONCE)))
+        assert store.transactions == MAX_COMMITS_AT_ONCE
 
     _run(store, story)
 
@@ -144,7 +144,7 @@ def test_who_waits_too_long_for_a_stalled_store_is_told_and_what_was_under_way_i
     async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         under_way = []
-        for _ in range(TURNS_AT_ONCE):
+        for _ in range(MAX_COMMITS_AT_ONCE):
             under_way.append(asyncio.ensure_future(turns.run(_add)))
             await eventually_async(lambda: turns._hands.under_way == len(under_way))
         queued = asyncio.ensure_future(turns.run(_add))
@@ -152,9 +152,9 @@ def test_who_waits_too_long_for_a_stalled_store_is_told_and_what_was_under_way_i
             await queued
         assert not isinstance(raised.value, OutcomeUnknownError)
         outcomes = await asyncio.gather(*under_way, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [OutcomeUnknownError] * TURNS_AT_ONCE
+        assert [type(outcome) for outcome in outcomes] == [OutcomeUnknownError] * MAX_COMMITS_AT_ONCE
         store.flow()
-        await eventually_async(lambda: _added(store) == TURNS_AT_ONCE)
+        await eventually_async(lambda: _added(store) == MAX_COMMITS_AT_ONCE)
 
     _run(store, story)
 
@@ -184,7 +184,7 @@ def test_who_comes_when_the_store_has_stalled_is_told_at_once(
     async def story(turns: ThreadedCommitter) -> None:
         store.stall()
         calls = []
-        for _ in range(TURNS_AT_ONCE):
+        for _ in range(MAX_COMMITS_AT_ONCE):
             calls.append(asyncio.ensure_future(turns.run(_add)))
             await eventually_async(lambda: turns._hands.under_way == len(calls))
         with pytest.raises(StoreUnavailableError):

@@ -10,7 +10,7 @@ from queue_core.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from queue_core.server.auth import NEEDED
+from queue_core.server.auth import REQUIRED_ROLES
 from queue_core.server.options import AccessToken, Role, ServeOptions, check_options, parse_tokens
 from tests.support.servers import QUEUE, RunningServer, a_server
 
@@ -70,7 +70,7 @@ def test_health_needs_no_token(guarded: RunningServer, path: str) -> None:
 
 
 def test_every_permission_is_one_that_a_role_has() -> None:
-    assert all(NEEDED.values())
+    assert all(REQUIRED_ROLES.values())
 
 
 def test_the_client_tells_no_token_from_the_wrong_one(guarded: RunningServer) -> None:

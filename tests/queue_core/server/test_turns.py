@@ -6,8 +6,8 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
-from queue_core.server.commit.committer import MAX_STEPS_PER_TURN
-from queue_core.server.commit.group_commit import MAX_ROUNDS, SLOW_SYNC_SECONDS, GroupCommitter
+from queue_core.server.commit.committer import MAX_OPERATIONS_PER_COMMIT
+from queue_core.server.commit.group_commit import MAX_WAIT_ROUNDS, SLOW_SYNC_SECONDS, GroupCommitter
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
@@ -53,7 +53,7 @@ def test_callers_of_one_turn_share_a_transaction_and_are_answered_in_order(sync_
 def test_more_callers_than_a_turn_takes_are_answered_by_the_next() -> None:
     async def main() -> None:
         turns, store = _turns()
-        calls = [turns.run(_add) for _ in range(2 * MAX_STEPS_PER_TURN + 1)]
+        calls = [turns.run(_add) for _ in range(2 * MAX_OPERATIONS_PER_COMMIT + 1)]
         await asyncio.wait_for(asyncio.gather(*calls), timeout=10)
         assert store.transactions == 3
 
@@ -178,7 +178,7 @@ def test_a_later_change_is_not_answered_before_an_earlier_one_whose_sync_goes_on
         turns.submit(_add, told.append)
         await eventually_async(lambda: store.syncs == 3)
         turns.submit(_add, told.append)
-        for _ in range(MAX_ROUNDS):
+        for _ in range(MAX_WAIT_ROUNDS):
             await asyncio.sleep(0)
         store.gates[0].set()
         await eventually_async(lambda: told == ["_2"] and store.syncs == 4)
@@ -262,7 +262,7 @@ def test_a_caller_whose_socket_is_gone_is_not_granted_what_woke_it() -> None:
 
 def test_two_callers_that_come_back_together_share_a_transaction_though_one_is_a_little_later() -> None:
     async def later(turns: GroupCommitter) -> str:
-        for _ in range(MAX_ROUNDS // 2):
+        for _ in range(MAX_WAIT_ROUNDS // 2):
             await asyncio.sleep(0)
         return await turns.run(_add)
 
@@ -280,7 +280,7 @@ def test_callers_who_stay_away_are_waited_for_once_and_not_for_long() -> None:
         turns, _store = await _turns_shared_by(1, times=2)
         alone = await _rounds(turns)
         turns, _store = await _turns_shared_by(10, times=2)
-        assert await _rounds(turns) == alone + MAX_ROUNDS
+        assert await _rounds(turns) == alone + MAX_WAIT_ROUNDS
         assert await _rounds(turns) == alone
 
     asyncio.run(main())
