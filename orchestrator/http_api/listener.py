@@ -87,12 +87,12 @@ class FleetListener:
 
 
 def _routes(gate: Authorizer, also: Extensions) -> list[Route]:
-    routes = [route for look_up in also.look_ups for route in look_up.routes(gate)]
-    described = document([look_up.endpoint for look_up in also.look_ups], version=release())
+    routes = [route for look_up in also.routes for route in look_up.routes(gate)]
+    described = document([look_up.endpoint for look_up in also.routes], version=release())
 
     async def openapi(request: Request) -> Response:
         try:
-            gate.check_place(request.headers.raw)
+            gate.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return response_of(reply_of(error))
         return JSONResponse(described)

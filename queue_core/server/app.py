@@ -49,10 +49,10 @@ _PREFIX = "/v1/queues/"
 class ServerApp:
     """One server's application."""
 
-    def __init__(self, core: ServerState, connections: Connections, *, also: Extensions = NO_EXTENSIONS) -> None:
+    def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self._quiet = Starlette(routes=_routes(core, also), exception_handlers={HTTPException: route_error})
+        self._quiet = Starlette(routes=_routes(core, extensions), exception_handlers={HTTPException: route_error})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -66,7 +66,7 @@ class ServerApp:
             path: str = scope["path"]
             queue, _, verb = path[len(_PREFIX) :].partition("/") if path.startswith(_PREFIX) else ("", "", "")
             if verb in FastVerbs.VERBS:
-                await _serve_fast(self.core, self.core.hot, verb, queue, scope, receive, send)
+                await _serve_fast(self.core, self.core.fast_verbs, verb, queue, scope, receive, send)
                 return
             if path == appengine.PATH:
                 await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
@@ -75,23 +75,23 @@ class ServerApp:
 
 
 async def _serve_fast(
-    core: ServerState, door: FastEndpoint, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
+    core: ServerState, endpoint: FastEndpoint, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
     reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     headers = scope["headers"]
-    held_bytes = 0
+    reserved_bytes = 0
     try:
-        held_bytes = door.admit(verb, headers, body_length(headers))
+        reserved_bytes = endpoint.admit(verb, headers, body_length(headers))
         body = await read_body(headers, receive, limit=core.options.max_body_bytes)
     except ClientDisconnect:
         raise
     except Exception as error:  # noqa: BLE001 - the top of a request
-        await _send(door.refuse(error), send)
+        await _send(endpoint.refuse(error), send)
         return
     finally:
-        door.let_go(held_bytes)
-    call = door.start(
+        endpoint.free(reserved_bytes)
+    call = endpoint.start(
         FastRequest(verb, queue, scope["headers"], body, scope.get("client"), reply.set_result, lambda: False)
     )
     if call is not None and not reply.done():
@@ -99,7 +99,7 @@ async def _serve_fast(
         waited: set[asyncio.Future[Any]] = {reply, hung_up}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not reply.done():
-            core.hot.hang_up(call)
+            core.fast_verbs.cancel(call)
             return
         hung_up.cancel()
     await _send(await reply, send)
@@ -115,17 +115,17 @@ async def _send(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def _routes(core: ServerState, also: Extensions) -> Sequence[BaseRoute]:
+def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
         # A worker's name may have a "/" in it, which comes unquoted.
         routes.append(Route(path.replace("{worker}", "{worker:path}"), _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
-    for look_up in also.look_ups:
-        routes.extend(look_up.routes(core.gate))
-    routes.append(Route("/openapi.json", _openapi(core, also), methods=["GET"]))
-    routes.append(Route("/metrics", _metrics(core, also), methods=["GET"]))
+    for look_up in extensions.routes:
+        routes.extend(look_up.routes(core.authorizer))
+    routes.append(Route("/openapi.json", _openapi(core, extensions), methods=["GET"]))
+    routes.append(Route("/metrics", _metrics(core, extensions), methods=["GET"]))
     routes.extend(cloudtasks.routes(core))
     routes.extend(taskqueue.routes(core))
     return routes
@@ -152,9 +152,9 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
 async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
     headers = request.headers.raw
     if endpoint.permission is None:
-        core.gate.check_place(headers)
+        core.authorizer.check_host_and_origin(headers)
     else:
-        core.gate.check(headers, endpoint.permission)
+        core.authorizer.check(headers, endpoint.permission)
     body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
@@ -201,15 +201,15 @@ def _sse(recent: RecentEvents) -> bytes:
     )
 
 
-def _metrics(core: ServerState, also: Extensions) -> View:
+def _metrics(core: ServerState, extensions: Extensions) -> View:
     collector = QueueMetrics(
         lambda: core.service.look(read_all_stats), lambda: len(core.waiting), lambda: core.ring.lost_total
     )
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.check(request.headers.raw, "stats")
-            text = await core.beside(lambda: exposition(collector, *also.collectors))
+            core.authorizer.check(request.headers.raw, "stats")
+            text = await core.in_thread(lambda: exposition(collector, *extensions.collectors))
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
         return Response(text, media_type=MEDIA_TYPE)
@@ -217,14 +217,14 @@ def _metrics(core: ServerState, also: Extensions) -> View:
     return view
 
 
-def _openapi(core: ServerState, also: Extensions) -> View:
+def _openapi(core: ServerState, extensions: Extensions) -> View:
     @cache
     def made() -> bytes:
-        return openapi_json(*[look_up.endpoint for look_up in also.look_ups])
+        return openapi_json(*[look_up.endpoint for look_up in extensions.routes])
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.check_place(request.headers.raw)
+            core.authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
         return Response(made(), media_type="application/json")

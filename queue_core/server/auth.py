@@ -83,17 +83,17 @@ class Authorizer:
 
         Raises `Problem` for a foreign `Host` or `Origin`, `UnauthenticatedError` for no token or an unknown one.
         """
-        authorization = self.check_place(headers)
+        authorization = self.check_host_and_origin(headers)
         return self._bearer(authorization) if self._tokens else ANONYMOUS_ADMIN
 
-    def vouches(self, authorization: bytes | None) -> bool:
+    def accepts(self, authorization: bytes | None) -> bool:
         """Whether such an `Authorization` is enough to read what its bearer sends."""
         try:
             return not self._tokens or self._bearer(authorization) is not None
         except UnauthenticatedError:
             return False
 
-    def check_place(self, headers: Headers) -> bytes | None:
+    def check_host_and_origin(self, headers: Headers) -> bytes | None:
         """Raise `Problem` for a foreign `Host` or `Origin`; returns the `Authorization`, which is not looked at."""
         host = authorization = origin = None
         for name, value in headers:
@@ -175,7 +175,7 @@ VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
         "insert": "add",
     }
 )
-"""The verb of `auth.NEEDED` that tells which roles may."""
+"""The verb of `auth.REQUIRED_ROLES` that tells which roles may."""
 
 
 def check_access(caller: Principal, spec: QueueSpec, access: Access) -> None:

@@ -27,7 +27,7 @@ class Endpoint:
     """One method of one path.
 
     Args:
-        permission: a verb of `auth.NEEDED`, or None for everybody.
+        permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
         handler: None for the verbs that `hot` serves, and for what is served beside the queues (`also`).
         operation: its id, where neither handler nor path names it.
     """
@@ -88,7 +88,7 @@ def _fast(verb: str, summary: str, takes: type[schemas.RequestBody], answers: ty
 
 ENDPOINTS = (
     _fast("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
-    _fast("lease", "Lease tasks, waiting for them if asked to.", schemas.LeaseBody, schemas.Leases),
+    _fast("lease", "Lease tasks, waiting for them if params to.", schemas.LeaseBody, schemas.Leases),
     _fast("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
     _fast("renew", "Move the ends of leases.", schemas.RenewRequest, schemas.RenewedLeases),
     _fast(

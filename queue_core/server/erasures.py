@@ -69,10 +69,10 @@ class QueueErasures:
 
     def _make_again(self, store: Erasable) -> None:
         for spec in self._queues:
-            self._service.run(lambda turn, spec=spec: turn.put_queue(spec))  # type: ignore[misc]
+            self._service.run(lambda work, spec=spec: work.put_queue(spec))  # type: ignore[misc]
         if self._storage_limit_bytes is not None:
             limit_bytes = self._storage_limit_bytes
-            self._service.run(lambda turn: turn.set_storage_limit(limit_bytes))
+            self._service.run(lambda work: work.set_storage_limit(limit_bytes))
         store.mark()
         self._trouble = ""
         log.warning(events.QUEUES_MADE_AGAIN, store=store.url, queues=[spec.name for spec in self._queues])

@@ -2,7 +2,7 @@
 
 SERVER_STARTED = "server.started"
 SERVER_STOPPED = "server.stopped"
-COMMIT_FAILED = "turn.failed"
+COMMIT_FAILED = "work.failed"
 ANSWER_FAILED = "answer.failed"
 REQUEST_FAILED = "request.failed"
 STORE_FAILED = "store.unavailable"

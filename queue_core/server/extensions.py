@@ -24,10 +24,10 @@ class ReadOnlyRoute:
 
     Args:
         name: the operation's id in the OpenAPI document.
-        permission: a verb of `auth.NEEDED`, or None for everybody.
+        permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
         look: the answer, from the names in the path. Raises `Problem`.
         answers: the answer's model.
-        also_at: the same under other paths, which the document leaves out.
+        aliases: the same under other paths, which the document leaves out.
     """
 
     path: str
@@ -36,7 +36,7 @@ class ReadOnlyRoute:
     permission: str | None
     look: Callable[[Mapping[str, str]], BaseModel]
     answers: type[BaseModel]
-    also_at: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -44,28 +44,28 @@ class ReadOnlyRoute:
         answers = response(self.answers)
         return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
 
-    def routes(self, gate: Authorizer) -> list[Route]:
+    def routes(self, authorizer: Authorizer) -> list[Route]:
         """Its paths behind a gate."""
 
         async def view(request: Request) -> Response:
             try:
                 if self.permission is None:
-                    gate.check_place(request.headers.raw)
+                    authorizer.check_host_and_origin(request.headers.raw)
                 else:
-                    gate.check(request.headers.raw, self.permission)
+                    authorizer.check(request.headers.raw, self.permission)
                 path = {key: str(value) for key, value in request.path_params.items()}
                 return response_of(new_reply(200, self.look(path).model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
 
-        return [Route(path, view, methods=["GET"]) for path in (self.path, *self.also_at)]
+        return [Route(path, view, methods=["GET"]) for path in (self.path, *self.aliases)]
 
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
     """All of it: paths, and what `/metrics` tells besides."""
 
-    look_ups: tuple[ReadOnlyRoute, ...] = ()
+    routes: tuple[ReadOnlyRoute, ...] = ()
     collectors: tuple[Collector, ...] = ()
 
 

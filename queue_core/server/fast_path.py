@@ -113,10 +113,10 @@ class FastEndpoint(Protocol):
             body_bytes: as the head says; None where it does not.
 
         Returns:
-            How much is held for a caller that is not known yet: see `let_go`.
+            How much is held for a caller that is not known yet: see `free`.
         """
 
-    def let_go(self, held_bytes: int) -> None:
+    def free(self, reserved_bytes: int) -> None:
         """The body of a request is not held any more."""
 
     def start(self, request: FastRequest) -> LeaseCall | None:
@@ -131,9 +131,9 @@ class FastVerbs:
 
     VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
 
-    def __init__(self, gate: Authorizer, turns: Committer, waiting: WaitingLeases) -> None:
-        self._gate = gate
-        self._turns = turns
+    def __init__(self, authorizer: Authorizer, committer: Committer, waiting: WaitingLeases) -> None:
+        self._authorizer = authorizer
+        self._committer = committer
         self._waiting = waiting
         self._verbs: dict[str, Callable[[FastRequest], LeaseCall | None]] = {
             "add": self._add,
@@ -145,12 +145,12 @@ class FastVerbs:
 
     def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
         """See `FastEndpoint.admit`."""
-        self._gate.check(headers, verb)
+        self._authorizer.check(headers, verb)
         check_json(headers)
         return 0
 
-    def let_go(self, held_bytes: int) -> None:
-        """See `FastEndpoint.let_go`: nothing is held here."""
+    def free(self, reserved_bytes: int) -> None:
+        """See `FastEndpoint.free`: nothing is held here."""
 
     def start(self, request: FastRequest) -> LeaseCall | None:
         """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `hang_up`."""
@@ -164,18 +164,18 @@ class FastVerbs:
         """See `FastEndpoint.refuse`."""
         return reply_of(error)
 
-    def hang_up(self, call: LeaseCall) -> None:
+    def cancel(self, call: LeaseCall) -> None:
         """The caller is gone."""
         call.cancel()
 
     def _add(self, request: FastRequest) -> None:
         queue = request.queue
-        asked = parse_body(schemas.AddRequest, request.body)
-        tasks = [task.value() for task in asked.tasks]
+        params = parse_body(schemas.AddRequest, request.body)
+        tasks = [task.value() for task in params.tasks]
         check_same_queue(tasks, queue)
 
-        def add(turn: UnitOfWork, call: ClientCall | None) -> list[Added]:
-            return turn.add(queue, tasks, call=call)
+        def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
+            return work.add(queue, tasks, call=call)
 
         def done(outcome: object) -> None:
             if isinstance(outcome, list):
@@ -184,19 +184,19 @@ class FastVerbs:
                 request.reply(reply_of(outcome))
 
         step = idempotent_operation(request.call, add)
-        self._turns.submit(step, done, size_bytes=len(request.body), unit="verb")
+        self._committer.submit(step, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: FastRequest) -> LeaseCall:
-        asked = parse_body(schemas.LeaseBody, request.body)
-        return self._begin(request, asked, ())
+        params = parse_body(schemas.LeaseBody, request.body)
+        return self._begin(request, params, ())
 
     def _exchange(self, request: FastRequest) -> LeaseCall:
-        asked = parse_body(schemas.ExchangeRequest, request.body)
-        return self._begin(request, asked, [deletion.value() for deletion in asked.deletions])
+        params = parse_body(schemas.ExchangeRequest, request.body)
+        return self._begin(request, params, [deletion.value() for deletion in params.deletions])
 
-    def _begin(self, request: FastRequest, asked: schemas.LeaseBody, deletions: Sequence[Deletion]) -> LeaseCall:
-        check_wait_seconds(asked.wait_seconds)
-        if asked.wait_seconds and self._waiting.is_full:
+    def _begin(self, request: FastRequest, params: schemas.LeaseBody, deletions: Sequence[Deletion]) -> LeaseCall:
+        check_wait_seconds(params.wait_seconds)
+        if params.wait_seconds and self._waiting.is_full:
             raise refusal(
                 503,
                 "too-many-waiting",
@@ -217,12 +217,12 @@ class FastVerbs:
 
         call = LeaseCall(
             request.queue,
-            asked.count,
-            asked.seconds,
-            asked.filter(),
-            asked.worker,
-            asked.wait_seconds,
-            asked.worker or request.caller,
+            params.count,
+            params.seconds,
+            params.filter(),
+            params.worker,
+            params.wait_seconds,
+            params.worker or request.caller,
             deletions,
             answer,
             request.is_gone,
@@ -234,25 +234,25 @@ class FastVerbs:
         return call
 
     def _renew(self, request: FastRequest) -> None:
-        asked = parse_body(schemas.RenewRequest, request.body)
+        params = parse_body(schemas.RenewRequest, request.body)
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):
                 request.reply(reply_of(outcome))
             elif None in outcome:
-                lost = [token for token, one in zip(asked.tokens, outcome, strict=True) if one is None]
+                lost = [token for token, one in zip(params.tokens, outcome, strict=True) if one is None]
                 request.reply(reply_of(lease_lost("renew", lost)))
             else:
                 request.reply(new_reply(200, renewed_json({"renewed": outcome})))
 
-        def renew(turn: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
-            return turn.renew(request.queue, asked.tokens, seconds=asked.seconds, call=call)
+        def renew(work: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
+            return work.renew(request.queue, params.tokens, seconds=params.seconds, call=call)
 
-        self._turns.submit(idempotent_operation(request.call, renew), done)
+        self._committer.submit(idempotent_operation(request.call, renew), done)
 
     def _delete(self, request: FastRequest) -> None:
-        asked = parse_body(schemas.DeleteRequest, request.body)
-        deletions = asked.values()
+        params = parse_body(schemas.DeleteRequest, request.body)
+        deletions = params.values()
 
         def delete(outcome: object) -> None:
             if not isinstance(outcome, tuple):
@@ -264,18 +264,18 @@ class FastVerbs:
             else:
                 request.reply(new_reply(200, added_json({"added": list(added)})))
 
-        def run(turn: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
-            return turn.delete(request.queue, deletions, call=call)
+        def run(work: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
+            return work.delete(request.queue, deletions, call=call)
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
-        self._turns.submit(idempotent_operation(request.call, run), delete, size_bytes=len(request.body), unit=unit)
+        self._committer.submit(idempotent_operation(request.call, run), delete, size_bytes=len(request.body), unit=unit)
 
 
 def parse_body(model: type[B], body: bytes) -> B:
     """Return what a body says. Raises `ValidationError`, and a `Problem` for a key that an object has twice."""
-    asked = model.model_validate_json(body)
-    check_keys(body, asked.keys(), colons=asked.colons())
-    return asked
+    params = model.model_validate_json(body)
+    check_keys(body, params.keys(), colons=params.colons())
+    return params
 
 
 def reply_of(error: object) -> Reply:
@@ -326,7 +326,7 @@ def client_call(key: bytes | None) -> ClientCall | None:
 def idempotent_operation(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
     """Return a verb as a step, which takes effect once if a client may send it again."""
     if call is None:
-        return lambda turn: run(turn, None)
+        return lambda work: run(work, None)
     return RepeatableOperation(call, run)
 
 
@@ -337,10 +337,10 @@ class RepeatableOperation(Generic[T]):
         self._call = call
         self._run = run
 
-    def __call__(self, turn: UnitOfWork) -> T:
+    def __call__(self, work: UnitOfWork) -> T:
         """Run the verb; from the second time on as a repeat, as the first may have taken effect."""
         call, self._call = self._call, replace(self._call, is_repeat=True)
-        return self._run(turn, call)
+        return self._run(work, call)
 
 
 # -- an object with a key twice ---------------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 AllStats = tuple[Instant, Sequence[QueueStats]]
 
 
-def read_all_stats(turn: UnitOfWork) -> AllStats:
+def read_all_stats(work: UnitOfWork) -> AllStats:
     """The counts of every queue at one instant."""
-    return turn.now, [turn.stats(spec.name, ANY) for spec in turn.transaction.queues()]
+    return work.now, [work.stats(spec.name, ANY) for spec in work.transaction.queues()]
 
 
 class QueueMetrics(Collector):
@@ -80,7 +80,7 @@ class QueueMetrics(Collector):
 
 
 def exposition(*collectors: Collector) -> bytes:
-    """The text format, from a registry of its own: of the process' other metrics what is asked for."""
+    """The text format, from a registry of its own: of the process' other metrics what is params for."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in collectors:
         registry.register(collector)

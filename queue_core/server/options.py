@@ -111,7 +111,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_email(text: str) -> bool:
-    """Whether a text has the form of an email; that somebody reads it is not asked."""
+    """Whether a text has the form of an email; that somebody reads it is not params."""
     return len(text) <= MAX_EMAIL_CHARACTERS and _EMAIL.fullmatch(text) is not None
 
 

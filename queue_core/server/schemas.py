@@ -214,7 +214,7 @@ class ObserveRequest(Tagged):
 
 
 class LookRequest(ObserveRequest):
-    """A queue, and what is asked of it."""
+    """A queue, and what is params of it."""
 
     queue: str
 
@@ -519,7 +519,7 @@ class ReadyQueue(TypedDict):
 
 
 class EventsOut(TypedDict):
-    """Events after the cursor that was asked for, oldest first."""
+    """Events after the cursor that was params for, oldest first."""
 
     events: list[dict[str, object]]
     cursor: int

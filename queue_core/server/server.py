@@ -213,12 +213,12 @@ class QueueServer:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Extensions = NO_EXTENSIONS,
+        extensions: Extensions = NO_EXTENSIONS,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
         self._options = options
-        self._also = also
+        self._extensions = extensions
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self.core = ServerState(store, options, clock=clock, log=log)
@@ -256,7 +256,7 @@ class QueueServer:
         """Serve until `stop`; returns when every answer is out and every thread ended."""
         connections = Connections(asyncio.get_running_loop().time)
         config = uvicorn.Config(
-            ServerApp(self.core, connections, also=self._also),
+            ServerApp(self.core, connections, extensions=self._extensions),
             loop="asyncio",
             http=fast_protocol_class(self.core, connections, limit=self._options.max_body_bytes),
             ws="none",
@@ -275,8 +275,8 @@ class QueueServer:
             self.core.start()
             if self._grpc is not None:
                 self._grpc.start()
-            also = {} if self.grpc_address is None else {"grpc": self.grpc_address}
-            log.info(events.SERVER_STARTED, url=self.url, max_connections=connections.most, **also)
+            grpc = {} if self.grpc_address is None else {"grpc": self.grpc_address}
+            log.info(events.SERVER_STARTED, url=self.url, max_connections=connections.most, **grpc)
             started()
 
         server = self._http = HttpServer(config, started=told, stopping=self.core.stop)
@@ -360,10 +360,10 @@ class ServerThread:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Extensions = NO_EXTENSIONS,
+        extensions: Extensions = NO_EXTENSIONS,
     ) -> None:
         """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
-        self._server = QueueServer(store, options, clock=clock, log=log, also=also)
+        self._server = QueueServer(store, options, clock=clock, log=log, extensions=extensions)
         self._thread = threading.Thread(target=self._work, name="towline-server", daemon=True)
         self._started = threading.Event()
         self._failure: BaseException | None = None

@@ -55,50 +55,50 @@ class Readiness:
     """Lives in the server's loop."""
 
     def __init__(
-        self, turns: Committer, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
+        self, committer: Committer, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
     ) -> None:
         """Args:
         check: raises the `StoreError` that keeps the server from being ready, beside that of a change.
         """
-        self._turns = turns
+        self._committer = committer
         self._store = store
         self._clock = clock
         self._run = run
         self._check = check
-        self._asking: asyncio.Task[StoreError | None] | None = None
-        self._asked_at = 0.0
+        self._probing: asyncio.Task[StoreError | None] | None = None
+        self._probed_at = 0.0
         self._wrote_at: float | None = None
 
     async def check(self) -> None:
         """Raise the `StoreError` that keeps the store from taking a change."""
         now = self._clock.monotonic()
-        kept_seconds = PROBE_CACHE_SECONDS if self._turns.is_beside else 0.0
-        if self._asking is None or (self._asking.done() and now - self._asked_at >= kept_seconds):
-            self._asked_at = now
-            self._asking = asyncio.ensure_future(self._ask())
-        failure = await asyncio.shield(self._asking)
+        cache_seconds = PROBE_CACHE_SECONDS if self._committer.is_threaded else 0.0
+        if self._probing is None or (self._probing.done() and now - self._probed_at >= cache_seconds):
+            self._probed_at = now
+            self._probing = asyncio.ensure_future(self._probe_store())
+        failure = await asyncio.shield(self._probing)
         if failure is not None:
             raise failure
 
-    async def _ask(self) -> StoreError | None:
+    async def _probe_store(self) -> StoreError | None:
         try:
             self._store.check_room()
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 await self._check()
-                await self._turns.run(self._probe)
+                await self._committer.run(self._probe)
         except StoreError as error:
             return error
         except TimeoutError:
-            return self._turns.failure or StoreUnavailableError(
+            return self._committer.failure or StoreUnavailableError(
                 f"the store has not answered for {PROBE_TIMEOUT_SECONDS:g} s"
             )
         return None
 
-    def _probe(self, turn: UnitOfWork) -> None:
+    def _probe(self, work: UnitOfWork) -> None:
         now = self._clock.monotonic()
-        if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= PROBE_CACHE_SECONDS:
+        if self._committer.is_threaded or self._wrote_at is None or now - self._wrote_at >= PROBE_CACHE_SECONDS:
             self._wrote_at = now
-            turn.transaction.lead(PROBE_LEAD, self._run, seconds=0.0, now=turn.now)
+            work.transaction.lead(PROBE_LEAD, self._run, seconds=0.0, now=work.now)
 
 
 class ServerState:
@@ -111,57 +111,57 @@ class ServerState:
         self.run = secrets.token_hex(6)
         self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
         self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
-        self.turns: Committer = (
-            ThreadedCommitter(self.service, after_turn=self._after_turn)
+        self.committer: Committer = (
+            ThreadedCommitter(self.service, after_commit=self._after_commit)
             if store.is_remote
-            else GroupCommitter(self.service, after_turn=self._after_turn)
+            else GroupCommitter(self.service, after_commit=self._after_commit)
         )
-        self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
+        self.waiting = WaitingLeases(self.service, self.committer, max_waiting=options.max_waiting)
         self.erasures = QueueErasures(self.service, options)
         self.readiness = Readiness(
-            self.turns, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
+            self.committer, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
         )
-        self.gate = Authorizer(options)
-        self.hot = FastVerbs(self.gate, self.turns, self.waiting)
+        self.authorizer = Authorizer(options)
+        self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting)
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
         self.appengine = AppEngineEndpoint(
-            self.gate, self.turns, self.waiting, self.look, self.lease_counts, self.lease_rate
+            self.authorizer, self.committer, self.waiting, self.read, self.lease_counts, self.lease_rate
         )
-        self._looks = ThreadPool(MAX_READS_AT_ONCE, name="towline-look")
+        self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._backups = ThreadPool(1, name="towline-backup")
-        self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._looks)
+        self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._readers)
 
     def health(self) -> Health:
         """What probes and clients are told of this run."""
         return {"status": "ok", "run": self.run}
 
-    async def look(self, step: Step[T]) -> T:
+    async def read(self, step: Step[T]) -> T:
         """One reading step, beside the loop: what it costs nobody else waits for."""
-        if self.turns.is_syncing:
-            await self.turns.run(lambda _turn: None)  # nothing is shown before it is durable
-        return await self.beside(lambda: self.service.look(step))
+        if self.committer.is_syncing:
+            await self.committer.run(lambda _work: None)  # nothing is shown before it is durable
+        return await self.in_thread(lambda: self.service.look(step))
 
-    async def beside(self, call: Callable[[], T]) -> T:
+    async def in_thread(self, call: Callable[[], T]) -> T:
         """A call that reads, in a thread. Raises `StoreUnavailableError` when that takes too long."""
-        if self._looks.under_way >= MAX_QUEUED_READS:
+        if self._readers.under_way >= MAX_QUEUED_READS:
             raise StoreUnavailableError(
                 f"{MAX_QUEUED_READS} looks wait for the store, which is this server's limit; try again"
             )
-        looked: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def told(outcome: T | Exception) -> None:
-            if looked.done():
+            if answer.done():
                 return
             if isinstance(outcome, Exception):
-                looked.set_exception(outcome)
+                answer.set_exception(outcome)
             else:
-                looked.set_result(outcome)
+                answer.set_result(outcome)
 
-        self._looks.do(call, told)
+        self._readers.do(call, told)
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                return await looked
+                return await answer
         except TimeoutError:
             raise StoreUnavailableError(
                 f"the store has not answered for {READ_TIMEOUT_SECONDS:g} s; try again"
@@ -169,7 +169,7 @@ class ServerState:
 
     async def _check_erasures(self) -> None:
         if self.erasures.is_possible:
-            await self.beside(self.erasures.check)
+            await self.in_thread(self.erasures.check)
 
     async def back_up(self) -> "Backup":
         """Copy the store beside itself, in a thread, one copy at a time. Raises `InvalidRequestError` for a store that
@@ -200,12 +200,12 @@ class ServerState:
         """Begin to listen for ready tasks."""
         return ReadyWatch(self.waiting, wanted)
 
-    def _wake(self, notes: Outbox) -> None:
-        self.waiting.wake(notes.all_wakes())
+    def _wake(self, outbox: Outbox) -> None:
+        self.waiting.wake(outbox.all_wakes())
 
-    def _after_turn(self) -> None:
-        self.waiting.after_turn()
-        self._lease_recorder.after_turn()
+    def _after_commit(self) -> None:
+        self.waiting.after_commit()
+        self._lease_recorder.after_commit()
 
     def start(self) -> None:
         """Begin to take notes; called in the loop before the first request."""
@@ -222,9 +222,9 @@ class ServerState:
         """End the threads."""
         self.erasures.close()
         self.waiting.close()
-        self._looks.close()
+        self._readers.close()
         self._backups.close()
-        self.turns.close()
+        self.committer.close()
 
 
 class ReadyWatch:
@@ -232,15 +232,15 @@ class ReadyWatch:
 
     def __init__(self, waiting: WaitingLeases, wanted: Sequence[tuple[str, TagFilter]]) -> None:
         self._waiting = waiting
-        self._rung = asyncio.Event()
-        self._watcher = Watcher(wanted, lambda _queue: self._rung.set())
+        self._ready = asyncio.Event()
+        self._watcher = Watcher(wanted, lambda _queue: self._ready.set())
         waiting.watch(self._watcher)
 
     async def wait(self, seconds: float) -> None:
         """Until there is something to look at, or the time is up."""
         try:
             async with asyncio.timeout(seconds):
-                await self._rung.wait()
+                await self._ready.wait()
         except TimeoutError:
             return
 

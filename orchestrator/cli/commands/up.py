@@ -115,7 +115,7 @@ def up(
         options, ours, workers = _credentials(serve_options(settings, directory))
         pulse, paths = _pulse()
         try:
-            server = ServerThread(opened, options, log=lifecycle_file, also=paths)
+            server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
         except ListenError as error:
             raise listen_failure(error) from None
         url = server.start()

@@ -86,10 +86,10 @@ class AppEngineEndpoint:
 
     def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
         """See `Door.admit`. A caller that sends its token as a header too is known at once."""
-        authorization = self._gate.check_place(headers)
+        authorization = self._gate.check_host_and_origin(headers)
         if body_bytes is not None and body_bytes > MAX_REQUEST_BYTES:
             raise _too_large()
-        if self._gate.vouches(authorization):
+        if self._gate.accepts(authorization):
             return 0
         held = MAX_REQUEST_BYTES if body_bytes is None else body_bytes
         if held <= SMALL_BYTES:
@@ -103,12 +103,12 @@ class AppEngineEndpoint:
         self._held_bytes += held
         return held
 
-    def let_go(self, held_bytes: int) -> None:
-        """See `Door.let_go`."""
-        self._held_bytes -= held_bytes
+    def free(self, reserved_bytes: int) -> None:
+        """See `FastEndpoint.free`."""
+        self._held_bytes -= reserved_bytes
 
     def start(self, request: FastRequest) -> LeaseCall | None:
-        """Begin; `request.reply` is told when it is done. A lease under way is returned: see `HotVerbs.hang_up`."""
+        """Begin; `request.reply` is told when it is done. A lease under way is returned: see `FastVerbs.cancel`."""
         try:
             return self._begin(request)
         except Exception as error:  # noqa: BLE001 - the top of a request

@@ -25,15 +25,15 @@ MAX_OPERATIONS_PER_COMMIT = 256
 class Follower(Protocol):
     """One that goes with a turn for what that has done. `back` is called instead of `done` if nothing took effect."""
 
-    def step(self, turn: UnitOfWork) -> object: ...
+    def operation(self, work: UnitOfWork) -> object: ...
 
     def done(self, outcome: object) -> None: ...
 
-    def back(self) -> None: ...
+    def rolled_back(self) -> None: ...
 
 
 Follow = Callable[[UnitOfWork], Iterable[Follower]]
-"""Asked in the loop at the end of a turn, inside its transaction; a step is run before the next is asked for."""
+"""Asked in the loop at the end of a turn, inside its transaction; a step is run before the next is params for."""
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Committer(Protocol):
     """Why the last turn failed; None when it did not."""
 
     @property
-    def is_beside(self) -> bool:
+    def is_threaded(self) -> bool:
         """Whether turns run beside the loop: then it goes on meanwhile, and several turns may be under way."""
 
     @property
@@ -54,7 +54,7 @@ class Committer(Protocol):
 
     def submit(
         self,
-        step: Step[object],
+        operation: Step[object],
         done: Done,
         *,
         late: Late | None = None,
@@ -70,19 +70,19 @@ class Committer(Protocol):
         """
 
     def follow_with(self, follow: Follow) -> None:
-        """Have it asked who goes with a turn, if turns run in the loop."""
+        """Have it params who goes with a turn, if turns run in the loop."""
 
-    async def run(self, step: Step[T]) -> T:
+    async def run(self, operation: Step[T]) -> T:
         """Run `step` in one of the next turns; raises its error."""
 
-    def look(self, step: Step[object], done: Done) -> None:
+    def read(self, operation: Step[object], done: Done) -> None:
         """Run a short step that only reads, from a snapshot; `done` is told in the loop, perhaps at once."""
 
     def close(self) -> None:
         """Wait for what is under way, within bounds, and end the threads."""
 
 
-async def run_operation(turns: Committer, step: Step[T]) -> T:
+async def run_operation(committer: Committer, operation: Step[T]) -> T:
     """See `Committer.run`."""
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -94,7 +94,7 @@ async def run_operation(turns: Committer, step: Step[T]) -> T:
         else:
             outcome.set_result(result)  # type: ignore[arg-type]
 
-    turns.submit(step, done)
+    committer.submit(operation, done)
     return await outcome
 
 

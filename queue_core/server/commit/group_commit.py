@@ -50,7 +50,7 @@ log = structlog.get_logger()
 class Entry:
     """A step, and who is told of its outcome."""
 
-    step: Step[object]
+    operation: Step[object]
     done: Done
 
 
@@ -114,13 +114,13 @@ class SyncThread:
             failure = sync(self._service, batches[-1].batch)
             seconds = self._service.clock.monotonic() - began_at
             try:
-                loop.call_soon_threadsafe(self._told, batches, failure, seconds)
+                loop.call_soon_threadsafe(self._finish, batches, failure, seconds)
             except RuntimeError:
                 return  # the loop was closed over our head: nobody is left to be told
             if stop:
                 return
 
-    def _told(self, batches: Sequence[Committed], failure: StoreError | None, seconds: float) -> None:
+    def _finish(self, batches: Sequence[Committed], failure: StoreError | None, seconds: float) -> None:
         self._under_way -= len(batches)
         self._synced(batches, failure, seconds)
 
@@ -128,14 +128,14 @@ class SyncThread:
 class GroupCommitter:
     """`Turns` that commit in the loop itself: nothing is faster for a file or for memory."""
 
-    is_beside = False
+    is_threaded = False
 
-    def __init__(self, service: QueueService, *, after_turn: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, service: QueueService, *, after_commit: Callable[[], None] = lambda: None) -> None:
         """Args:
-        after_turn: called in the loop after the answers of each turn.
+        after_commit: called in the loop after the answers of each turn.
         """
         self._service = service
-        self._after_turn = after_turn
+        self._after_commit = after_commit
         self._follow: Follow = _no_followers
         self._entries: list[Entry] = []
         self._is_scheduled = False
@@ -147,57 +147,57 @@ class GroupCommitter:
         self._sync_seconds = 0.0
         self._unsynced: list[Committed] = []
         self._unsynced_callers = 0
-        self._disk = SyncThread(service, self._synced)
+        self._sync_thread = SyncThread(service, self._synced)
         self.failure: StoreError | None = None
 
     @property
     def is_syncing(self) -> bool:
         """Whether a change is on its way to the disk, seen by readers but not durable yet."""
-        return bool(self._unsynced) or self._disk.is_busy
+        return bool(self._unsynced) or self._sync_thread.is_busy
 
     def submit(
         self,
-        step: Step[object],
+        operation: Step[object],
         done: Done,
         *,
         late: Late | None = None,  # noqa: ARG002 - the protocol's
         size_bytes: int = 0,  # noqa: ARG002
         unit: Unit = "transaction",  # noqa: ARG002
     ) -> None:
-        """See `Turns.submit`; nothing comes late here, and nothing waits for long. No store here minds the unit."""
-        self._entries.append(new_entry(step, done))
+        """See `Committer.submit`; nothing comes late here, and nothing waits for long. No store here minds the unit."""
+        self._entries.append(new_entry(operation, done))
         self._schedule()
 
     def follow_with(self, follow: Follow) -> None:
-        """See `Turns.follow_with`."""
+        """See `Committer.follow_with`."""
         self._follow = follow
 
-    async def run(self, step: Step[T]) -> T:
-        """See `Turns.run`."""
-        return await run_operation(self, step)
+    async def run(self, operation: Step[T]) -> T:
+        """See `Committer.run`."""
+        return await run_operation(self, operation)
 
-    def look(self, step: Step[object], done: Done) -> None:
-        """See `Turns.look`."""
+    def read(self, operation: Step[object], done: Done) -> None:
+        """See `Committer.read`."""
         try:
-            outcome = self._service.look(step)
+            outcome = self._service.look(operation)
         except QueueError as error:
             outcome = error
         deliver(done, outcome)
 
     def close(self) -> None:
         """Wait for the disk and end its thread."""
-        self._disk.close()
+        self._sync_thread.close()
 
     # -- a transaction ------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._commit_queued)
 
-    def _turn(self) -> None:
+    def _commit_queued(self) -> None:
         self._is_scheduled = False
-        if self._rounds < MAX_WAIT_ROUNDS and self._missing() > 0:
+        if self._rounds < MAX_WAIT_ROUNDS and self._outstanding() > 0:
             self._rounds += 1
             self._schedule()
             return
@@ -207,7 +207,7 @@ class GroupCommitter:
         self._commit(entries)
         if self._entries:
             self._schedule()
-        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._missing() <= 0 and self._expected > 1)
+        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._outstanding() <= 0 and self._expected > 1)
         if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
             self._sync()
         elif self._unsynced:
@@ -215,7 +215,7 @@ class GroupCommitter:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._sync_unless_more)
 
-    def _missing(self) -> int:
+    def _outstanding(self) -> int:
         """Callers who are expected to share the next sync and are not here yet; none when that is negative."""
         return self._expected - len(self._entries) - self._unsynced_callers
 
@@ -223,10 +223,12 @@ class GroupCommitter:
         """Commit their steps, to be synced; a step that breaks the transaction has its own, and so have the others."""
         followers: list[Follower] = []
         try:
-            batch = self._service.commit([entry.step for entry in entries], follow=partial(self._others, followers))
+            batch = self._service.commit(
+                [entry.operation for entry in entries], follow=partial(self._follower_operations, followers)
+            )
         except Exception as error:
             for follower in followers:
-                follower.back()
+                follower.rolled_back()
             if isinstance(error, StoreFullError) and self._service.store.make_room():
                 self._commit(entries)
             elif isinstance(error, StoreError):
@@ -238,15 +240,15 @@ class GroupCommitter:
                 log.exception(events.COMMIT_FAILED)
                 deliver(entries[0].done, error)
             return
-        everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
+        everybody = [*entries, *[new_entry(follower.operation, follower.done) for follower in followers]]
         self._unsynced.append(Committed(everybody, batch))
         self._unsynced_callers += len(entries)
 
-    def _others(self, followers: list[Follower], turn: UnitOfWork) -> Iterator[Step[object]]:
+    def _follower_operations(self, followers: list[Follower], work: UnitOfWork) -> Iterator[Step[object]]:
         """The steps of those who go with a turn, each of whom is noted in `followers` first."""
-        for follower in self._follow(turn):
+        for follower in self._follow(work):
             followers.append(follower)
-            yield follower.step
+            yield follower.operation
 
     # -- the disk -----------------------------------------------------------------------------------------------------
 
@@ -260,8 +262,8 @@ class GroupCommitter:
             return
         before, self._shared, self._unsynced_callers = self._shared, self._unsynced_callers, 0
         self._expected = min(before, self._shared)
-        if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:
-            self._disk.submit(committed)
+        if self._sync_seconds > SLOW_SYNC_SECONDS or self._sync_thread.is_busy:
+            self._sync_thread.submit(committed)
             return
         began_at = self._service.clock.monotonic()
         failure = sync(self._service, committed[-1].batch)
@@ -281,7 +283,7 @@ class GroupCommitter:
             # that a wake-up of its own turn finds it.
             for one in committed:
                 self._service.publish(one.batch)
-        self._after_turn()
+        self._after_commit()
 
     def _fail(self, entries: Sequence[Entry], error: StoreError) -> None:
         if self.failure is None:
@@ -291,5 +293,5 @@ class GroupCommitter:
             deliver(entry.done, error)
 
 
-def _no_followers(_turn: UnitOfWork) -> tuple[()]:
+def _no_followers(_work: UnitOfWork) -> tuple[()]:
     return ()

@@ -91,15 +91,15 @@ class FastCycle(RequestResponseCycle):
     message_event = asyncio.Event()
     """uvicorn sets it when the caller hangs up; nobody here waits for it, so that one does for all."""
 
-    def __init__(self, door: FastEndpoint, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
-        self.door = door
+    def __init__(self, endpoint: FastEndpoint, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
+        self.endpoint = endpoint
         self.verb = verb
         self.queue = queue
         self.headers = headers
         self.keep_alive = keep_alive
         self.body = bytearray()
         self.is_admitted = False
-        self.held_bytes = 0
+        self.reserved_bytes = 0
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
@@ -109,13 +109,13 @@ class FastCycle(RequestResponseCycle):
 class FastProtocol(HttpConnection):
     """A connection with the short way in it."""
 
-    hot: FastVerbs
+    fast_verbs: FastVerbs
     appengine: FastEndpoint
     max_body_bytes: int
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made with."""
     known: tuple[KnownHead, FastEndpoint, str, str] | None = None
-    """The head of the last request that came alone, and its door, verb and queue."""
+    """The head of the last request that came alone, and its endpoint, verb and queue."""
 
     def data_received(self, data: bytes) -> None:
         """A request whose head is known goes past the parser."""
@@ -123,8 +123,8 @@ class FastProtocol(HttpConnection):
         if not self.is_between or (before is not None and not before.response_complete):
             super().data_received(data)
         elif self.known is not None and (found := self.known[0].read(data)) is not None:
-            (head, door, verb, queue), (key, body) = self.known, found
-            cycle = self.cycle = FastCycle(door, verb, queue, head.headers, keep_alive=True)
+            (head, endpoint, verb, queue), (key, body) = self.known, found
+            cycle = self.cycle = FastCycle(endpoint, verb, queue, head.headers, keep_alive=True)
             cycle.more_body = False
             self._start(cycle, body, key=key)
         else:
@@ -139,7 +139,7 @@ class FastProtocol(HttpConnection):
         if cycle.keep_alive and cycle.is_admitted and self.is_between:
             head = known_head(data, cycle.headers, body_bytes=len(cycle.body))
             if head is not None:
-                self.known = head, cycle.door, cycle.verb, cycle.queue
+                self.known = head, cycle.endpoint, cycle.verb, cycle.queue
 
     def begin(self) -> None:
         """Choose the way. On the short one the caller is let in, or refused, before any of the body is collected."""
@@ -149,7 +149,7 @@ class FastProtocol(HttpConnection):
             return
         self.cycle = cycle
         try:
-            cycle.held_bytes = cycle.door.admit(cycle.verb, cycle.headers, self.body_length)
+            cycle.reserved_bytes = cycle.endpoint.admit(cycle.verb, cycle.headers, self.body_length)
         except Exception as error:  # noqa: BLE001 - the top of a request
             self._refuse(cycle, error)
             return
@@ -185,7 +185,7 @@ class FastProtocol(HttpConnection):
             self._start(cycle, bytes(cycle.body))
 
     def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
-        cycle.call = cycle.door.start(
+        cycle.call = cycle.endpoint.start(
             new_request(
                 cycle.verb,
                 cycle.queue,
@@ -203,15 +203,15 @@ class FastProtocol(HttpConnection):
         cycle = self.cycle
         super().connection_lost(exc)
         if isinstance(cycle, FastCycle) and not cycle.response_complete:
-            self._let_go(cycle)
+            self._free(cycle)
             if cycle.call is not None:
-                self.hot.hang_up(cycle.call)
+                self.fast_verbs.cancel(cycle.call)
 
     def _refuse(self, cycle: FastCycle, error: Exception) -> None:
         """Answer, and read the body only to drop it: a small one is over soon, and the connection can be used again."""
         is_short = (self.body_length or 0) <= MAX_UNREAD_BYTES and len(cycle.body) <= MAX_UNREAD_BYTES
         cycle.keep_alive = cycle.keep_alive and is_short
-        self._reply(cycle, cycle.door.refuse(error))
+        self._reply(cycle, cycle.endpoint.refuse(error))
         cycle.body.clear()
 
     def linger(self, *, seconds: int = LINGER_SECONDS) -> None:
@@ -219,10 +219,10 @@ class FastProtocol(HttpConnection):
         self.known = None
         super().linger(seconds=seconds)
 
-    def _let_go(self, cycle: FastCycle) -> None:
-        if cycle.held_bytes:
-            cycle.door.let_go(cycle.held_bytes)
-            cycle.held_bytes = 0
+    def _free(self, cycle: FastCycle) -> None:
+        if cycle.reserved_bytes:
+            cycle.endpoint.free(cycle.reserved_bytes)
+            cycle.reserved_bytes = 0
 
     def _hot_cycle(self) -> FastCycle | None:
         url = self.url
@@ -239,7 +239,7 @@ class FastProtocol(HttpConnection):
         queue, _, verb = url[len(PREFIX) :].decode("latin-1").partition("/")
         if verb not in FastVerbs.VERBS or "%" in queue or "?" in queue:
             return None
-        return FastCycle(self.hot, verb, queue, self.headers, keep_alive=keep_alive)
+        return FastCycle(self.fast_verbs, verb, queue, self.headers, keep_alive=keep_alive)
 
     def _reply(self, cycle: FastCycle, reply: Reply) -> None:
         if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
@@ -254,8 +254,8 @@ class FastProtocol(HttpConnection):
         self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
         cycle.response_complete = True
         cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
-        if cycle.held_bytes:
-            self._let_go(cycle)
+        if cycle.reserved_bytes:
+            self._free(cycle)
         if not cycle.keep_alive:
             if cycle.more_body:
                 self.linger()
@@ -292,7 +292,7 @@ def fast_protocol_class(core: ServerState, connections: Connections, *, limit: i
 
     class ServerProtocol(FastProtocol):
         shared = connections
-        hot = core.hot
+        fast_verbs = core.fast_verbs
         appengine = core.appengine
         max_body_bytes = limit
 

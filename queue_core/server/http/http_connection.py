@@ -72,7 +72,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_head()
 
     def _feed_again(self, rest: memoryview) -> None:
-        """Parse the request that asked for another protocol as if it had not, and what is behind its head."""
+        """Parse the request that params for another protocol as if it had not, and what is behind its head."""
         while not (self.is_ending or self.transport.is_closing()):
             head = self._head_without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
@@ -87,7 +87,7 @@ class HttpConnection(HttpToolsProtocol):
                 self._refuse_broken(error)
 
     def _head_without_upgrade(self) -> bytes:
-        """The request's head as if it asked for no other protocol, which a server may ignore (RFC 9110, 7.8).
+        """The request's head as if it params for no other protocol, which a server may ignore (RFC 9110, 7.8).
 
         The parser takes all that follows such a head for the other protocol, a body too.
         """

@@ -1,4 +1,4 @@
-"""Read the body of an ASGI request, within a limit that its head is held to before a byte of it is asked for."""
+"""Read the body of an ASGI request, within a limit that its head is held to before a byte of it is params for."""
 
 from collections.abc import Callable
 

@@ -94,7 +94,7 @@ class CallContext:
     """What all lease calls of a server share."""
 
     service: QueueService
-    turns: Committer
+    committer: Committer
     waiting: WaitingRoom
     presence: Presence = field(default_factory=Presence)
     activity: Activity = field(default_factory=Activity)
@@ -104,7 +104,7 @@ class CallContext:
         """Release leases of which nobody knows, as if they had never been granted: not counted, and in their place."""
         if leases:
             releases = [Release(lease.token, None, "uncounted") for lease in leases]
-            self.turns.submit(lambda turn: turn.release(queue, releases), lambda _outcome: None)
+            self.committer.submit(lambda work: work.release(queue, releases), lambda _outcome: None)
 
 
 @dataclass(slots=True, eq=False)
@@ -184,17 +184,17 @@ class LeaseCall:
 
     # -- in a turn ------------------------------------------------------------------------------------------------
 
-    def _exchange(self, turn: UnitOfWork) -> LeaseAnswer:
+    def _exchange(self, work: UnitOfWork) -> LeaseAnswer:
         """Delete what is done, and lease."""
         if self._is_over and not self.deletions:
             return LeaseAnswer(NO_LEASES)  # its caller hung up before its turn
         self.changes_seen = self._context.waiting.changes(self.queue)
         if self.grant is not None:
-            return new_answer(self.grant(turn))
+            return new_answer(self.grant(work))
         call = self.client_call
         if call is not None:
             self.client_call = replace(call, is_repeat=True)  # should this have to be run again
-        granted, lost = turn.exchange(
+        granted, lost = work.exchange(
             self.queue,
             self.deletions,
             count=self.count,
@@ -206,23 +206,23 @@ class LeaseCall:
         )
         self.lost = tuple(lost)
         if call is not None and call.is_repeat and not granted.leases:
-            granted = self._lease(turn)  # it may have been granted something after it had waited
+            granted = self._lease(work)  # it may have been granted something after it had waited
         return new_answer(granted, self.lost)
 
-    def lease(self, turn: UnitOfWork) -> LeaseAnswer:
+    def lease(self, work: UnitOfWork) -> LeaseAnswer:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
         if self._is_over or self.is_gone():
             return LeaseAnswer(NO_LEASES)
         self.changes_seen = self._context.waiting.changes(self.queue)
-        return LeaseAnswer(self._lease(turn), self.lost)
+        return LeaseAnswer(self._lease(work), self.lost)
 
-    def _lease(self, turn: UnitOfWork) -> Granted:
+    def _lease(self, work: UnitOfWork) -> Granted:
         if self.grant is not None:
-            return self.grant(turn)
+            return self.grant(work)
         call = self.client_call
         if call is not None:
             call = replace(call, session=call.session + WAITED_SUFFIX)
-        return turn.lease(
+        return work.lease(
             self.queue,
             count=self.count,
             seconds=self.seconds,
@@ -232,11 +232,11 @@ class LeaseCall:
             call=call,
         )
 
-    def _submit(self, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
+    def _submit(self, operation: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         done = self.proceed if then is None else partial(self._proceed_then, then)
         is_several = self.grant is not None or (self.client_call is not None and handed_over(self.deletions))
         unit: Unit = "transaction" if is_several else unit_of_lease(self.worker)
-        self._context.turns.submit(step, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
+        self._context.committer.submit(operation, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
 
     # -- after a turn ---------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class LeaseCall:
                 self.retry()
 
         tokens = [lease.token for lease in leases]
-        self._context.turns.submit(lambda turn: turn.renew(self.queue, tokens, seconds=self.seconds), renewed)
+        self._context.committer.submit(lambda work: work.renew(self.queue, tokens, seconds=self.seconds), renewed)
 
     def wait(self) -> None:
         """Wait for a task until the time is up; answer at once where nobody waits for the answer."""
@@ -316,7 +316,7 @@ class LeaseCall:
         self._timer = None
         if self._context.waiting.leave(self):
             self.end_empty()
-        elif self._context.turns.is_beside:
+        elif self._context.committer.is_threaded:
             self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self.end_empty)
 
     def _end(self, answer: LeaseAnswer | Exception) -> None:

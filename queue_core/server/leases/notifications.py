@@ -153,27 +153,27 @@ class NotificationSender:
 
     def __init__(self, store: Store) -> None:
         self._signals = store.signals
-        self._hands = ThreadPool(1, name="towline-signals") if store.is_remote else None
+        self._threads = ThreadPool(1, name="towline-signals") if store.is_remote else None
         self._unsent: dict[tuple[str, str | None], int] = {}
         self._is_failing = False
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Notify others of `count` leasable tasks of a tag, for which nobody waits here."""
-        if self._hands is None:
+        if self._threads is None:
             self._signals.publish(queue, tag, count)
             return
         key = (queue, tag)
         if key in self._unsent or len(self._unsent) < MAX_UNSENT:
             self._unsent[key] = self._unsent.get(key, 0) + count
-        self._send(self._hands)
+        self._send(self._threads)
 
     def close(self) -> None:
         """Send what is on its way."""
-        if self._hands is not None:
-            self._hands.close()
+        if self._threads is not None:
+            self._threads.close()
 
-    def _send(self, hands: ThreadPool) -> None:
-        if not self._unsent or not hands.idle:
+    def _send(self, threads: ThreadPool) -> None:
+        if not self._unsent or not threads.idle:
             return
         unsent, self._unsent = self._unsent, {}
 
@@ -183,9 +183,9 @@ class NotificationSender:
 
         def sent(outcome: Exception | None) -> None:
             self._log_failure(outcome)
-            self._send(hands)
+            self._send(threads)
 
-        hands.do(send, sent)
+        threads.do(send, sent)
 
     def _log_failure(self, outcome: Exception | None) -> None:
         """Log the first of several failures in a row."""

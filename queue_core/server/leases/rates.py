@@ -110,19 +110,19 @@ class LeaseTotals:
     totals: Mapping[str, int]
 
 
-def lease_totals(turn: UnitOfWork) -> LeaseTotals:
+def lease_totals(work: UnitOfWork) -> LeaseTotals:
     """Read the totals of all queues; a step that changes nothing."""
-    queues = [spec.name for spec in turn.transaction.queues()[:MAX_QUEUES]]
-    return LeaseTotals(turn.now, {queue: turn.stats(queue, ANY).leased_total for queue in queues})
+    queues = [spec.name for spec in work.transaction.queues()[:MAX_QUEUES]]
+    return LeaseTotals(work.now, {queue: work.stats(queue, ANY).leased_total for queue in queues})
 
 
 class LeaseCountRecorder:
     """Records the totals at the start, and then a few seconds after any change; an idle server does nothing."""
 
-    def __init__(self, counts: LeaseCounts, service: QueueService, hands: ThreadPool) -> None:
+    def __init__(self, counts: LeaseCounts, service: QueueService, threads: ThreadPool) -> None:
         self._counts = counts
         self._service = service
-        self._hands = hands
+        self._threads = threads
         self._timer: asyncio.TimerHandle | None = None
         self._is_reading = False
 
@@ -136,7 +136,7 @@ class LeaseCountRecorder:
         except StoreError as error:
             self._record(error)
 
-    def after_turn(self) -> None:
+    def after_commit(self) -> None:
         """Something may have been leased."""
         if self._timer is None and not self._is_reading:
             self._timer = asyncio.get_running_loop().call_later(RECORD_SECONDS, self._read)
@@ -150,7 +150,7 @@ class LeaseCountRecorder:
     def _read(self) -> None:
         self._timer = None
         self._is_reading = True
-        self._hands.do(lambda: self._service.look(lease_totals), self._record)
+        self._threads.do(lambda: self._service.look(lease_totals), self._record)
 
     def _record(self, outcome: LeaseTotals | Exception) -> None:
         self._is_reading = False

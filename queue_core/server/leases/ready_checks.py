@@ -29,12 +29,12 @@ class ReadyChecks:
     """At most one check of a queue is under way; what is heard of it meanwhile leads to one more."""
 
     def __init__(
-        self, turns: Committer, waiters: Waiters[LeaseCall], watchers: Watchers, *, failed: Callable[[str], None]
+        self, committer: Committer, waiters: Waiters[LeaseCall], watchers: Watchers, *, failed: Callable[[str], None]
     ) -> None:
         """Args:
         failed: called with a queue that can't be checked, as it is gone or as the store in this process failed.
         """
-        self._turns = turns
+        self._committer = committer
         self._waiters = waiters
         self._watchers = watchers
         self._failed = failed
@@ -49,7 +49,7 @@ class ReadyChecks:
 
     def count_change(self, queue: str) -> None:
         """A task of a queue may have become leasable."""
-        if self._turns.is_beside:
+        if self._committer.is_threaded:
             self._changes[queue] = self._changes.get(queue, 0) + 1
 
     def check(self, queue: str) -> None:
@@ -59,7 +59,7 @@ class ReadyChecks:
             self._under_way[queue] = True
         elif not self._is_stopped:
             self._under_way[queue] = False
-            first = self._waiters.take(queue, 1, fits=lambda _tags: True) if self._turns.is_beside else []
+            first = self._waiters.take(queue, 1, fits=lambda _tags: True) if self._committer.is_threaded else []
             if first:  # most likely there is one task, and it may take that: one round trip instead of two
                 first[0].retry(then=partial(self._check_all, queue))
             else:
@@ -77,17 +77,17 @@ class ReadyChecks:
             self._check_some(queue, filters[begin : begin + MAX_FILTERS_PER_STEP])
 
     def _check_some(self, queue: str, filters: Sequence[TagFilter]) -> None:
-        def check(turn: UnitOfWork) -> list[Ready]:
-            turn.settle(queue)
-            return [(tags, turn.stats(queue, tags).ready) for tags in filters]
+        def check(work: UnitOfWork) -> list[Ready]:
+            work.settle(queue)
+            return [(tags, work.stats(queue, tags).ready) for tags in filters]
 
-        self._turns.submit(check, partial(self._checked, queue))
+        self._committer.submit(check, partial(self._checked, queue))
 
     def _checked(self, queue: str, outcome: object) -> None:
         pause_seconds = PAUSE_SECONDS
         if isinstance(outcome, list):
             self._wake(queue, outcome)
-        elif self._turns.is_beside and not isinstance(outcome, UnknownQueueError):
+        elif self._committer.is_threaded and not isinstance(outcome, UnknownQueueError):
             pause_seconds = RECHECK_SECONDS  # the store may be back by then: nobody need know that it was away
             self._under_way[queue] = True
         else:

@@ -46,7 +46,7 @@ class DueTimer:
 
     def __init__(
         self,
-        turns: Committer,
+        committer: Committer,
         clock: Clock,
         *,
         queues: Callable[[], set[str]],
@@ -61,7 +61,7 @@ class DueTimer:
         gone: called with a queue that is there no more.
         failed: called with the error when the store can't be read.
         """
-        self._turns = turns
+        self._committer = committer
         self._clock = clock
         self._queues = queues
         self._due = due
@@ -78,11 +78,11 @@ class DueTimer:
         self._ready_at = 0.0
         self._is_stopped = False
 
-    def after_turn(self) -> None:
+    def after_commit(self) -> None:
         """Etas may have changed: read the next one soon, if anybody waits."""
         if self._reading is not None:
             self._is_outdated = True
-        elif self._turns.is_beside:
+        elif self._committer.is_threaded:
             self._read_in(REMOTE_PAUSE_SECONDS)
         elif self._read_timer is None:
             self._read_in(PAUSE_SECONDS)
@@ -109,15 +109,15 @@ class DueTimer:
         if not queues:
             return
         now = self._clock.monotonic()
-        wants_ready = self._turns.is_beside and now >= self._ready_at
+        wants_ready = self._committer.is_threaded and now >= self._ready_at
         if wants_ready:
             self._ready_at = now + READY_SECONDS * (0.75 + self._jitter() / 2)
         if len(queues) > MAX_QUEUES_PER_READ:
             begin = int(self._jitter() * len(queues))
             queues = (queues + queues)[begin : begin + MAX_QUEUES_PER_READ]
         self._is_outdated = False
-        if not self._turns.is_beside:
-            self._turns.look(lambda turn: [_state(turn, queue) for queue in queues], self._finish_read)
+        if not self._committer.is_threaded:
+            self._committer.read(lambda work: [_state(work, queue) for queue in queues], self._finish_read)
             return
         reading = asyncio.get_running_loop().call_later(READ_SECONDS, self._too_slow)
         self._reading = reading
@@ -128,7 +128,7 @@ class DueTimer:
                 self._reading = None
                 self._finish_read(outcome)
 
-        self._turns.look(lambda turn: [_state(turn, queue, wants_ready=wants_ready) for queue in queues], finish)
+        self._committer.read(lambda work: [_state(work, queue, wants_ready=wants_ready) for queue in queues], finish)
 
     def _too_slow(self) -> None:
         self._reading = None
@@ -142,11 +142,11 @@ class DueTimer:
             self._apply(outcome)
         elif isinstance(outcome, QueueError):
             self._failures += 1
-            if self._failures >= MAX_FAILURES or not self._turns.is_beside:
+            if self._failures >= MAX_FAILURES or not self._committer.is_threaded:
                 self._failed(outcome)
         if self._is_outdated and not self._failures:
-            self.after_turn()
-        elif self._turns.is_beside:
+            self.after_commit()
+        elif self._committer.is_threaded:
             self._read_in(RECHECK_SECONDS * (0.75 + self._jitter() / 2))
 
     def _apply(self, states: list[_QueueState]) -> None:
@@ -162,7 +162,7 @@ class DueTimer:
         if etas:
             eta, queue = min(etas)
             seconds = max(0.0, (eta - self._clock.now()) / MICROSECONDS)
-            if self._turns.is_beside:
+            if self._committer.is_threaded:
                 seconds += self._jitter() * ETA_SPREAD_SECONDS
             self._eta_timer = asyncio.get_running_loop().call_later(seconds, self._reached, queue)
 
@@ -171,10 +171,10 @@ class DueTimer:
         self._due(queue)
 
 
-def _state(turn: UnitOfWork, queue: str, *, wants_ready: bool = False) -> _QueueState:
+def _state(work: UnitOfWork, queue: str, *, wants_ready: bool = False) -> _QueueState:
     try:
-        eta = turn.transaction.next_eta(queue, now=turn.now)
-        has_ready = wants_ready and turn.stats(queue, ANY).ready > 0
+        eta = work.transaction.next_eta(queue, now=work.now)
+        has_ready = wants_ready and work.stats(queue, ANY).ready > 0
     except UnknownQueueError:
         return _QueueState(queue, is_gone=True)
     return _QueueState(queue, eta, has_ready=has_ready)

@@ -25,25 +25,25 @@ woken after it."""
 class WaitingLeases:
     """The watch over all queues of a server, and the `WaitingRoom` of its lease calls. Lives in its loop."""
 
-    def __init__(self, service: QueueService, turns: Committer, *, max_waiting: int) -> None:
+    def __init__(self, service: QueueService, committer: Committer, *, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._is_stopping = False
         self._waiters: Waiters[LeaseCall] = Waiters()
         self.watchers = Watchers()
-        self._context = CallContext(service, turns, self)
+        self._context = CallContext(service, committer, self)
         self.presence = self._context.presence
-        self._checks = ReadyChecks(turns, self._waiters, self.watchers, failed=self.retry_queue)
+        self._checks = ReadyChecks(committer, self._waiters, self.watchers, failed=self.retry_queue)
         self._listener = NotificationListener(service.store, self._checks.check, lambda queue: queue in self._queues())
         self._sender = NotificationSender(service.store)
         self._timer = DueTimer(
-            turns,
+            committer,
             service.clock,
             queues=self._queues,
             due=self._checks.check,
             gone=self.retry_queue,
             failed=self._fail_all,
         )
-        turns.follow_with(self._followers)
+        committer.follow_with(self._followers)
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -102,7 +102,7 @@ class WaitingLeases:
         self.watchers.add(watcher)
         for queue, _ in watcher.wanted:
             self._listener.listen(queue)
-        self.after_turn()
+        self.after_commit()
 
     def unwatch(self, watcher: Watcher) -> None:
         """Notify it no more."""
@@ -127,10 +127,10 @@ class WaitingLeases:
                 ourselves = self._listener.is_listening(wake.queue)  # our own listener may be notified first
                 self._sender.publish(wake.queue, wake.tag, left + ourselves)
 
-    def after_turn(self) -> None:
+    def after_commit(self) -> None:
         """Etas may have changed, if that matters to anybody."""
         if self._waiters or self.watchers:
-            self._timer.after_turn()
+            self._timer.after_commit()
 
     def retry_worker(self, worker: str) -> None:
         """Let the waiting calls of a worker that was retired retry: they are answered that it was."""
@@ -158,7 +158,7 @@ class WaitingLeases:
     def _take(self, wake: WakeUp, count: int) -> list[LeaseCall]:
         return self._waiters.take(wake.queue, count, fits=taking(wake.tag))
 
-    def _followers(self, turn: UnitOfWork) -> "Iterator[LeaseFollower]":
+    def _followers(self, work: UnitOfWork) -> "Iterator[LeaseFollower]":
         """Yield a few calls that wait for what the turn has made leasable: they lease in its transaction, see ADR 20.
 
         Each has leased before the next is chosen; no more are once all tasks are gone, or one call has found nothing.
@@ -166,7 +166,7 @@ class WaitingLeases:
         if not self._waiters:
             return
         followers = 0
-        for wake in turn.all_wakes():
+        for wake in work.all_wakes():
             left = wake.count
             while left > 0 and followers < MAX_FOLLOWERS and (taken := self._take(wake, 1)):
                 followers += 1
@@ -175,7 +175,7 @@ class WaitingLeases:
                 left -= follower.found
                 if not follower.found:
                     break
-            turn.note_served(wake, wake.count - max(0, left))
+            work.note_served(wake, wake.count - max(0, left))
 
 
 class LeaseFollower:
@@ -185,9 +185,9 @@ class LeaseFollower:
         self.found = 0
         self._call = call
 
-    def step(self, turn: UnitOfWork) -> LeaseAnswer:
+    def operation(self, work: UnitOfWork) -> LeaseAnswer:
         """See `Follower`."""
-        answer = self._call.lease(turn)
+        answer = self._call.lease(work)
         self.found = len(answer.granted.leases)
         return answer
 
@@ -195,6 +195,6 @@ class LeaseFollower:
         """See `Follower`."""
         self._call.proceed(outcome)
 
-    def back(self) -> None:
+    def rolled_back(self) -> None:
         """See `Follower`."""
         self._call.wait()

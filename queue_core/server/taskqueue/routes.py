@@ -156,7 +156,7 @@ async def answer_batch(core: ServerState, request: TaskqueueRequest) -> Taskqueu
     if len(request.body) <= SHORT_BATCH_BYTES:
         calls = split(request)
     else:
-        calls = await core.beside(lambda: split(request))
+        calls = await core.in_thread(lambda: split(request))
     answers: list[tuple[str, TaskqueueResponse]] = []
     size = 0
     for begin in range(0, len(calls), CALLS_AT_ONCE):
@@ -171,7 +171,7 @@ async def answer_batch(core: ServerState, request: TaskqueueRequest) -> Taskqueu
 
 
 async def _answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
-    caller = core.gate.caller(request.headers)
+    caller = core.authorizer.caller(request.headers)
     address = address_of(request.path)
     if address is None:
         raise not_found(f"no such path: {request.path[:200]}; see {discovery.DOCUMENT_PATH} for what there is")
@@ -204,7 +204,7 @@ def _view(
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.caller(request.headers.raw)  # before any of the body is read
+            core.authorizer.caller(request.headers.raw)  # before any of the body is read
             limit = core.options.max_body_bytes
             body = await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
             query: bytes = request.scope["query_string"]
@@ -227,7 +227,7 @@ def _page(core: ServerState, made: Callable[[str], Json]) -> Callable[[HttpReque
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.check_place(request.headers.raw)
+            core.authorizer.check_host_and_origin(request.headers.raw)
             if request.method in ("GET", "HEAD"):
                 told = json_answer(made(f"{request.url.scheme}://{request.url.netloc}/"))
             else:
