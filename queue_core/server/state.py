@@ -205,7 +205,8 @@ class ServerState:
 
     def _after_commit(self) -> None:
         self.waiting.after_commit()
-        self._lease_recorder.after_commit()
+        if not self._lease_recorder.is_scheduled:
+            self._lease_recorder.schedule()
 
     def start(self) -> None:
         """Begin to take notes; called in the loop before the first request."""

@@ -49,8 +49,7 @@ class ReadyChecks:
 
     def count_change(self, queue: str) -> None:
         """A task of a queue may have become leasable."""
-        if self._committer.is_threaded:
-            self._changes[queue] = self._changes.get(queue, 0) + 1
+        self._changes[queue] = self._changes.get(queue, 0) + 1
 
     def check(self, queue: str) -> None:
         """Check a queue: another process did something to it (or we did), or a task is due."""

@@ -27,6 +27,7 @@ class WaitingLeases:
 
     def __init__(self, service: QueueService, committer: Committer, *, max_waiting: int) -> None:
         self._max_waiting = max_waiting
+        self._is_threaded = committer.is_threaded
         self._is_stopping = False
         self._waiters: Waiters[LeaseCall] = Waiters()
         self.watchers = Watchers()
@@ -84,7 +85,7 @@ class WaitingLeases:
 
     def changes(self, queue: str) -> int:
         """See `WaitingRoom.changes`."""
-        return self._checks.changes(queue)
+        return self._checks.changes(queue) if self._is_threaded else 0
 
     def enter(self, call: LeaseCall) -> None:
         """See `WaitingRoom.enter`."""
@@ -117,7 +118,8 @@ class WaitingLeases:
     def wake(self, wakes: Iterable[WakeUp]) -> None:
         """Let as many fitting callers as there are new tasks retry; other processes are notified of the rest."""
         for wake in wakes:
-            self._checks.count_change(wake.queue)
+            if self._is_threaded:
+                self._checks.count_change(wake.queue)
             self.watchers.notify(wake.queue, fits=taking(wake.tag))
             woken = self._take(wake, wake.count - wake.served)
             for call in woken:
