@@ -1,5 +1,5 @@
-"""Notifications between the processes on one store: of changes to queues that somebody waits on here, and of tasks that
-others may lease. A notification is a hint: leases go on, a little later, without it."""
+"""Notifications between the processes on one store: of changes to queues that callers wait on here, and of tasks
+that others may lease. A notification is a hint: leases go on, a little later, without it."""
 
 import asyncio
 import math
@@ -15,17 +15,17 @@ from queue_core.store import Store, Subscription
 from queue_core.task import ANY
 
 IDLE_SECONDS = 5.0
-"""How long to listen on after the last caller left: a busy worker is back before that."""
+"""Seconds to go on listening after the last caller left: a busy worker is back before that."""
 MAX_QUEUES = 64
-"""Queues listened to at once; a store with more of them in several servers relies on the next eta or add here."""
+"""Queues listened to at once; of further queues, new tasks are found at the next eta or add here."""
 MAX_REMOTE_QUEUES = 256
-"""The same for a store across a network; with more, the rest is checked every few seconds."""
+"""The same for a store across a network, where further queues are read every few seconds."""
 RETRY_SECONDS = 1.0
-"""How soon to subscribe again when that failed."""
+"""Seconds before subscribing again after a failure."""
 CLOSE_SECONDS = 1.0
-"""How long a stop waits for the threads: what they do across a network may never end."""
+"""Seconds that a stop waits for the threads, as a call across a network may never return."""
 MAX_UNSENT = 10_000
-"""Tags that wait to be sent. A notification that is dropped costs those who wait elsewhere a few seconds."""
+"""Tags that wait to be sent. A notification that is dropped costs the callers that wait elsewhere a few seconds."""
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class NotificationListener:
     def __init__(self, store: Store, notify: Callable[[str], None], is_wanted: Callable[[str], bool]) -> None:
         """Args:
         notify: called with the queue, in the loop in which `listen` was called.
-        is_wanted: whether anybody still waits on a queue; called in a thread of the listener.
+        is_wanted: whether any caller still waits on a queue; called in a thread of the listener.
         """
         self._store = store
         self._notify = notify
@@ -60,7 +60,7 @@ class NotificationListener:
         thread.start()
 
     def is_listening(self, queue: str) -> bool:
-        """Return whether our own notifications on this queue reach ourselves too."""
+        """Return whether this server receives its own notifications on this queue."""
         return queue in self._threads
 
     def close(self) -> None:
@@ -79,10 +79,10 @@ class NotificationListener:
         try:
             loop.call_soon_threadsafe(self._notify, queue)
         except RuntimeError:
-            return  # the loop has ended: nobody waits any more
+            return  # the loop has ended
 
     def _is_done(self, queue: str) -> bool:
-        """Return whether a thread that had no notification for a while is done; it is forgotten in the same step."""
+        """Return whether an idle thread is to end; it is forgotten in the same moment."""
         with self._lock:
             if queue in self._threads and self._is_wanted(queue):
                 return False
@@ -104,17 +104,17 @@ class _ListenerThread:
         self._thread = threading.Thread(target=self._run, name=f"towline-listener-{queue}", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen; and notify once, for what happened before."""
+        """Begin to listen; notify once, for what happened before."""
         self._thread.start()
 
     def end(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._closed.set()
         if self._subscription is not None:
             self._subscription.wake()
 
     def join(self, *, seconds: float) -> None:
-        """Wait until the thread has ended, or so long."""
+        """Wait until the thread has ended, at most `seconds`."""
         self._thread.join(None if seconds == math.inf else max(0.0, seconds))
 
     def _run(self) -> None:
@@ -158,7 +158,7 @@ class NotificationSender:
         self._is_failing = False
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Notify others of `count` leasable tasks of a tag, for which nobody waits here."""
+        """Notify others of `count` leasable tasks of a tag, which no caller waits for here."""
         if self._threads is None:
             self._signals.publish(queue, tag, count)
             return
@@ -168,7 +168,7 @@ class NotificationSender:
         self._send(self._threads)
 
     def close(self) -> None:
-        """Send what is on its way."""
+        """Send the notifications that are on their way."""
         if self._threads is not None:
             self._threads.close()
 

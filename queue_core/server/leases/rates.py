@@ -23,8 +23,7 @@ from queue_core.unit_of_work import UnitOfWork
 MINUTE = 60 * MICROSECONDS
 HOUR = 60 * MINUTE
 RECORD_SECONDS = 5.0
-"""Seconds between two readings; the leases of so long a time may be missed or counted too much where a window
-begins."""
+"""Seconds between two readings; a count may be wrong by the leases of so long a time."""
 MAX_QUEUES = 1000
 """Queues whose totals are recorded, the first by name; the counts of other queues are 0."""
 MAX_LIMITED_QUEUES = 1000
@@ -49,8 +48,7 @@ class LeaseCounts:
         self._recorded_at: Instant | None = None
 
     def record(self, totals: Mapping[str, int], *, now: Instant) -> None:
-        """Remember the totals of all queues at `now`. A queue that is new here was created empty since the last
-        reading."""
+        """Remember the totals at `now`; a queue that is new here was created, empty, since the last reading."""
         born: tuple[_Reading, ...] = () if self._recorded_at is None else ((self._recorded_at, 0),)
         self._readings = {
             queue: thinned((*self._readings.get(queue, born), (now, totals[queue])), now=now)

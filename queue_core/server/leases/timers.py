@@ -1,7 +1,7 @@
-"""When time alone next makes a task leasable that somebody waits for: read after turns, one timer for all queues.
+"""The timer for the next eta that a waiting call needs: read after commits, one timer for all queues.
 
-A store that other servers change is read now and then as well: nobody notifies us of their etas, and a notification may
-be lost.
+A store that other servers change is also read now and then: their etas cause no notification, and a notification may be
+lost.
 """
 
 import asyncio
@@ -16,19 +16,21 @@ from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
 
 PAUSE_SECONDS = 0.002
-"""After a turn, how soon the next eta is read again: bounds what a busy server spends on one idle waiter."""
+"""Seconds from a commit to reading the next eta: bounds what a busy server spends on one idle waiter."""
 REMOTE_PAUSE_SECONDS = 0.02
+"""The same for a store across a network."""
 RECHECK_SECONDS = 1.0
-"""How often the etas of a remote store are read when nothing happens here; also after a read that failed."""
+"""Seconds between reads of a remote store's etas when nothing happens here; also after a failed read."""
 READY_SECONDS = 5.0
-"""How often that read is for ready tasks too, of which no notification came."""
+"""Seconds between those reads that also look for ready tasks, whose notification may have been lost."""
 ETA_SPREAD_SECONDS = 0.005
-"""Servers that wait for the same eta check up to so much after it, each at its own time: the first one settles it."""
+"""Servers that wait for the same eta check up to so much after it, at random: the first one expires it for all."""
 MAX_QUEUES_PER_READ = 200
+"""Queues read at once; of more, a random section is read."""
 READ_SECONDS = 3.0
-"""A read that takes longer has failed."""
+"""Seconds after which a read has failed."""
 MAX_FAILURES = 2
-"""Failures in a row after which those who wait get the error: another server may reach the store."""
+"""Failures in a row after which waiting calls get the error: another server may reach the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,9 @@ class DueTimer:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Args:
-        queues: returns those that anybody waits on or watches.
+        queues: returns the queues that are waited on or watched.
         due: called with a queue in which a task is due.
-        gone: called with a queue that is there no more.
+        gone: called with a queue that no longer exists.
         failed: called with the error when the store can't be read.
         """
         self._committer = committer
@@ -73,13 +75,13 @@ class DueTimer:
         self._read_timer: asyncio.TimerHandle | None = None
         self._read_at = 0.0
         self._reading: asyncio.TimerHandle | None = None
-        """Runs while a read is under way, for as long as that may take."""
+        """The deadline of the read that is under way."""
         self._is_outdated = False
         self._ready_at = 0.0
         self._is_stopped = False
 
     def after_commit(self) -> None:
-        """Etas may have changed: read the next one soon, if anybody waits."""
+        """Read the next eta soon, as it may have changed."""
         if self._reading is not None:
             self._is_outdated = True
         elif self._committer.is_threaded:

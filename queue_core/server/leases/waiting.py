@@ -1,4 +1,4 @@
-"""The lease calls that wait at a server: which of them are woken for which task, and by whom.
+"""The lease calls that wait at a server: which of them are woken for which task.
 
 They cost nothing while they wait, and the most recently active worker is served first.
 """
@@ -18,12 +18,12 @@ from queue_core.task import Lease
 from queue_core.unit_of_work import UnitOfWork
 
 MAX_FOLLOWERS = 8
-"""Calls that lease in the turn that made something leasable; that turn is to be answered soon, and more of them are
-woken after it."""
+"""Waiting calls that lease in the transaction that made tasks leasable, at most, as its callers wait for their
+answers; further calls are woken after it (ADR 20)."""
 
 
 class WaitingLeases:
-    """The watch over all queues of a server, and the `WaitingRoom` of its lease calls. Lives in its loop."""
+    """The watch over all queues of a server, and the `WaitingRoom` of its lease calls. Lives in the server's loop."""
 
     def __init__(self, service: QueueService, committer: Committer, *, max_waiting: int) -> None:
         self._max_waiting = max_waiting
@@ -51,12 +51,12 @@ class WaitingLeases:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nobody may wait any more."""
+        """Whether no caller may wait any more."""
         return self._is_stopping
 
     @property
     def is_full(self) -> bool:
-        """Whether one more caller may not wait."""
+        """Whether the limit on waiting calls is reached."""
         return len(self._waiters) >= self._max_waiting
 
     def start(self, call: LeaseCall) -> None:
@@ -68,7 +68,7 @@ class WaitingLeases:
         self._context.give_back(queue, leases)
 
     def stop(self) -> None:
-        """Answer all who wait, empty, at once; nobody waits from now on."""
+        """Answer all waiting calls, empty, at once; no call waits from now on."""
         self._is_stopping = True
         self._timer.stop()
         self._checks.stop()
@@ -81,7 +81,7 @@ class WaitingLeases:
         self._listener.close()
         self._sender.close()
 
-    # -- who waits ------------------------------------------------------------------------------------------------
+    # -- waiting ------------------------------------------------------------------------------------------------
 
     def changes(self, queue: str) -> int:
         """See `WaitingRoom.changes`."""
@@ -99,24 +99,24 @@ class WaitingLeases:
         return self._waiters.discard(call)
 
     def watch(self, watcher: Watcher) -> None:
-        """Notify it of ready tasks without leasing them, once."""
+        """Notify the watcher of ready tasks once, without leasing them."""
         self.watchers.add(watcher)
         for queue, _ in watcher.wanted:
             self._listener.listen(queue)
         self.after_commit()
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Notify it no more."""
+        """Stop notifying the watcher."""
         self.watchers.discard(watcher)
 
     def _queues(self) -> set[str]:
-        """Return the queues that anybody waits on or watches; any thread may call this."""
+        """Return the queues that are waited on or watched; any thread may call this."""
         return {*self._waiters.queues(), *self.watchers.queues()}
 
-    # -- who is woken ---------------------------------------------------------------------------------------------
+    # -- waking ---------------------------------------------------------------------------------------------
 
     def wake(self, wakes: Iterable[WakeUp]) -> None:
-        """Let as many fitting callers as there are new tasks retry; other processes are notified of the rest."""
+        """Let as many fitting calls as there are new tasks retry, and notify other processes of the rest."""
         for wake in wakes:
             if self._is_threaded:
                 self._checks.count_change(wake.queue)
@@ -126,20 +126,20 @@ class WaitingLeases:
                 call.retry()
             left = wake.count - wake.served - len(woken)
             if left:
-                ourselves = self._listener.is_listening(wake.queue)  # our own listener may be notified first
-                self._sender.publish(wake.queue, wake.tag, left + ourselves)
+                to_ourselves = self._listener.is_listening(wake.queue)  # our own listener may be notified first
+                self._sender.publish(wake.queue, wake.tag, left + to_ourselves)
 
     def after_commit(self) -> None:
-        """Etas may have changed, if that matters to anybody."""
+        """Read the next eta again if any caller waits, as the commit may have changed it."""
         if self._waiters or self.watchers:
             self._timer.after_commit()
 
     def retry_worker(self, worker: str) -> None:
-        """Let the waiting calls of a worker that was retired retry: they are answered that it was."""
+        """Let the waiting calls of a retired worker retry: they are answered that it was retired."""
         self._retry(call for call in self._waiters if call.worker == worker)
 
     def retry_queue(self, queue: str) -> None:
-        """Let all who wait on a queue that is gone retry: they are answered that it is."""
+        """Let all calls that wait on a deleted queue retry: they are answered that it is unknown."""
         self.watchers.notify(queue)
         self._retry(self._waiters.of(queue))
 
@@ -148,7 +148,7 @@ class WaitingLeases:
             call.retry()
 
     def _fail_all(self, error: QueueError) -> None:
-        """The store can't be reached from here: those who wait may have better luck at another server."""
+        """Answer all waiting calls with the error of an unreachable store: another server may still reach it."""
         self._notify_all_watchers()
         for call in self._waiters.take_all(self._waiters):
             call.fail(error)
@@ -161,9 +161,9 @@ class WaitingLeases:
         return self._waiters.take(wake.queue, count, fits=taking(wake.tag))
 
     def _followers(self, work: UnitOfWork) -> "Iterator[LeaseFollower]":
-        """Yield a few calls that wait for what the turn has made leasable: they lease in its transaction, see ADR 20.
+        """Yield a few calls that wait for what the transaction has made leasable: they lease in it too (ADR 20).
 
-        Each has leased before the next is chosen; no more are once all tasks are gone, or one call has found nothing.
+        Each call has leased before the next is chosen; the last one is that which takes the last task or finds nothing.
         """
         if not self._waiters:
             return
@@ -181,7 +181,7 @@ class WaitingLeases:
 
 
 class LeaseFollower:
-    """A `Follower`: a call that waited; `found` is how much it leased."""
+    """A `Follower`: a call that waited. `found` is the number of tasks that it leased."""
 
     def __init__(self, call: LeaseCall) -> None:
         self.found = 0
