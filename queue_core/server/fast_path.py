@@ -343,7 +343,7 @@ class RepeatableOperation(Generic[T]):
         return self._run(work, call)
 
 
-# -- an object with a key twice ---------------------------------------------------------------------------------------
+# -- an object with a key twice -------------------------------------------------------------------------------------
 
 
 def check_keys(body: bytes, parsed: int, *, colons: int = 0) -> None:

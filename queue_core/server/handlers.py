@@ -66,7 +66,7 @@ class EndpointCall:
         return schemas.tag_filter(kind, tuple(value for key, value in self.query if key == "tag"))
 
 
-# -- workers and producers --------------------------------------------------------------------------------------------
+# -- workers and producers ------------------------------------------------------------------------------------------
 
 
 async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
@@ -92,7 +92,7 @@ async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameO
     return {"outcomes": await core.committer.run(idempotent_operation(client_call(call.key), run))}
 
 
-# -- administrators ---------------------------------------------------------------------------------------------------
+# -- administrators -------------------------------------------------------------------------------------------------
 
 
 async def purge(core: ServerState, call: EndpointCall) -> schemas.Count:
@@ -155,7 +155,7 @@ async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
     return {"count": count}
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- looking --------------------------------------------------------------------------------------------------------
 
 
 async def stats(core: ServerState, call: EndpointCall) -> QueueStats:
@@ -223,7 +223,7 @@ async def recent_events(core: ServerState, call: EndpointCall) -> schemas.Events
     }
 
 
-# -- supervisors ------------------------------------------------------------------------------------------------------
+# -- supervisors ----------------------------------------------------------------------------------------------------
 
 
 async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retired:
@@ -293,7 +293,7 @@ async def wait_ready(core: ServerState, wanted: Sequence[tuple[str, TagFilter]],
             heard.close()
 
 
-# -- health -----------------------------------------------------------------------------------------------------------
+# -- health ---------------------------------------------------------------------------------------------------------
 
 
 async def live(core: ServerState, call: EndpointCall) -> schemas.Health:  # noqa: ARG001 - a handler

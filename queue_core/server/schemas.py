@@ -25,7 +25,7 @@ from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask
 Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------------------------
 
 
 class RequestBody(BaseModel):
@@ -308,7 +308,7 @@ def tag_filter(kind: str | None, tags: tuple[str, ...]) -> TagFilter:
     return TagFilter.oldest(*tags) if kind == "oldest" else TagFilter.of(*tags)
 
 
-# -- responses --------------------------------------------------------------------------------------------------------
+# -- responses ------------------------------------------------------------------------------------------------------
 
 
 class Response:

@@ -158,7 +158,7 @@ class ServerState:
             else:
                 answer.set_result(outcome)
 
-        self._readers.do(call, told)
+        self._readers.submit(call, told)
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 return await answer
@@ -193,7 +193,7 @@ class ServerState:
             else:
                 copied.set_result(outcome)
 
-        self._backups.do(lambda: back_up_beside(store), told)
+        self._backups.submit(lambda: back_up_beside(store), told)
         return await copied
 
     def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "ReadyWatch":

@@ -1,4 +1,4 @@
-"""Group commit: steps of many callers share a transaction, and nobody is answered before it is durable."""
+"""Group commit: operations of many callers share a transaction, and no caller is answered before it is durable."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -15,15 +15,17 @@ from queue_core.unit_of_work import UnitOfWork
 T = TypeVar("T")
 
 Done = Callable[[object], None]
-"""Told of a step's outcome, in the loop, once it is durable: what the step returned, or a `QueueError`."""
+"""Called in the loop with the outcome of an operation, once that is durable: its result, or a `QueueError`."""
 Late = Callable[[object], None]
-"""Told of the outcome of a step whose caller could not wait for it any longer, and was told of an error instead."""
+"""Called with the outcome of an operation whose caller had to be answered with an error before."""
 
 MAX_OPERATIONS_PER_COMMIT = 256
+"""Operations that share a transaction, at most; bounds how long the first of them waits for its answer."""
 
 
 class Follower(Protocol):
-    """One that goes with a turn for what that has done. `back` is called instead of `done` if nothing took effect."""
+    """An operation that joins a transaction because of its changes. `rolled_back` replaces `done` if nothing took
+    effect."""
 
     def operation(self, work: UnitOfWork) -> object: ...
 
@@ -33,24 +35,24 @@ class Follower(Protocol):
 
 
 Follow = Callable[[UnitOfWork], Iterable[Follower]]
-"""Asked in the loop at the end of a turn, inside its transaction; a step is run before the next is params for."""
+"""Returns the followers of a transaction, at its end, in the loop; each has run before the next is asked for."""
 
 log = structlog.get_logger()
 
 
 class Committer(Protocol):
-    """Runs steps for everybody in one loop. Only `close` may be called from another thread than the loop's."""
+    """Commits the operations of all callers of one loop. Only `close` may be called from another thread."""
 
     failure: StoreError | None
-    """Why the last turn failed; None when it did not."""
+    """Why the last commit failed; None when it did not."""
 
     @property
     def is_threaded(self) -> bool:
-        """Whether turns run beside the loop: then it goes on meanwhile, and several turns may be under way."""
+        """Whether commits run in threads: then the loop goes on meanwhile, and several may be under way."""
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a change is on its way to the disk, seen by readers but not durable yet."""
+        """Whether a change is on its way to the disk: visible to readers, but not durable yet."""
 
     def submit(
         self,
@@ -61,25 +63,25 @@ class Committer(Protocol):
         size_bytes: int = 0,
         unit: Unit = "transaction",
     ) -> None:
-        """Run `step` in one of the next turns; its effect is durable when `done` is told.
+        """Run `operation` in one of the next transactions; its effect is durable when `done` is called.
 
         Args:
-            late: told instead of `done`, which was told of an `OutcomeUnknownError`, when the store answered after all.
-            size_bytes: about what the step holds in memory: payloads, most of all.
-            unit: `verb` for a step that changes something with one verb only; see `Store.begin`.
+            late: called instead of `done`, which has got an `OutcomeUnknownError`, when the store answers after all.
+            size_bytes: about what the operation holds in memory: payloads, most of all.
+            unit: `verb` for an operation that changes something with one verb only; see `Store.begin`.
         """
 
     def follow_with(self, follow: Follow) -> None:
-        """Have it params who goes with a turn, if turns run in the loop."""
+        """Call `follow` for the followers of each transaction, where commits run in the loop."""
 
     async def run(self, operation: Step[T]) -> T:
-        """Run `step` in one of the next turns; raises its error."""
+        """Run `operation` in one of the next transactions; raises its error."""
 
     def read(self, operation: Step[object], done: Done) -> None:
-        """Run a short step that only reads, from a snapshot; `done` is told in the loop, perhaps at once."""
+        """Run a short operation that only reads, from a snapshot; `done` is called in the loop, perhaps at once."""
 
     def close(self) -> None:
-        """Wait for what is under way, within bounds, and end the threads."""
+        """Wait for the commits under way, within bounds, and end the threads."""
 
 
 async def run_operation(committer: Committer, operation: Step[T]) -> T:
@@ -99,7 +101,7 @@ async def run_operation(committer: Committer, operation: Step[T]) -> T:
 
 
 def deliver(done: Callable[[object], None], outcome: object) -> None:
-    """Tell one caller; a mistake in answering it must not keep the others from their answers."""
+    """Call `done` with an outcome; an exception in it is logged, so that the other callers get their answers."""
     try:
         done(outcome)
     except Exception:
@@ -107,7 +109,7 @@ def deliver(done: Callable[[object], None], outcome: object) -> None:
 
 
 def sync(service: QueueService, batch: Batch[object]) -> StoreError | None:
-    """Make a batch durable; the error when the disk refused."""
+    """Make a batch durable; returns the error when the disk refused."""
     try:
         service.sync(batch)
     except (StoreError, OSError) as error:

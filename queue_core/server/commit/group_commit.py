@@ -1,4 +1,5 @@
-"""Turns of a store in this process: what arrives in one turn of the loop shares a transaction, and a sync (ADR 16)."""
+"""Commits of a store in this process: what arrives in one round of the loop shares a transaction and a sync (ADR
+16)."""
 
 import asyncio
 import queue
@@ -30,25 +31,24 @@ from queue_core.unit_of_work import UnitOfWork
 T = TypeVar("T")
 
 SLOW_SYNC_SECONDS = 0.002
-"""A disk slower than this is waited for in a thread. A faster one is not worth the two hops: the loop would find
-more requests after them, but answers each of them later."""
+"""A slower disk is waited for in a thread. With a faster one, switching threads twice would cost more than it gains."""
 
 INSTANT_SYNC_SECONDS = 0.000_04
 """A sync that takes less (a relaxed store, or memory) is not worth sharing."""
 
 MAX_COMMITS_PER_SYNC = 4
-"""Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""
+"""Commits that share a sync: callers that return meanwhile join it, but must not delay it for ever."""
 
 MAX_WAIT_ROUNDS = 4
-"""How many times round the loop a turn waits for callers who are expected: about 25 us, less than a transaction of
-their own costs. Eight and sixteen gained nothing more."""
+"""Rounds of the loop that a commit waits for expected callers: about 25 us, less than a transaction of their own
+costs. Eight and sixteen gained nothing more."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A step, and who is told of its outcome."""
+    """An operation, and the callback for its outcome."""
 
     operation: Step[object]
     done: Done
@@ -81,11 +81,11 @@ class SyncThread:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch has not been told of yet: a later one must not overtake it."""
+        """Whether a batch has not been answered yet: a later one must not overtake it."""
         return self._under_way > 0
 
     def submit(self, committed: Sequence[Committed]) -> None:
-        """Sync them, then tell the loop."""
+        """Sync these transactions, then call `synced` in the loop."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="towline-sync", daemon=True)
             self._thread.start()
@@ -93,7 +93,7 @@ class SyncThread:
         self._committed.put((committed, asyncio.get_running_loop()))
 
     def close(self) -> None:
-        """Finish what is under way."""
+        """Finish the syncs under way, and end the thread."""
         if self._thread is not None:
             self._committed.put(None)
             self._thread.join()
@@ -116,7 +116,7 @@ class SyncThread:
             try:
                 loop.call_soon_threadsafe(self._finish, batches, failure, seconds)
             except RuntimeError:
-                return  # the loop was closed over our head: nobody is left to be told
+                return  # the loop was closed meanwhile
             if stop:
                 return
 
@@ -126,13 +126,13 @@ class SyncThread:
 
 
 class GroupCommitter:
-    """`Turns` that commit in the loop itself: nothing is faster for a file or for memory."""
+    """A `Committer` that commits in the loop itself: nothing is faster for a file or for memory."""
 
     is_threaded = False
 
     def __init__(self, service: QueueService, *, after_commit: Callable[[], None] = lambda: None) -> None:
         """Args:
-        after_commit: called in the loop after the answers of each turn.
+        after_commit: called in the loop after the answers of each sync.
         """
         self._service = service
         self._after_commit = after_commit
@@ -141,8 +141,8 @@ class GroupCommitter:
         self._is_scheduled = False
         self._rounds = 0
         self._expected = 1
-        """Callers who shared each of the last two syncs: answered together, they come back together, so that a turn
-        goes round the loop for them. Twice in a row, as two that meet by chance are not to be waited for."""
+        """Callers that shared each of the last two syncs: answered together, they return together, so the next
+        commit waits for them. One sync is not enough, as callers that meet by chance are not to be waited for."""
         self._shared = 1
         self._sync_seconds = 0.0
         self._unsynced: list[Committed] = []
@@ -152,7 +152,7 @@ class GroupCommitter:
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a change is on its way to the disk, seen by readers but not durable yet."""
+        """See `Committer.is_syncing`."""
         return bool(self._unsynced) or self._sync_thread.is_busy
 
     def submit(
@@ -164,7 +164,7 @@ class GroupCommitter:
         size_bytes: int = 0,  # noqa: ARG002
         unit: Unit = "transaction",  # noqa: ARG002
     ) -> None:
-        """See `Committer.submit`; nothing comes late here, and nothing waits for long. No store here minds the unit."""
+        """See `Committer.submit`; `late`, `size_bytes` and `unit` have no effect here."""
         self._entries.append(new_entry(operation, done))
         self._schedule()
 
@@ -188,7 +188,7 @@ class GroupCommitter:
         """Wait for the disk and end its thread."""
         self._sync_thread.close()
 
-    # -- a transaction ------------------------------------------------------------------------------------------------
+    # -- committing --------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -211,16 +211,17 @@ class GroupCommitter:
         if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
             self._sync()
         elif self._unsynced:
-            # Twice round the loop: it reads the sockets after what was scheduled before.
+            # Two rounds of the loop: it reads the sockets after running what was scheduled before.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._sync_unless_more)
 
     def _outstanding(self) -> int:
-        """Callers who are expected to share the next sync and are not here yet; none when that is negative."""
+        """Return how many expected callers of the next sync are not here yet; negative if more came than expected."""
         return self._expected - len(self._entries) - self._unsynced_callers
 
     def _commit(self, entries: Sequence[Entry]) -> None:
-        """Commit their steps, to be synced; a step that breaks the transaction has its own, and so have the others."""
+        """Commit these operations, without a sync; if one breaks the transaction, each gets a transaction of its
+        own."""
         followers: list[Follower] = []
         try:
             batch = self._service.commit(
@@ -245,12 +246,12 @@ class GroupCommitter:
         self._unsynced_callers += len(entries)
 
     def _follower_operations(self, followers: list[Follower], work: UnitOfWork) -> Iterator[Step[object]]:
-        """The steps of those who go with a turn, each of whom is noted in `followers` first."""
+        """Yield the operations of a transaction's followers; each follower is added to `followers` before."""
         for follower in self._follow(work):
             followers.append(follower)
             yield follower.operation
 
-    # -- the disk -----------------------------------------------------------------------------------------------------
+    # -- syncing -----------------------------------------------------------------------------------------------------
 
     def _sync_unless_more(self) -> None:
         if not self._entries:
@@ -279,8 +280,8 @@ class GroupCommitter:
             for entry, outcome in zip(one.entries, one.batch.outcomes, strict=True):
                 deliver(entry.done, outcome)
         if failure is None:
-            # After the answers: who got one is at work meanwhile, and a lease that found nothing waits by now, so
-            # that a wake-up of its own turn finds it.
+            # After the answers: their callers work meanwhile, and a lease that found nothing waits by now, so that a
+            # wake-up of its own transaction finds it.
             for one in committed:
                 self._service.publish(one.batch)
         self._after_commit()

@@ -1,6 +1,6 @@
-"""Turns of a store across a network: several under way in threads, while the loop gathers the next and answers.
+"""Commits of a store across a network: several under way in threads, while the loop gathers the next and answers.
 
-The loop never waits here. A store that stalls costs memory and time within bounds: whoever waits too long is told so.
+The loop never waits here. A store that stalls costs memory and time within bounds: calls over them fail.
 """
 
 import asyncio
@@ -29,24 +29,28 @@ from queue_core.store import Unit
 T = TypeVar("T")
 
 MAX_COMMITS_AT_ONCE = 4
+"""Commits under way at once, each in its thread and with a connection of its own."""
 MAX_READS_AT_ONCE = 2
+"""The same for reads."""
 MAX_QUEUED_OPERATIONS = 10_000
+"""Operations that wait for a commit, at most; further ones fail at once."""
 MAX_HELD_BYTES = 256 << 20
-"""What may wait for its turn or be under way; more is refused, so that a store that stalls does not fill the memory."""
+"""Bytes of operations that wait or are under way, at most: a store that stalls must not fill the memory."""
 MAX_QUEUED_SECONDS = 5.0
-"""A step that waits longer for its turn is told that it was not begun."""
+"""Seconds after which a waiting operation fails: it was not begun."""
 MAX_COMMIT_SECONDS = 10.0
-"""A step under way for longer is told that its outcome is not known."""
+"""Seconds after which the callers of a commit are answered that its outcome is unknown."""
 STALLED_SECONDS = 3.0
-"""With all turns under way for so long, the store is taken to have stalled: whoever comes then is told at once."""
+"""With all threads busy for so many seconds, the store has stalled: further operations fail at once."""
 CHECK_SECONDS = 0.5
+"""Seconds between checks of these times."""
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A step, and who params for it. `is_answered`: its caller could not wait any longer."""
+    """An operation, and the callbacks of its caller. `is_answered`: the caller was answered with an error before."""
 
     operation: Step[object]
     done: Done
@@ -59,7 +63,7 @@ class _Entry:
 
 @dataclass(slots=True, eq=False)
 class _Commit:
-    """A turn under way."""
+    """A commit under way."""
 
     entries: Sequence[_Entry]
     began_at: float
@@ -67,29 +71,29 @@ class _Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of some steps: their batch, or the error that they share."""
+    """The outcome of some operations: their batch, or the error that they share."""
 
     entries: Sequence[_Entry]
     batch: Batch[object] | Exception
 
 
 class ThreadedCommitter:
-    """`Turns` beside the loop. Answers come in the order in which the store's did; see `ReadyChecks` for what
-    that means for those who wait."""
+    """A `Committer` whose commits run in threads. Answers come in the order in which the store gave them;
+    `ReadyChecks` says what that means for waiting calls."""
 
     is_threaded = True
-    is_syncing = False  # what a reader sees is durable: it reads on the store's side of the network
+    is_syncing = False  # the store shows durable changes only
 
     def __init__(self, service: QueueService, *, after_commit: Callable[[], None] = lambda: None) -> None:
         """Args:
-        after_commit: called in the loop after the answers of each turn.
+        after_commit: called in the loop after the answers of each commit.
         """
         self._service = service
         self._after_commit = after_commit
         self._clock = service.clock
-        self._shares_transactions = (
+        self._spreads_operations = (
             service.store.unit == "verb"
-        )  # its verbs are committed one by one: there is nothing to gather
+        )  # each is committed by itself: there is nothing to share
         self._threads = ThreadPool(MAX_COMMITS_AT_ONCE, name="towline-commit")
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._queued: deque[_Entry] = deque()
@@ -121,7 +125,7 @@ class ThreadedCommitter:
             self._check_timer = loop.call_later(CHECK_SECONDS, self._expire_overdue)
 
     def follow_with(self, follow: Follow) -> None:
-        """See `Committer.follow_with`: these run beside the loop."""
+        """See `Committer.follow_with`: commits run in threads here, without followers."""
 
     async def run(self, operation: Step[T]) -> T:
         """See `Committer.run`."""
@@ -132,17 +136,17 @@ class ThreadedCommitter:
         if self._readers.under_way >= MAX_QUEUED_OPERATIONS:
             deliver(done, self._too_many())
             return
-        self._readers.do(lambda: self._service.look(operation), lambda outcome: deliver(done, outcome))
+        self._readers.submit(lambda: self._service.look(operation), lambda outcome: deliver(done, outcome))
 
     def close(self) -> None:
         """See `Committer.close`."""
         self._threads.close()
         self._readers.close()
 
-    # -- taking turns ---------------------------------------------------------------------------------------------
+    # -- committing --------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Begin a turn once what has arrived by now is in: it shares the transaction."""
+        """Begin a commit at the end of this round of the loop: what arrives until then shares its transaction."""
         if self._queued and not self._is_scheduled and self._threads.idle:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._begin_commits)
@@ -152,16 +156,16 @@ class ThreadedCommitter:
         while self._queued and (idle := self._threads.idle):
             commit = _Commit(self._take(idle), self._clock.monotonic())
             self._commits[commit] = None
-            self._threads.do(lambda commit=commit: self._commit(commit.entries), self._when_committed(commit))  # type: ignore[misc]
+            self._threads.submit(lambda commit=commit: self._commit(commit.entries), self._when_committed(commit))  # type: ignore[misc]
 
     def _take(self, idle: int) -> Sequence[_Entry]:
         count = min(len(self._queued), MAX_OPERATIONS_PER_COMMIT)
-        if self._shares_transactions:
+        if self._spreads_operations:
             count = min(count, -(-len(self._queued) // idle))
         return [self._queued.popleft() for _ in range(count)]
 
     def _commit(self, entries: Sequence[_Entry]) -> list[_Outcome]:
-        """In a thread: one transaction, durable when this returns; or one each, where a step broke."""
+        """Commit in a thread: one transaction, durable when this returns; or one each, if an operation broke it."""
         try:
             unit = entries[0].unit if len(entries) == 1 else "transaction"
             batch = self._service.commit([entry.operation for entry in entries], unit=unit)
@@ -169,7 +173,7 @@ class ThreadedCommitter:
         except StoreError as error:
             return [_Outcome(entries, error)]
         except Exception as error:
-            if len(entries) > 1:  # one broken step must not take the others with it
+            if len(entries) > 1:  # one broken operation must not fail the others
                 return [outcome for entry in entries for outcome in self._commit([entry])]
             log.exception(events.COMMIT_FAILED)
             return [_Outcome(entries, error)]
@@ -207,7 +211,7 @@ class ThreadedCommitter:
                 log.error(events.STORE_FAILED, error=str(outcome))
             self.failure = outcome
 
-    # -- a store that stalls --------------------------------------------------------------------------------------
+    # -- a store that stalls -----------------------------------------------------------------------------------------
 
     def _refusal(self, size_bytes: int) -> QueueError | None:
         if len(self._queued) >= MAX_QUEUED_OPERATIONS or self._held_bytes + size_bytes > MAX_HELD_BYTES:
@@ -228,7 +232,7 @@ class ThreadedCommitter:
         )
 
     def _expire_overdue(self) -> None:
-        """Tell those who have waited too long."""
+        """Answer the callers that have waited too long with an error."""
         now = self._clock.monotonic()
         while self._queued and now - self._queued[0].submitted_at > MAX_QUEUED_SECONDS:
             entry = self._queued.popleft()

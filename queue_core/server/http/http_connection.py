@@ -51,7 +51,7 @@ class HttpConnection(HttpToolsProtocol):
     unsent_bytes = 0
     seconds_left = bounds.LINGER_SECONDS
 
-    # -- what arrives -------------------------------------------------------------------------------------------------
+    # -- what arrives ------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Parse; what is not HTTP, or has a head without end, is refused."""
@@ -180,7 +180,7 @@ class HttpConnection(HttpToolsProtocol):
         self.is_between = True
         super().on_message_complete()
 
-    # -- what is answered ---------------------------------------------------------------------------------------------
+    # -- what is answered --------------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
         """As uvicorn does, without a timer for each connection: see `tick`."""
@@ -234,7 +234,7 @@ class HttpConnection(HttpToolsProtocol):
         self.shared.warn(events.REQUEST_MALFORMED, error=told)
         self.end(refusal(400, "malformed-request", f"this is not HTTP/1.1: {told}"))
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------------------------
 
     @property
     def _is_in_body(self) -> bool:

@@ -183,7 +183,7 @@ class LeaseCall:
         else:
             self._end(error)
 
-    # -- operations ------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------------------------
 
     def _exchange(self, work: UnitOfWork) -> LeaseAnswer:
         """Delete finished tasks, and lease."""
@@ -239,7 +239,7 @@ class LeaseCall:
         unit: Unit = "transaction" if is_several else unit_of_lease(self.worker)
         self._context.committer.submit(operation, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
 
-    # -- outcomes ---------------------------------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------------------------
 
     def proceed(self, outcome: object) -> None:
         """Act on the outcome of an operation: answer, lease again, or wait."""

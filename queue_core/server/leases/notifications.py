@@ -185,7 +185,7 @@ class NotificationSender:
             self._log_failure(outcome)
             self._send(threads)
 
-        threads.do(send, sent)
+        threads.submit(send, sent)
 
     def _log_failure(self, outcome: Exception | None) -> None:
         """Log the first of several failures in a row."""

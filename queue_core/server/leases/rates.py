@@ -99,7 +99,7 @@ def thinned(readings: tuple[_Reading, ...], *, now: Instant) -> tuple[_Reading, 
     return tuple(kept)
 
 
-# -- recording the totals ----------------------------------------------------------------------------------------------
+# -- recording the totals -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class LeaseCountRecorder:
     def _read(self) -> None:
         self._timer = None
         self.is_scheduled = True
-        self._threads.do(lambda: self._service.look(lease_totals), self._record)
+        self._threads.submit(lambda: self._service.look(lease_totals), self._record)
 
     def _record(self, outcome: LeaseTotals | Exception) -> None:
         self.is_scheduled = False
@@ -159,7 +159,7 @@ class LeaseCountRecorder:
             self._counts.record(outcome.totals, now=outcome.at)
 
 
-# -- a limit on lease calls -------------------------------------------------------------------------------------------
+# -- a limit on lease calls -----------------------------------------------------------------------------------------
 
 
 class LeaseRate:

@@ -81,7 +81,7 @@ class WaitingLeases:
         self._listener.close()
         self._sender.close()
 
-    # -- waiting ------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------------------------
 
     def changes(self, queue: str) -> int:
         """See `WaitingRoom.changes`."""
@@ -113,7 +113,7 @@ class WaitingLeases:
         """Return the queues that are waited on or watched; any thread may call this."""
         return {*self._waiters.queues(), *self.watchers.queues()}
 
-    # -- waking ---------------------------------------------------------------------------------------------
+    # -- waking ------------------------------------------------------------------------------------------------------
 
     def wake(self, wakes: Iterable[WakeUp]) -> None:
         """Let as many fitting calls as there are new tasks retry, and notify other processes of the rest."""
