@@ -29,19 +29,13 @@ from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 
 JSON_TYPE = b"application/json"
-
 REPLY_ALLOWANCE = PayloadAllowance(8 << 20, each_bytes=512)
 """Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
 of this."""
-
 IDEMPOTENCY_HEADER = b"idempotency-key"
-
 _IDEMPOTENCY_KEY = re.compile(rb"([A-Za-z0-9_-]{1,64})/([0-9]{1,15})/([0-9]{1,9})")
-
 MAX_SHOWN_KEY_CHARACTERS: Final = 60
-
 FAR_APART_BYTES: Final = 256
-
 LONG_BODY_BYTES: Final = 4 << 10
 
 added_json = response(schemas.AddedTasks).json
@@ -53,7 +47,6 @@ exchanged_json = response(schemas.Exchanged).json
 renewed_json = response(schemas.RenewedLeases).json
 
 T = TypeVar("T")
-
 B = TypeVar("B", bound=schemas.RequestBody)
 
 log = structlog.get_logger()

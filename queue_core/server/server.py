@@ -34,16 +34,11 @@ if TYPE_CHECKING:
 
 TICK_SECONDS: Final = 1.0
 """How often an idle server wakes, for the date of its answers and the time of its connections."""
-
 _ACCEPT_ROUNDS: Final = 3
 """Rounds of asyncio's loop from a connection that is accepted to its protocol that knows."""
-
 BACKLOG = 2048
-
 FIRST_INHERITED: Final = 3
-
 MAX_INHERITED_SOCKETS: Final = 64
-
 _ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 log = structlog.get_logger()

@@ -33,20 +33,14 @@ if TYPE_CHECKING:
     from queue_core.stores.sqlite.backup import Backup
 
 PROBE_CACHE_SECONDS = 1.0
-
 PROBE_TIMEOUT_SECONDS = 2.0
 """How long a store may take; a probe wants an answer before its own patience ends."""
-
 PROBE_LEAD = "readyz"
 """The lead that a probe takes for no time at all: a change that nobody sees."""
-
 T = TypeVar("T")
-
 MAX_READS_AT_ONCE = 2
-
 READ_TIMEOUT_SECONDS = 10.0
 """How long a look may take; a store across a network may never answer."""
-
 MAX_QUEUED_READS = 1000
 """Looks that wait for one of the threads, at most."""
 

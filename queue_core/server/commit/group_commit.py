@@ -29,16 +29,12 @@ from queue_core.store import Unit
 from queue_core.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
-
 SLOW_SYNC_SECONDS = 0.002
 """A slower disk is waited for in a thread. With a faster one, switching threads twice would cost more than it gains."""
-
 INSTANT_SYNC_SECONDS = 0.000_04
 """A sync that takes less (a relaxed store, or memory) is not worth sharing."""
-
 MAX_COMMITS_PER_SYNC = 4
 """Commits that share a sync: callers that return meanwhile join it, but must not delay it for ever."""
-
 MAX_WAIT_ROUNDS = 4
 """Rounds of the loop that a commit waits for expected callers: about 25 us, less than a transaction of their own
 costs. Eight and sixteen gained nothing more."""

@@ -1,7 +1,7 @@
-"""The short way of the hot verbs: from uvicorn's parser to the verb and back in one write, without an ASGI task.
+"""The fast path: from uvicorn's parser to the verb and back in one write, without an ASGI task (ADR 6).
 
-Costs a third of the ASGI way. Everything else, and whatever is out of the ordinary (a second request before the first
-is answered, `Expect: 100-continue`), takes uvicorn's own way to the application.
+It costs a third of the ASGI path. Regular endpoints, and what is unusual (a second request before the first is
+answered, `Expect: 100-continue`), take uvicorn's path to the application.
 """
 
 import asyncio
@@ -22,29 +22,25 @@ from queue_core.server.problems import body_too_large
 from queue_core.server.state import ServerState
 
 PREFIX = b"/v1/queues/"
-
 RPC_PATH = appengine.PATH.encode()
-
 HANG_UP_EVENTS = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-
 MAX_KNOWN_BYTES = 2 << 10
-"""A head that is longer is read anew each time: a thousand connections are not to keep theirs."""
-
+"""Size of a head that is remembered; a longer one is parsed each time, as thousands of connections each keep one."""
 MAX_KEY_BYTES = 128
-
 END_OF_HEAD = b"\r\n\r\n"
-
 KEY_LINE = b"\r\nidempotency-key: "
 
 
 @dataclass(frozen=True, slots=True)
 class KnownHead:
-    """A head, and what was read from it.
+    """The head of a request, recognised by its bytes when it comes again on its connection (ADR 6).
+
+    A worker that goes from task to task sends one head for hours; only the `Idempotency-Key` at its end changes.
 
     Args:
-        head: as far as the key, or to its end where there is none.
-        tail_bytes: what comes after the key: the end of the head and the body.
-        headers: without the key.
+        head: the head up to the key, or to its end where there is none.
+        tail_bytes: the number of bytes after the key: the end of the head, and the body.
+        headers: the parsed headers, without the key.
     """
 
     head: bytes
@@ -53,7 +49,7 @@ class KnownHead:
     is_keyed: bool
 
     def read(self, data: bytes) -> tuple[bytes | None, bytes] | None:
-        """Return the key and the body of a request that has this head; None where `data` is anything else."""
+        """Return the key and the body of a request that has this head; None if `data` is anything else."""
         if not data.startswith(self.head):
             return None
         begin, end = len(self.head), len(data) - self.tail_bytes
@@ -65,12 +61,13 @@ class KnownHead:
 
 
 def known_head(data: bytes, headers: Headers, *, body_bytes: int) -> KnownHead | None:
-    """Return the head of a request that has just been parsed; None where it is not worth it.
+    """Return the head of a request that has just been parsed; None if it can't be recognised again.
 
     Args:
-        data: what has arrived.
-        headers: of the request.
-        body_bytes: how long its body was; where more than that follows its head it came in chunks, or others follow.
+        data: the bytes that have arrived.
+        headers: the headers of the request.
+        body_bytes: the length of its body. With more bytes behind the head, the body came in chunks, or more requests
+            follow.
     """
     end = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES)
     if end < 0 or end + len(END_OF_HEAD) + body_bytes != len(data):
@@ -86,10 +83,10 @@ def known_head(data: bytes, headers: Headers, *, body_bytes: int) -> KnownHead |
 
 
 class FastCycle(RequestResponseCycle):
-    """A request on the short way; has what uvicorn asks of a request that is under way."""
+    """A request on the fast path; has the attributes that uvicorn expects of a request under way."""
 
     message_event = asyncio.Event()
-    """uvicorn sets it when the caller hangs up; nobody here waits for it, so that one does for all."""
+    """Set by uvicorn when the caller hangs up. Nothing waits for it here, so one serves all."""
 
     def __init__(self, endpoint: FastEndpoint, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
         self.endpoint = endpoint
@@ -107,18 +104,18 @@ class FastCycle(RequestResponseCycle):
 
 
 class FastProtocol(HttpConnection):
-    """A connection with the short way in it."""
+    """A connection with the fast path."""
 
     fast_verbs: FastVerbs
     appengine: FastEndpoint
     max_body_bytes: int
     usual_head: tuple[object, bytes] = (None, b"")
-    """The head of nearly every answer, and uvicorn's headers that it was made with."""
+    """The head of nearly every answer, and uvicorn's headers that it was made of."""
     known: tuple[KnownHead, FastEndpoint, str, str] | None = None
-    """The head of the last request that came alone, and its endpoint, verb and queue."""
+    """The head of the last request that came alone, with its endpoint, verb and queue."""
 
     def data_received(self, data: bytes) -> None:
-        """A request whose head is known goes past the parser."""
+        """Start a request at once if its head is known; parse everything else."""
         before = self.cycle
         if not self.is_between or (before is not None and not before.response_complete):
             super().data_received(data)
@@ -132,7 +129,7 @@ class FastProtocol(HttpConnection):
             self._learn(data, before)
 
     def _learn(self, data: bytes, before: object) -> None:
-        """Know the head of a request that has just been parsed, if it was let in and is here as a whole."""
+        """Remember the head of a request that has just been parsed, if it was admitted and arrived whole."""
         cycle = self.cycle
         if cycle is before or not isinstance(cycle, FastCycle):
             return
@@ -142,8 +139,8 @@ class FastProtocol(HttpConnection):
                 self.known = head, cycle.endpoint, cycle.verb, cycle.queue
 
     def begin(self) -> None:
-        """Choose the way. On the short one the caller is let in, or refused, before any of the body is collected."""
-        cycle = self._hot_cycle()
+        """Choose the path. On the fast one the caller is admitted, or refused, before any of the body is collected."""
+        cycle = self._fast_cycle()
         if cycle is None:
             super().begin()
             return
@@ -158,7 +155,7 @@ class FastProtocol(HttpConnection):
             self._refuse(cycle, body_too_large(self.max_body_bytes))
 
     def on_body(self, body: bytes) -> None:
-        """Collect; refuse a body that is too large as soon as that is known."""
+        """Collect the body; refuse one that is too large as soon as that is known."""
         cycle = self.cycle
         if not self.is_begun or not isinstance(cycle, FastCycle):
             super().on_body(body)
@@ -174,14 +171,14 @@ class FastProtocol(HttpConnection):
             cycle.body += body
 
     def on_message_complete(self) -> None:
-        """Start."""
+        """Start the request, which has arrived whole."""
         cycle = self.cycle
         if not self.is_begun or not isinstance(cycle, FastCycle):
             super().on_message_complete()
             return
         self.is_between = True
         cycle.more_body = False
-        if not cycle.response_complete:  # else it was refused, and its body has been read
+        if not cycle.response_complete:  # else it was refused
             self._start(cycle, bytes(cycle.body))
 
     def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
@@ -199,7 +196,7 @@ class FastProtocol(HttpConnection):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller hung up, or its link is dead. A lease that was answered stays granted: it may have been read."""
+        """Cancel the call of a caller that hung up. A lease that was answered stays granted: it may have been read."""
         cycle = self.cycle
         super().connection_lost(exc)
         if isinstance(cycle, FastCycle) and not cycle.response_complete:
@@ -208,14 +205,14 @@ class FastProtocol(HttpConnection):
                 self.fast_verbs.cancel(cycle.call)
 
     def _refuse(self, cycle: FastCycle, error: Exception) -> None:
-        """Answer, and read the body only to drop it: a small one is over soon, and the connection can be used again."""
+        """Answer, and drop the body: if it is small, the connection can be used again."""
         is_short = (self.body_length or 0) <= MAX_UNREAD_BYTES and len(cycle.body) <= MAX_UNREAD_BYTES
         cycle.keep_alive = cycle.keep_alive and is_short
         self._reply(cycle, cycle.endpoint.refuse(error))
         cycle.body.clear()
 
     def linger(self, *, seconds: int = LINGER_SECONDS) -> None:
-        """See `HttpConnection.linger`; no request is known by its head any more."""
+        """See `HttpConnection.linger`; no head is recognised any more."""
         self.known = None
         super().linger(seconds=seconds)
 
@@ -224,7 +221,7 @@ class FastProtocol(HttpConnection):
             cycle.endpoint.free(cycle.reserved_bytes)
             cycle.reserved_bytes = 0
 
-    def _hot_cycle(self) -> FastCycle | None:
+    def _fast_cycle(self) -> FastCycle | None:
         url = self.url
         is_rpc = url == RPC_PATH
         if not (is_rpc or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
@@ -248,12 +245,12 @@ class FastProtocol(HttpConnection):
         if reply.status != 200 or reply.headers or reply.media_type is not JSON_TYPE or not cycle.keep_alive:
             head = head_of(reply, defaults, keep_alive=cycle.keep_alive)
         else:
-            if self.usual_head[0] is not defaults:  # another date, once a second
+            if self.usual_head[0] is not defaults:  # a new date, once a second
                 type(self).usual_head = (defaults, head_of(reply, defaults, keep_alive=True))
             head = self.usual_head[1]
         self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
         cycle.response_complete = True
-        cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
+        cycle.call = None  # breaks a reference cycle, which the garbage collector would have to find
         if cycle.reserved_bytes:
             self._free(cycle)
         if not cycle.keep_alive:
@@ -264,19 +261,20 @@ class FastProtocol(HttpConnection):
         self.on_response_complete()
 
     def _is_gone(self) -> bool:
-        """Ask the socket: the loop may not have got round to telling us. May be called in another thread."""
+        """Return whether the caller hung up, from the socket, as the loop may not have noticed. Any thread may call
+        this."""
         if self.transport.is_closing():
             return True
         poller = select.poll()
         try:
             poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), HANG_UP_EVENTS)
         except ValueError:
-            return True  # closed this very moment
+            return True  # closed a moment ago
         return bool(poller.poll(0))
 
 
 def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
-    """The head of an answer, as far as the size of its body."""
+    """Return the head of an answer, up to the size of its body."""
     parts = [STATUS_LINE[reply.status]]
     for name, value in (*defaults, *reply.headers):
         parts += (name, b": ", value, b"\r\n")
@@ -288,7 +286,7 @@ def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bo
 
 
 def fast_protocol_class(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
-    """The protocol class of one server, as uvicorn wants it: a class."""
+    """Return the protocol class of one server: uvicorn takes a class."""
 
     class ServerProtocol(FastProtocol):
         shared = connections

@@ -13,7 +13,6 @@ from queue_core.task import TagFilter
 
 MAX_CALLERS_REMEMBERED = 20_000
 """Callers whose activity is remembered; the one that was silent for longest is forgotten first."""
-
 MAX_PRESENT_WORKERS = 20_000
 """Workers remembered at most; the one that was silent for longest is forgotten first."""
 
