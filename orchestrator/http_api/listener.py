@@ -87,8 +87,8 @@ class FleetListener:
 
 
 def _routes(gate: Authorizer, also: Extensions) -> list[Route]:
-    routes = [route for look_up in also.routes for route in look_up.routes(gate)]
-    described = document([look_up.endpoint for look_up in also.routes], version=release())
+    routes = [route for extension in also.routes for route in extension.starlette_routes(gate)]
+    described = document([extension.endpoint for extension in also.routes], version=release())
 
     async def openapi(request: Request) -> Response:
         try:

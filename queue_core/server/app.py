@@ -1,4 +1,5 @@
-"""The ASGI application: the hot verbs by the shortest way, everything else as Starlette routes over the table."""
+"""The ASGI application: the fast path for add, lease, exchange, renew and delete; Starlette routes for all other
+endpoints."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -47,12 +48,12 @@ _PREFIX = "/v1/queues/"
 
 
 class ServerApp:
-    """One server's application."""
+    """The ASGI application of one server."""
 
     def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self._quiet = Starlette(routes=_routes(core, extensions), exception_handlers={HTTPException: route_error})
+        self._router = Starlette(routes=_routes(core, extensions), exception_handlers={HTTPException: route_error})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -71,13 +72,13 @@ class ServerApp:
             if path == appengine.PATH:
                 await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
                 return
-        await self._quiet(scope, receive, send)
+        await self._router(scope, receive, send)
 
 
 async def _serve_fast(
     core: ServerState, endpoint: FastEndpoint, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
+    """Serve the fast path on any ASGI server; uvicorn with `http/fast_protocol.py` seldom comes here."""
     reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     headers = scope["headers"]
     reserved_bytes = 0
@@ -119,11 +120,11 @@ def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
-        # A worker's name may have a "/" in it, which comes unquoted.
+        # The name of a worker may contain an unquoted "/".
         routes.append(Route(path.replace("{worker}", "{worker:path}"), _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
-    for look_up in extensions.routes:
-        routes.extend(look_up.routes(core.authorizer))
+    for route in extensions.routes:
+        routes.extend(route.starlette_routes(core.authorizer))
     routes.append(Route("/openapi.json", _openapi(core, extensions), methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core, extensions), methods=["GET"]))
     routes.extend(cloudtasks.routes(core))
@@ -170,20 +171,20 @@ def _idempotency_key(request: HttpRequest) -> bytes | None:
 
 
 async def route_error(request: HttpRequest, error: Exception) -> Response:
-    """What a path or a method that is not there is answered with."""
+    """Answer a request whose path or method does not exist."""
     assert isinstance(error, HTTPException)
     detail = f"{request.method} {request.url.path[:200]}"
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         problem = refusal(405, "wrong-method", f"{detail}: use {allow}", headers=((b"allow", allow.encode()),))
     else:
-        problem = refusal(error.status_code, "unknown-path", f"{detail}: see /openapi.json for what there is")
+        problem = refusal(error.status_code, "unknown-path", f"{detail}: see /openapi.json for all paths")
     return _response(reply_of(problem))
 
 
 def _follow(core: ServerState, call: EndpointCall) -> Response:
     if core.ring.is_full:
-        raise refusal(503, "too-many-followers", "too many connections follow the events already; try again later")
+        raise refusal(503, "too-many-followers", "too many connections follow the events; try again later")
     after = call.number("after", core.ring.total)
 
     async def stream() -> AsyncIterator[bytes]:
@@ -219,26 +220,26 @@ def _metrics(core: ServerState, extensions: Extensions) -> View:
 
 def _openapi(core: ServerState, extensions: Extensions) -> View:
     @cache
-    def made() -> bytes:
-        return openapi_json(*[look_up.endpoint for look_up in extensions.routes])
+    def encoded() -> bytes:
+        return openapi_json(*[route.endpoint for route in extensions.routes])
 
     async def view(request: HttpRequest) -> Response:
         try:
             core.authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
-        return Response(made(), media_type="application/json")
+        return Response(encoded(), media_type="application/json")
 
     return view
 
 
 def openapi_json(*others: Endpoint) -> bytes:
-    """The document of the queues' API, and of what is served beside it."""
+    """Return the OpenAPI document of the queues' API, with `others` beside it."""
     return to_json(document((*ENDPOINTS, *others), version=release()))
 
 
 def release() -> str:
-    """The version of this program."""
+    """Return the version of this program."""
     try:
         return version("towline")
     except PackageNotFoundError:  # run from a checkout

@@ -1,4 +1,4 @@
-"""Every path of the API in one table: what it takes, what it answers, who may call it, and what it does."""
+"""The table of all endpoints: path, request, response, permission and handler of each."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Handler = Callable[[ServerState, EndpointCall], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A member of the query string."""
+    """A parameter in the query string."""
 
     name: str
     schema: Json
@@ -28,8 +28,8 @@ class Endpoint:
 
     Args:
         permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
-        handler: None for the verbs that `hot` serves, and for what is served beside the queues (`also`).
-        operation: its id, where neither handler nor path names it.
+        handler: None for the verbs of the fast path, and for `extensions.ReadOnlyRoute`.
+        operation: the operation's id, where neither handler nor path names it.
     """
 
     method: str
@@ -72,7 +72,7 @@ def _regular(
     takes: type[schemas.RequestBody] | None = None,
     query: tuple[Parameter, ...] = (),
 ) -> Endpoint:
-    """An endpoint that answers what its handler says that it returns."""
+    """Return an endpoint whose response is the return type of its handler."""
     answers = response(get_type_hints(handler)["return"])
     return Endpoint(method, path, summary, permission, handler, takes, answers, query)
 

@@ -1,6 +1,7 @@
-"""What another part of the program answers beside the queues: at the same listener, behind the same gate, by GET only.
+"""Read-only routes that another part of the program serves beside the queues: at the same listener, with the same
+tokens.
 
-Its answers are made in the server's loop: they must be at hand, and never wait.
+Their answers are made in the server's loop: they must be at hand, and never wait.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +26,9 @@ class ReadOnlyRoute:
     Args:
         name: the operation's id in the OpenAPI document.
         permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
-        look: the answer, from the names in the path. Raises `Problem`.
+        look: returns the answer, from the names in the path. Raises `Problem`.
         answers: the answer's model.
-        aliases: the same under other paths, which the document leaves out.
+        aliases: further paths of the same, which the document leaves out.
     """
 
     path: str
@@ -40,12 +41,12 @@ class ReadOnlyRoute:
 
     @property
     def endpoint(self) -> Endpoint:
-        """As the document has it."""
+        """The endpoint in the OpenAPI document."""
         answers = response(self.answers)
         return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
 
-    def routes(self, authorizer: Authorizer) -> list[Route]:
-        """Its paths behind a gate."""
+    def starlette_routes(self, authorizer: Authorizer) -> list[Route]:
+        """Return its paths as Starlette routes."""
 
         async def view(request: Request) -> Response:
             try:
@@ -63,7 +64,7 @@ class ReadOnlyRoute:
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """All of it: paths, and what `/metrics` tells besides."""
+    """Routes beside the queues, and collectors for `/metrics`."""
 
     routes: tuple[ReadOnlyRoute, ...] = ()
     collectors: tuple[Collector, ...] = ()
@@ -73,6 +74,6 @@ NO_EXTENSIONS = Extensions()
 
 
 def response_of(reply: Reply) -> Response:
-    """A reply as Starlette sends it."""
+    """Return a reply as a Starlette response."""
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())

@@ -1,6 +1,7 @@
-"""The verbs of producers and workers at work: from a request's bytes to an answer's, without a task or a framework.
+"""The fast path: the verbs of workers and producers, from a request's bytes to an answer's, without a task or a
+framework.
 
-Both doors lead here: the ASGI application (`app.py`) and the protocol's short way (`http/fast_protocol.py`).
+Both the ASGI application (`app.py`) and the protocol (`http/fast_protocol.py`) lead here (ADR 6).
 """
 
 import json
@@ -30,13 +31,21 @@ from queue_core.unit_of_work import UnitOfWork
 
 JSON_TYPE = b"application/json"
 REPLY_ALLOWANCE = PayloadAllowance(8 << 20, each_bytes=512)
-"""Room for the tasks of one answer. It is made in the server's loop, which stands still meanwhile, and base64 takes 4/3
-of this."""
+"""Room for the tasks of one answer. It is encoded in the server's loop, which stands still meanwhile, and base64
+takes 4/3 of this."""
 IDEMPOTENCY_HEADER = b"idempotency-key"
+"""Names a client's call as `session/number/age`, so that it takes effect once (ADR 28).
+
+A session has one call under way at a time and numbers them upwards, so the store keeps one answer for each. The age is
+in whole seconds, rounded up, since the call was first sent; 0 for the first time.
+"""
 _IDEMPOTENCY_KEY = re.compile(rb"([A-Za-z0-9_-]{1,64})/([0-9]{1,15})/([0-9]{1,9})")
 MAX_SHOWN_KEY_CHARACTERS: Final = 60
+"""Characters of a duplicate key that its error shows."""
 FAR_APART_BYTES: Final = 256
+"""Bytes between two colons, on average, from which a search for each is faster than a count."""
 LONG_BODY_BYTES: Final = 4 << 10
+"""Size of a body from which such a search is considered."""
 
 added_json = response(schemas.AddedTasks).json
 
@@ -67,12 +76,12 @@ new_reply = builder(Reply)
 
 @dataclass(frozen=True, slots=True)
 class FastRequest:
-    """A request that has arrived whole, and the way back.
+    """A request that has arrived whole, and the callback for its reply.
 
     Args:
         caller: the connection, for callers that give no worker's name.
-        reply: told once, in the loop.
-        is_gone: whether the caller has hung up.
+        reply: called once, in the loop.
+        is_gone: returns whether the caller has hung up.
     """
 
     verb: str
@@ -97,30 +106,30 @@ new_request = builder(FastRequest)
 
 
 class FastEndpoint(Protocol):
-    """Where the requests of one API become verbs without a task or a framework: it has the short way."""
+    """An API on the fast path."""
 
     def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:
-        """Let a request in by its head, before any of its body is read; raises what it is refused with.
+        """Admit a request by its head, before any of its body is read; raises the error that it is refused with.
 
         Args:
-            body_bytes: as the head says; None where it does not.
+            body_bytes: as the head declares; None where it does not.
 
         Returns:
-            How much is held for a caller that is not known yet: see `free`.
+            Bytes of memory reserved for a caller without a known token: see `free`.
         """
 
     def free(self, reserved_bytes: int) -> None:
-        """The body of a request is not held any more."""
+        """Free the memory that was reserved for the body of a request."""
 
     def start(self, request: FastRequest) -> LeaseCall | None:
-        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `FastVerbs.hang_up`."""
+        """Begin; `request.reply` is called when it is done. Returns a call that may wait, for `FastVerbs.cancel`."""
 
     def refuse(self, error: Exception) -> Reply:
-        """What a request is answered with that was not let in, or could not be read."""
+        """Return the answer to a request that was not admitted, or could not be read."""
 
 
 class FastVerbs:
-    """add, lease, exchange, renew, delete of every queue."""
+    """add, lease, exchange, renew and delete, for every queue."""
 
     VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
 
@@ -136,17 +145,17 @@ class FastVerbs:
             "delete": self._delete,
         }
 
-    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - the protocol's
         """See `FastEndpoint.admit`."""
         self._authorizer.check(headers, verb)
         check_json(headers)
         return 0
 
     def free(self, reserved_bytes: int) -> None:
-        """See `FastEndpoint.free`: nothing is held here."""
+        """See `FastEndpoint.free`: nothing is reserved here."""
 
     def start(self, request: FastRequest) -> LeaseCall | None:
-        """Begin; `request.reply` is told when it is done. A call that may wait is returned: see `hang_up`."""
+        """See `FastEndpoint.start`."""
         try:
             return self._verbs[request.verb](request)
         except Exception as error:  # noqa: BLE001 - the top of a request
@@ -158,7 +167,7 @@ class FastVerbs:
         return reply_of(error)
 
     def cancel(self, call: LeaseCall) -> None:
-        """The caller is gone."""
+        """Cancel a call whose caller has hung up."""
         call.cancel()
 
     def _add(self, request: FastRequest) -> None:
@@ -176,8 +185,8 @@ class FastVerbs:
             else:
                 request.reply(reply_of(outcome))
 
-        step = idempotent_operation(request.call, add)
-        self._committer.submit(step, done, size_bytes=len(request.body), unit="verb")
+        operation = idempotent_operation(request.call, add)
+        self._committer.submit(operation, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: FastRequest) -> LeaseCall:
         params = parse_body(schemas.LeaseBody, request.body)
@@ -247,7 +256,7 @@ class FastVerbs:
         params = parse_body(schemas.DeleteRequest, request.body)
         deletions = params.values()
 
-        def delete(outcome: object) -> None:
+        def done(outcome: object) -> None:
             if not isinstance(outcome, tuple):
                 request.reply(reply_of(outcome))
                 return
@@ -257,22 +266,24 @@ class FastVerbs:
             else:
                 request.reply(new_reply(200, added_json({"added": list(added)})))
 
-        def run(work: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
+        def delete(work: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
             return work.delete(request.queue, deletions, call=call)
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
-        self._committer.submit(idempotent_operation(request.call, run), delete, size_bytes=len(request.body), unit=unit)
+        operation = idempotent_operation(request.call, delete)
+        self._committer.submit(operation, done, size_bytes=len(request.body), unit=unit)
 
 
 def parse_body(model: type[B], body: bytes) -> B:
-    """Return what a body says. Raises `ValidationError`, and a `Problem` for a key that an object has twice."""
+    """Return a body as its model. Raises `ValidationError`, and a `Problem` for a key that an object has twice."""
     params = model.model_validate_json(body)
     check_keys(body, params.keys(), colons=params.colons())
     return params
 
 
 def reply_of(error: object) -> Reply:
-    """What an error is answered with. One that is not the queue's is our mistake: logged, and told without detail."""
+    """Return the answer to an error. One that is no `QueueError` is a bug: it is logged, and answered without
+    detail."""
     if isinstance(error, QueueError):
         problem = problem_of(error)
     elif isinstance(error, Problem):
@@ -281,22 +292,22 @@ def reply_of(error: object) -> Reply:
         problem = invalid(error)
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
-        problem = refusal(500, "internal", "the server made a mistake; its log has the details")
+        problem = refusal(500, "internal", "the server failed; its log has the details")
     return Reply(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
 
 
 def check_json(headers: Headers) -> None:
-    """Raise a `Problem` unless the body says that it is JSON."""
+    """Raise a `Problem` unless the body is declared as JSON."""
     for name, value in headers:
         if name == b"content-type":
             if value == JSON_TYPE or value.partition(b";")[0].strip().lower() == JSON_TYPE:
                 return
-            raise refusal(415, "not-json", f"the body must be application/json: {value.decode('latin-1')[:100]}")
+            raise refusal(415, "not-json", f"the body must be application/json, not {value.decode('latin-1')[:100]}")
     raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
 
 
 def check_same_queue(tasks: list[NewTask], queue: str) -> None:
-    """Raise unless every task goes to the queue that was called; `then` alone may cross."""
+    """Raise unless every task goes to the queue that was called; only tasks in `then` may go to another."""
     for task in tasks:
         if task.queue is not None and task.queue != queue:
             raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
@@ -317,14 +328,14 @@ def client_call(key: bytes | None) -> ClientCall | None:
 
 
 def idempotent_operation(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Step[T]:
-    """Return a verb as a step, which takes effect once if a client may send it again."""
+    """Return a verb as an operation that takes effect once, even if a client sends its call again."""
     if call is None:
         return lambda work: run(work, None)
     return RepeatableOperation(call, run)
 
 
 class RepeatableOperation(Generic[T]):
-    """A step of a client's call that may be run again, here or by another server."""
+    """An operation of a client's call that may be run again, here or by another server."""
 
     def __init__(self, call: ClientCall, run: Callable[[UnitOfWork, ClientCall], T]) -> None:
         self._call = call
@@ -342,8 +353,8 @@ class RepeatableOperation(Generic[T]):
 def check_keys(body: bytes, parsed: int, *, colons: int = 0) -> None:
     """Raise a `Problem` that names a key which an object of `body` has twice.
 
-    Every key in a text has a colon behind it. So there are at least as many colons as keys, and a text with no more
-    colons than keys were parsed from it has none twice: that is told by counting, without parsing it again.
+    A parser keeps the last of them, and nobody knows which was meant. Every key has a colon behind it: a text with no
+    more colons than parsed keys has none twice. That is found by counting, without parsing again.
 
     Args:
         body: valid JSON.
@@ -356,7 +367,7 @@ def check_keys(body: bytes, parsed: int, *, colons: int = 0) -> None:
 
 
 def _count_colons(body: bytes, *, most: int) -> int:
-    """How many there are; a search for the next one passes over a long payload ten times as fast as a count."""
+    """Count the colons, up to one more than `most`; in a long payload a search is ten times as fast as a count."""
     if len(body) < (most + 1) * FAR_APART_BYTES:
         return body.count(b":")
     found, at = 0, body.find(b":")
@@ -366,7 +377,7 @@ def _count_colons(body: bytes, *, most: int) -> int:
 
 
 def check_every_key(body: bytes) -> None:
-    """The same for JSON of any kind: parses it anew, for what is seldom called or has colons in its texts."""
+    """Check any JSON for duplicate keys, by parsing it anew."""
     json.loads(
         body,
         object_pairs_hook=_check_pairs,
@@ -377,7 +388,7 @@ def check_every_key(body: bytes) -> None:
 
 
 def _check_pairs(pairs: list[tuple[str, None]]) -> None:
-    """Each object becomes nothing, so that a body is never held twice."""
+    """Replace each object by None, so that a body is never in memory twice."""
     if len(pairs) > 1 and len({key for key, _ in pairs}) < len(pairs):
         raise _duplicate_key([key for key, _ in pairs])
 
@@ -385,8 +396,8 @@ def _check_pairs(pairs: list[tuple[str, None]]) -> None:
 def _duplicate_key(keys: list[str]) -> Problem:
     key = next(key for at, key in enumerate(keys) if key in keys[:at])
     shown = json.dumps(key if len(key) <= MAX_SHOWN_KEY_CHARACTERS else key[:MAX_SHOWN_KEY_CHARACTERS] + "...")
-    return refusal(400, "duplicate-key", f"an object of the body has the key {shown} twice: which is meant?")
+    return refusal(400, "duplicate-key", f"an object of the body has the key {shown} twice; send it once")
 
 
 def _ignore_number(_text: str) -> None:
-    """A number of any length, which is not looked at."""
+    """Replace a number, of any length, by None."""

@@ -1,4 +1,4 @@
-"""The one table from error to HTTP status, and the problem documents (RFC 9457) that tell of it."""
+"""The one table from error to HTTP status, and the problem documents (RFC 9457) of refused requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ STATUS: Mapping[type[QueueError], int] = MappingProxyType(
         errors.QueueError: 500,
     }
 )
-"""Status of an error: its own, else that of the nearest class above it."""
+"""The status of an error: that of its own class, else of the nearest class above it."""
 
 TITLES: Mapping[int, str] = MappingProxyType(
     {
@@ -68,7 +68,7 @@ LIMITS: Mapping[type[QueueError], Mapping[str, object]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Problem(Exception):  # noqa: N818 - the RFC's word
-    """An answer that tells what went wrong. Raised where a request can't go on for a reason of HTTP's own."""
+    """An error answer. Raised where a request is refused for a reason of HTTP."""
 
     status: int
     detail: str
@@ -77,7 +77,7 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
     members: Mapping[str, object] = field(default_factory=dict)
 
     def body(self) -> bytes:
-        """The problem document."""
+        """Return the problem document."""
         title = TITLES.get(self.status, "Error")
         return to_json(
             {"type": self.type, "title": title, "status": self.status, "detail": self.detail, **self.members}
@@ -85,12 +85,12 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
 
 
 def status_of(error: type[QueueError]) -> int:
-    """The status an error of this class is answered with."""
+    """Return the status of an error of this class."""
     return next(STATUS[above] for above in error.__mro__ if above in STATUS)
 
 
 def problem_of(error: QueueError) -> Problem:
-    """The problem that tells of an error."""
+    """Return the problem that describes an error."""
     kind = type(error)
     status = status_of(kind)
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -105,39 +105,39 @@ def problem_of(error: QueueError) -> Problem:
 
 
 def refusal(status: int, name: str, detail: str, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Problem:
-    """A problem that has no error of the queue behind it, as a wrong content type."""
+    """Return a problem that has no `QueueError` behind it, such as a wrong content type."""
     return Problem(status, detail, PREFIX + name, headers)
 
 
 def body_too_large(limit: int) -> Problem:
-    """What a body over the limit is refused with."""
+    """Return the problem of a body over the limit."""
     return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
 
 
 def invalid(error: ValidationError) -> Problem:
-    """What a body that does not fit its model is refused with: every mistake at once, by place."""
-    mistakes = error.errors(include_url=False, include_context=False)
-    first = mistakes[0]
+    """Return the problem of a body that does not fit its model: all errors at once, by place."""
+    details = error.errors(include_url=False, include_context=False)
+    first = details[0]
     if first["type"] == "json_invalid":
         return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
     shown = [
         {
-            "pointer": "/" + "/".join(str(part) for part in mistake["loc"]),
-            "detail": mistake["msg"] + _shown_input(mistake),
+            "pointer": "/" + "/".join(str(part) for part in one["loc"]),
+            "detail": one["msg"] + _shown_input(one),
         }
-        for mistake in mistakes[:20]
+        for one in details[:20]
     ]
-    told = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
-    more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
-    plain = refusal(422, "invalid-request", told + more)
+    summary = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
+    more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
+    plain = refusal(422, "invalid-request", summary + more)
     return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
 
 
-def _shown_input(mistake: ErrorDetails) -> str:
-    """The value that did not fit, if it is short: a number, or what stands for one or for a choice. Never a payload."""
-    value = mistake["input"]
-    is_plain = isinstance(value, int | float) or (isinstance(value, str) and mistake["type"] in SHOWN_INPUT_ERRORS)
-    if not is_plain or not PAYLOAD_FIELDS.isdisjoint(mistake["loc"]) or mistake["type"] == "extra_forbidden":
+def _shown_input(one: ErrorDetails) -> str:
+    """Return the invalid value if it is short: a number, or text where a number or choice belongs. Never a payload."""
+    value = one["input"]
+    is_plain = isinstance(value, int | float) or (isinstance(value, str) and one["type"] in SHOWN_INPUT_ERRORS)
+    if not is_plain or not PAYLOAD_FIELDS.isdisjoint(one["loc"]) or one["type"] == "extra_forbidden":
         return ""
     shown = to_json(value).decode()
     return f": {shown}" if len(shown) <= MAX_SHOWN_CHARACTERS else ""

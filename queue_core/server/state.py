@@ -1,4 +1,4 @@
-"""One server's parts put together: the store's service behind turns, waiting leases, events and a gate."""
+"""The parts of one server put together: the store's service behind a committer, waiting leases, events and tokens."""
 
 import asyncio
 import secrets
@@ -33,26 +33,30 @@ if TYPE_CHECKING:
     from queue_core.stores.sqlite.backup import Backup
 
 PROBE_CACHE_SECONDS = 1.0
+"""Seconds for which the result of a probe (and, of a local store, of its write) is used again."""
 PROBE_TIMEOUT_SECONDS = 2.0
-"""How long a store may take; a probe wants an answer before its own patience ends."""
+"""Seconds that a store has for a probe: an orchestrator that probes would itself give up after a few."""
 PROBE_LEAD = "readyz"
-"""The lead that a probe takes for no time at all: a change that nobody sees."""
-T = TypeVar("T")
+"""The lead that a probe takes for 0 seconds: a write without an effect."""
 MAX_READS_AT_ONCE = 2
+"""Threads for reads."""
 READ_TIMEOUT_SECONDS = 10.0
-"""How long a look may take; a store across a network may never answer."""
+"""Seconds that a read may take: a store across a network may never answer."""
 MAX_QUEUED_READS = 1000
-"""Looks that wait for one of the threads, at most."""
+"""Reads that wait or are under way, at most; further ones fail."""
+
+T = TypeVar("T")
 
 
 class Readiness:
-    """Lives in the server's loop."""
+    """Probes whether the store takes changes, for `/readyz`. Lives in the server's loop."""
 
     def __init__(
         self, committer: Committer, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
     ) -> None:
         """Args:
-        check: raises the `StoreError` that keeps the server from being ready, beside that of a change.
+        run: the holder of the probe's lead.
+        check: raises any other `StoreError` that keeps the server from being ready.
         """
         self._committer = committer
         self._store = store
@@ -127,24 +131,24 @@ class ServerState:
         self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._readers)
 
     def health(self) -> Health:
-        """What probes and clients are told of this run."""
+        """Return the answer to a health probe."""
         return {"status": "ok", "run": self.run}
 
-    async def read(self, step: Step[T]) -> T:
-        """One reading step, beside the loop: what it costs nobody else waits for."""
+    async def read(self, operation: Step[T]) -> T:
+        """Run an operation that only reads, in a thread, so that no other call waits for it."""
         if self.committer.is_syncing:
-            await self.committer.run(lambda _work: None)  # nothing is shown before it is durable
-        return await self.in_thread(lambda: self.service.look(step))
+            await self.committer.run(lambda _work: None)  # readers see nothing before it is durable
+        return await self.in_thread(lambda: self.service.look(operation))
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """A call that reads, in a thread. Raises `StoreUnavailableError` when that takes too long."""
+        """Make a call in a reading thread. Raises `StoreUnavailableError` when it takes too long."""
         if self._readers.under_way >= MAX_QUEUED_READS:
             raise StoreUnavailableError(
-                f"{MAX_QUEUED_READS} looks wait for the store, which is this server's limit; try again"
+                f"{MAX_QUEUED_READS} reads wait for the store, which is this server's limit; try again"
             )
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def told(outcome: T | Exception) -> None:
+        def done(outcome: T | Exception) -> None:
             if answer.done():
                 return
             if isinstance(outcome, Exception):
@@ -152,7 +156,7 @@ class ServerState:
             else:
                 answer.set_result(outcome)
 
-        self._readers.submit(call, told)
+        self._readers.submit(call, done)
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 return await answer
@@ -166,8 +170,8 @@ class ServerState:
             await self.in_thread(self.erasures.check)
 
     async def back_up(self) -> "Backup":
-        """Copy the store beside itself, in a thread, one copy at a time. Raises `InvalidRequestError` for a store that
-        is no file."""
+        """Copy the store beside its file, in a thread, one copy at a time. Raises `InvalidRequestError` for a store
+        without a file."""
         store = self.service.store
         check_can_back_up(store.url)
         from queue_core.stores.sqlite.backup import back_up_beside
@@ -177,7 +181,7 @@ class ServerState:
             raise InvalidRequestError(f"{store.url} is not a file that can be copied")
         copied: asyncio.Future[Backup] = asyncio.get_running_loop().create_future()
 
-        def told(outcome: "Backup | Exception") -> None:
+        def done(outcome: "Backup | Exception") -> None:
             if copied.done():
                 return
             if isinstance(outcome, OSError):
@@ -187,11 +191,11 @@ class ServerState:
             else:
                 copied.set_result(outcome)
 
-        self._backups.submit(lambda: back_up_beside(store), told)
+        self._backups.submit(lambda: back_up_beside(store), done)
         return await copied
 
     def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "ReadyWatch":
-        """Begin to listen for ready tasks."""
+        """Begin to watch for ready tasks."""
         return ReadyWatch(self.waiting, wanted)
 
     def _wake(self, outbox: Outbox) -> None:
@@ -203,12 +207,12 @@ class ServerState:
             self._lease_recorder.schedule()
 
     def start(self) -> None:
-        """Begin to take notes; called in the loop before the first request."""
+        """Begin to record; called in the loop before the first request."""
         self._lease_recorder.start()
         self.erasures.start()
 
     def stop(self) -> None:
-        """Answer all who wait, so that a graceful stop is a quick one."""
+        """Answer all waiting calls, so that a graceful stop is quick."""
         self.waiting.stop()
         self.ring.stop()
         self._lease_recorder.stop()
@@ -223,7 +227,7 @@ class ServerState:
 
 
 class ReadyWatch:
-    """One caller's ear for ready tasks; it rings once."""
+    """A caller that waits for ready tasks, once."""
 
     def __init__(self, waiting: WaitingLeases, wanted: Sequence[tuple[str, TagFilter]]) -> None:
         self._waiting = waiting
@@ -232,7 +236,7 @@ class ReadyWatch:
         waiting.watch(self._watcher)
 
     async def wait(self, seconds: float) -> None:
-        """Until there is something to look at, or the time is up."""
+        """Wait until a task may be ready, or the time is up."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ready.wait()
@@ -240,5 +244,5 @@ class ReadyWatch:
             return
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop watching."""
         self._waiting.unwatch(self._watcher)
