@@ -52,10 +52,10 @@ _TAGS = (
     Parameter("tag", {"type": "array", "items": {"type": "string"}}, "Only these tags."),
     Parameter("kind", {"enum": ["any", "tags", "untagged", "oldest"]}, "As in the body of a lease."),
 )
-_AFTER = Parameter("after", {"type": "integer", "minimum": 0}, "The `cursor` of the answer before.")
+_AFTER = Parameter("after", {"type": "integer", "minimum": 0}, "The `cursor` of the previous answer.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "How many at most.")
 _AFTER_TAG = Parameter("after", {"type": "string", "minLength": 1}, "The last tag of the page before.")
-_PREFIX = Parameter("prefix", {"type": "string"}, "Only those whose names begin so.")
+_PREFIX = Parameter("prefix", {"type": "string"}, "Only workers whose names start with this.")
 _LIMIT_WORKERS = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10000}, "How many at most.")
 _FOLLOW = Parameter("follow", {"enum": ["true"]}, "Go on for ever, as server-sent events.")
 
@@ -90,48 +90,49 @@ ENDPOINTS = (
     _fast("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
     _fast("lease", "Lease tasks, waiting for them if params to.", schemas.LeaseBody, schemas.Leases),
     _fast("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
-    _fast("renew", "Move the ends of leases.", schemas.RenewRequest, schemas.RenewedLeases),
-    _fast(
-        "delete", "Delete finished tasks, and add what follows from them.", schemas.DeleteRequest, schemas.AddedTasks
-    ),
-    _post(f"{_QUEUE}/release", "Give leases back.", handlers.release, schemas.ReleaseRequest),
+    _fast("renew", "Renew leases.", schemas.RenewRequest, schemas.RenewedLeases),
+    _fast("delete", "Delete finished tasks, and add follow-up tasks.", schemas.DeleteRequest, schemas.AddedTasks),
+    _post(f"{_QUEUE}/release", "Release leases.", handlers.release, schemas.ReleaseRequest),
     _post(
-        f"{_QUEUE}/delete-by-name", "Delete tasks whoever holds them.", handlers.delete_by_name, schemas.NamesRequest
+        f"{_QUEUE}/delete-by-name",
+        "Delete tasks by name, leased or not.",
+        handlers.delete_by_name,
+        schemas.NamesRequest,
     ),
     _post(f"{_QUEUE}/purge", "Delete all tasks, or all dead ones.", handlers.purge, schemas.PurgeRequest),
     _post(f"{_QUEUE}/pause", "Grant no more leases.", handlers.pause, schemas.EmptyBody),
     _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.EmptyBody),
     _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
-    _post(f"{_QUEUE}/peek", "Look at tasks.", handlers.peek, schemas.PeekRequest),
-    _post(f"{_QUEUE}/observe", "All for scaling.", handlers.observe, schemas.ObserveRequest),
+    _post(f"{_QUEUE}/peek", "Show tasks.", handlers.peek, schemas.PeekRequest),
+    _post(f"{_QUEUE}/observe", "All that scaling a pool needs.", handlers.observe, schemas.ObserveRequest),
     _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
     _regular("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
     _regular("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
     _regular("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
     _regular("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
-    _regular("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue),
+    _regular("DELETE", _QUEUE, "Delete it and its tasks.", "set-queue", handlers.delete_queue),
     _regular(
         "GET",
         "/v1/storage",
-        "The limit of all payloads, and what they come to; without a limit nothing is counted.",
+        "The limit on all payloads, and their size; without a limit they are not counted.",
         "queues",
         handlers.show_storage,
     ),
     _regular("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
     _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, schemas.RetireRequest),
-    _post(f"{_WORKER}/release", "Give back all that a dead worker holds.", handlers.release_worker, schemas.EmptyBody),
+    _post(f"{_WORKER}/release", "Release all leases of a dead worker.", handlers.release_worker, schemas.EmptyBody),
     _regular(
         "GET",
         f"{_QUEUE}/workers",
-        "Workers that this server has heard of lately.",
+        "Workers that called this server lately.",
         "stats",
         handlers.heard_workers,
         query=(_PREFIX, _LIMIT_WORKERS),
     ),
-    _post("/v1/observe", "All for scaling several queues.", handlers.observe_many, schemas.ObserveManyRequest),
+    _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
-    _post("/v1/wait", "Sleep until there is work.", handlers.wait, schemas.WaitRequest),
+    _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(
         "GET",
         "/v1/events",

@@ -1,4 +1,4 @@
-"""What the quiet verbs do: each takes a call that was let in and checked for form, and returns the answer's JSON."""
+"""Handlers of the regular endpoints: each takes a call that was admitted and validated, and returns the response."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +23,12 @@ from queue_core.unit_of_work import UnitOfWork
 B = TypeVar("B", bound=schemas.RequestBody)
 
 MAX_LISTED_WORKERS = 10_000
+"""Workers in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointCall:
-    """What a handler is given: the names in the path, the query in order, and the body as its model."""
+    """The arguments of a handler: the names in the path, the query in order, and the body as its model."""
 
     path: dict[str, str]
     query: Sequence[tuple[str, str]]
@@ -40,17 +41,17 @@ class EndpointCall:
         return self.path["queue"]
 
     def read(self, model: type[B]) -> B:
-        """The body, as the endpoint's own model."""
+        """Return the body as the endpoint's own model."""
         assert isinstance(self.body, model)
         return self.body
 
     def one(self, name: str) -> str | None:
-        """A member of the query, the last of its name."""
+        """Return a parameter of the query, the last of its name."""
         found = [value for key, value in self.query if key == name]
         return found[-1] if found else None
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = limits.MAX_INTEGER) -> int:
-        """A whole number in the query. Raises `InvalidCountError`."""
+        """Return a whole number in the query. Raises `InvalidCountError`."""
         text = self.one(name)
         if text is None:
             return default
@@ -59,7 +60,7 @@ class EndpointCall:
         return int(text)
 
     def tags(self) -> TagFilter:
-        """`?tag=a&tag=b&kind=oldest`. Raises `InvalidRequestError`."""
+        """Return the filter of `?tag=a&tag=b&kind=oldest`. Raises `InvalidRequestError`."""
         kind = self.one("kind")
         if kind not in (None, "any", "tags", "untagged", "oldest"):
             raise InvalidRequestError(f"kind must be any, tags, untagged or oldest: {kind[:40]!r}")
@@ -119,9 +120,9 @@ async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
     return await _in_chunks(core, lambda work: work.redrive(call.queue, None, tags))
 
 
-async def _in_chunks(core: ServerState, step: Step[int]) -> schemas.Count:
+async def _in_chunks(core: ServerState, operation: Step[int]) -> schemas.Count:
     total = 0
-    while count := await core.committer.run(step):
+    while count := await core.committer.run(operation):
         total += count
     return {"count": total}
 
@@ -155,7 +156,7 @@ async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
     return {"count": count}
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------------------------
 
 
 async def stats(core: ServerState, call: EndpointCall) -> QueueStats:
@@ -189,22 +190,22 @@ async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
 async def observe(core: ServerState, call: EndpointCall) -> Observation:
     params = call.read(schemas.ObserveRequest)
     tags = params.filter()
-    look = await core.read(
+    observation = await core.read(
         lambda work: work.observe(
             call.queue, tags=tags, after=params.after, workers=params.workers, ahead_seconds=params.ahead_seconds
         )
     )
-    return replace(look, heard=_present_workers(core, call.queue, params.workers))
+    return replace(observation, heard=_present_workers(core, call.queue, params.workers))
 
 
 async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
-    looks = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
-    found = await core.read(lambda work: [work.observe_if_there(look) for look in looks])
-    told = [
-        one if one is None else replace(one, heard=_present_workers(core, look.queue, look.workers))
-        for one, look in zip(found, looks, strict=True)
+    queries = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
+    found = await core.read(lambda work: [work.observe_if_there(query) for query in queries])
+    observations = [
+        one if one is None else replace(one, heard=_present_workers(core, query.queue, query.workers))
+        for one, query in zip(found, queries, strict=True)
     ]
-    return {"observations": told}
+    return {"observations": observations}
 
 
 def _present_workers(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
@@ -254,10 +255,10 @@ async def heard_workers(core: ServerState, call: EndpointCall) -> schemas.HeardW
 async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
     params = call.read(schemas.LeadRequest)
 
-    def step(work: UnitOfWork) -> bool:
+    def take_lead(work: UnitOfWork) -> bool:
         return work.lead(params.name, params.holder, seconds=params.seconds)
 
-    return {"held": await core.committer.run(step)}
+    return {"held": await core.committer.run(take_lead)}
 
 
 async def backup(core: ServerState, call: EndpointCall) -> schemas.BackedUp:  # noqa: ARG001 - a handler
@@ -273,7 +274,7 @@ async def wait(core: ServerState, call: EndpointCall) -> schemas.ReadyQueue:
 
 
 async def wait_ready(core: ServerState, wanted: Sequence[tuple[str, TagFilter]], *, seconds: float) -> str | None:
-    """The first queue of `wanted` that has something ready, as soon as one has, or None after `seconds`."""
+    """Return the first queue of `wanted` that has a ready task, as soon as one has, or None after `seconds`."""
 
     def first_ready(work: UnitOfWork) -> str | None:
         return next((queue for queue, tags in wanted if work.stats(queue, tags).ready), None)
@@ -281,16 +282,16 @@ async def wait_ready(core: ServerState, wanted: Sequence[tuple[str, TagFilter]],
     clock = core.service.clock
     ends_at = clock.monotonic() + seconds
     while True:
-        heard = core.watch(wanted)
+        watch = core.watch(wanted)
         try:
             if (queue := await core.read(first_ready)) is not None:
                 return queue
             left = ends_at - clock.monotonic()
             if left <= 0 or core.waiting.is_stopping:
                 return None
-            await heard.wait(left)
+            await watch.wait(left)
         finally:
-            heard.close()
+            watch.close()
 
 
 # -- health ---------------------------------------------------------------------------------------------------------
