@@ -26,7 +26,7 @@ class ReadOnlyRoute:
     Args:
         name: the operation's id in the OpenAPI document.
         permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
-        look: returns the answer, from the names in the path. Raises `Problem`.
+        read: returns the answer, from the names in the path. Raises `Problem`.
         answers: the answer's model.
         aliases: further paths of the same, which the document leaves out.
     """
@@ -35,7 +35,7 @@ class ReadOnlyRoute:
     name: str
     summary: str
     permission: str | None
-    look: Callable[[Mapping[str, str]], BaseModel]
+    read: Callable[[Mapping[str, str]], BaseModel]
     answers: type[BaseModel]
     aliases: tuple[str, ...] = ()
 
@@ -55,7 +55,7 @@ class ReadOnlyRoute:
                 else:
                     authorizer.check(request.headers.raw, self.permission)
                 path = {key: str(value) for key, value in request.path_params.items()}
-                return response_of(new_reply(200, self.look(path).model_dump_json().encode()))
+                return response_of(new_reply(200, self.read(path).model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
 

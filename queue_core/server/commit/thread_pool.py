@@ -51,7 +51,7 @@ class ThreadPool:
             outcome: T | Exception
             try:
                 outcome = call()
-            except Exception as error:  # noqa: BLE001 - told to whoever params
+            except Exception as error:  # noqa: BLE001 - passed to `done`
                 outcome = error
             try:
                 loop.call_soon_threadsafe(finish, outcome)

@@ -11,7 +11,7 @@ import structlog
 from queue_core.errors import QueueError
 from queue_core.server import events
 from queue_core.server.commit.thread_pool import ThreadPool
-from queue_core.store import Store, Subscription
+from queue_core.store import Signals, Store, Subscription
 from queue_core.task import ANY
 
 IDLE_SECONDS = 5.0
@@ -43,6 +43,8 @@ class NotificationListener:
         self._is_wanted = is_wanted
         self._max_queues = MAX_REMOTE_QUEUES if store.is_remote else MAX_QUEUES
         self._threads: dict[str, _ListenerThread] = {}
+        self.queues = self._threads.keys()
+        """The queues that are listened to: this server receives its own notifications on them."""
         self._lock = threading.Lock()
 
     def listen(self, queue: str) -> None:
@@ -58,10 +60,6 @@ class NotificationListener:
             )
             self._threads[queue] = thread
         thread.start()
-
-    def is_listening(self, queue: str) -> bool:
-        """Return whether this server receives its own notifications on this queue."""
-        return queue in self._threads
 
     def close(self) -> None:
         """End the threads."""
@@ -146,34 +144,30 @@ class _ListenerThread:
 
 
 class NotificationSender:
-    """Notifies other processes of tasks they may lease: in the loop, or in a thread where that crosses a network.
+    """Notifies other processes over a network, in a thread; several notifications of a tag become one meanwhile.
 
-    Several notifications of a tag become one while another is on its way. Used in the loop.
+    Used in the loop.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._signals = store.signals
-        self._threads = ThreadPool(1, name="towline-signals") if store.is_remote else None
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self._thread = ThreadPool(1, name="towline-signals")
         self._unsent: dict[tuple[str, str | None], int] = {}
         self._is_failing = False
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Notify others of `count` leasable tasks of a tag, which no caller waits for here."""
-        if self._threads is None:
-            self._signals.publish(queue, tag, count)
-            return
+        """See `Signals.publish`."""
         key = (queue, tag)
         if key in self._unsent or len(self._unsent) < MAX_UNSENT:
             self._unsent[key] = self._unsent.get(key, 0) + count
-        self._send(self._threads)
+        self._send()
 
     def close(self) -> None:
         """Send the notifications that are on their way."""
-        if self._threads is not None:
-            self._threads.close()
+        self._thread.close()
 
-    def _send(self, threads: ThreadPool) -> None:
-        if not self._unsent or not threads.idle:
+    def _send(self) -> None:
+        if not self._unsent or not self._thread.idle:
             return
         unsent, self._unsent = self._unsent, {}
 
@@ -183,9 +177,9 @@ class NotificationSender:
 
         def sent(outcome: Exception | None) -> None:
             self._log_failure(outcome)
-            self._send(threads)
+            self._send()
 
-        threads.submit(send, sent)
+        self._thread.submit(send, sent)
 
     def _log_failure(self, outcome: Exception | None) -> None:
         """Log the first of several failures in a row."""

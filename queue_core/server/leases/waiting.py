@@ -35,7 +35,9 @@ class WaitingLeases:
         self.presence = self._context.presence
         self._checks = ReadyChecks(committer, self._waiters, self.watchers, failed=self.retry_queue)
         self._listener = NotificationListener(service.store, self._checks.check, lambda queue: queue in self._queues())
-        self._sender = NotificationSender(service.store)
+        signals = service.store.signals
+        self._sender = NotificationSender(signals) if service.store.is_remote else None
+        self._publish = signals.publish if self._sender is None else self._sender.publish
         self._timer = DueTimer(
             committer,
             service.clock,
@@ -79,7 +81,8 @@ class WaitingLeases:
     def close(self) -> None:
         """End the threads."""
         self._listener.close()
-        self._sender.close()
+        if self._sender is not None:
+            self._sender.close()
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -126,8 +129,8 @@ class WaitingLeases:
                 call.retry()
             left = wake.count - wake.served - len(woken)
             if left:
-                to_ourselves = self._listener.is_listening(wake.queue)  # our own listener may be notified first
-                self._sender.publish(wake.queue, wake.tag, left + to_ourselves)
+                to_ourselves = wake.queue in self._listener.queues  # our own listener may be notified first
+                self._publish(wake.queue, wake.tag, left + to_ourselves)
 
     def after_commit(self) -> None:
         """Read the next eta again if any caller waits, as the commit may have changed it."""
