@@ -19,7 +19,7 @@ from queue_core.limits import check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal

@@ -11,8 +11,7 @@ from queue_core.events import EventLog
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
-from queue_core.server.commit.committer import Committer
-from queue_core.server.commit.group_commit import GroupCommitter
+from queue_core.server.commit.group_commit import Committer, GroupCommitter
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.server.commit.threaded import ThreadedCommitter
 from queue_core.server.erasures import QueueErasures

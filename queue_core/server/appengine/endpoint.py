@@ -17,7 +17,7 @@ from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
 from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.auth import Authorizer, Headers
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.server.fast_path import FastRequest, Reply
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.rates import LeaseCounts, LeaseRate

@@ -13,7 +13,7 @@ import structlog
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.server import events
-from queue_core.server.commit.committer import (
+from queue_core.server.commit.group_commit import (
     MAX_OPERATIONS_PER_COMMIT,
     Done,
     Follow,

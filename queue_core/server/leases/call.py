@@ -16,7 +16,7 @@ from typing import Protocol
 
 from queue_core.errors import QueueError, StoreError
 from queue_core.fast_values import builder
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.waiters import Activity, Presence
 from queue_core.service import QueueService, Step
 from queue_core.store import ClientCall, Deletion, Granted, PayloadAllowance, Release, Unit, handed_over, unit_of_lease

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from queue_core.errors import UnknownQueueError
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.leases.timers import RECHECK_SECONDS
 from queue_core.server.leases.waiters import Waiters, Watchers

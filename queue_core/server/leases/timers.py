@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from queue_core.errors import QueueError
 from queue_core.outbox import WakeUp
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.call import CallContext, LeaseAnswer, LeaseCall
 from queue_core.server.leases.notifications import NotificationListener, NotificationSender
 from queue_core.server.leases.ready_checks import ReadyChecks

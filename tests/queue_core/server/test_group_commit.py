@@ -6,8 +6,12 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
-from queue_core.server.commit.committer import MAX_OPERATIONS_PER_COMMIT
-from queue_core.server.commit.group_commit import MAX_WAIT_ROUNDS, SLOW_SYNC_SECONDS, GroupCommitter
+from queue_core.server.commit.group_commit import (
+    MAX_OPERATIONS_PER_COMMIT,
+    MAX_WAIT_ROUNDS,
+    SLOW_SYNC_SECONDS,
+    GroupCommitter,
+)
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
