@@ -199,7 +199,7 @@ async def observe(core: ServerState, call: EndpointCall) -> Observation:
 
 
 async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
-    queries = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
+    queries = [one.value() for one in call.read(schemas.ObserveManyRequest).looks]
     found = await core.read(lambda work: [work.observe_if_there(query) for query in queries])
     observations = [
         one if one is None else replace(one, heard=_present_workers(core, query.queue, query.workers))

@@ -1,24 +1,18 @@
 """Options of a server: addresses, tokens and limits. Values only; the configuration file builds them."""
 
 import ipaddress
-import re
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
-from queue_core.limits import MAX_EMAIL_CHARACTERS
 from queue_core.task import QueueSpec
 
 DEFAULT_PORT = 7878
 """The TCP port of a server, unless its options name another."""
 MAX_BODY_BYTES = 64 << 20
 MAX_WAITING = 10_000
-MIN_SECRET_CHARACTERS = 16
-
-_SECRET = re.compile(r"[\x21-\x7e]+")
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 class Role(IntFlag):
@@ -110,11 +104,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_email(text: str) -> bool:
-    """Return whether a text has the form of an email address; whether the address exists is not checked."""
-    return len(text) <= MAX_EMAIL_CHARACTERS and _EMAIL.fullmatch(text) is not None
-
-
 def check_options(options: ServeOptions) -> None:
     """Raise `InvalidSettingError` for a server that is open to the network without a token, or has an invalid port."""
     if not 0 <= options.port <= 65_535:
@@ -145,33 +134,3 @@ def options_of(listen: str, *, tokens: tuple[AccessToken, ...] = ()) -> ServeOpt
         return ServeOptions(socket_path=Path(listen.removeprefix("unix:").removeprefix("//")), tokens=tokens)
     host, _, port = listen.rpartition(":")
     return ServeOptions(host.strip("[]"), int(port), tokens=tokens)
-
-
-def parse_tokens(text: str, *, source: str) -> tuple[AccessToken, ...]:
-    """Return the tokens in lines `role secret` or `role secret email`; blank lines and `#` comments are skipped.
-
-    Raises `InvalidSettingError` that names `source` and the line, never the secret.
-    """
-    tokens: list[AccessToken] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) not in (2, 3) or words[0].upper() not in Role.__members__:
-            raise InvalidSettingError(
-                f"{source}:{number}: a line is `role secret` or `role secret email`, with role one of viewer, "
-                "producer, worker, admin"
-            )
-        if len(words[1]) < MIN_SECRET_CHARACTERS or not _SECRET.fullmatch(words[1]):
-            raise InvalidSettingError(
-                f"{source}:{number}: a secret must have at least {MIN_SECRET_CHARACTERS} printable ASCII characters: "
-                f"{len(words[1])} given"
-            )
-        email = words[2] if len(words) == 3 else None
-        if email is not None and not is_email(email):
-            raise InvalidSettingError(
-                f"{source}:{number}: the third word is an email, `name@host`, of at most {MAX_EMAIL_CHARACTERS} "
-                f"characters: {len(email)} given"
-            )
-        tokens.append(AccessToken(Role[words[0].upper()], words[1], email))
-    return tuple(tokens)

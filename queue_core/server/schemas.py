@@ -218,7 +218,7 @@ class LookRequest(ObserveRequest):
 
     queue: str
 
-    def look(self) -> ObservationQuery:
+    def value(self) -> ObservationQuery:
         """Return it as a value."""
         return ObservationQuery(self.queue, self.filter(), self.after, self.workers, self.ahead_seconds)
 

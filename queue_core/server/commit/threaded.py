@@ -91,9 +91,8 @@ class ThreadedCommitter:
         self._service = service
         self._after_commit = after_commit
         self._clock = service.clock
-        self._spreads_operations = (
-            service.store.unit == "verb"
-        )  # each is committed by itself: there is nothing to share
+        # Where the store commits each verb by itself nothing is shared: the operations are spread over the threads.
+        self._spreads_operations = service.store.unit == "verb"
         self._threads = ThreadPool(MAX_COMMITS_AT_ONCE, name="towline-commit")
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._queued: deque[_Entry] = deque()
