@@ -43,9 +43,9 @@ _IDEMPOTENCY_KEY = re.compile(rb"([A-Za-z0-9_-]{1,64})/([0-9]{1,15})/([0-9]{1,9}
 MAX_SHOWN_KEY_CHARACTERS: Final = 60
 """Characters of a duplicate key that its error shows."""
 FAR_APART_BYTES: Final = 256
-"""Bytes between two colons, on average, from which a search for each is faster than a count."""
+"""Bytes between colons, on average, from which searching for each is faster than counting."""
 LONG_BODY_BYTES: Final = 4 << 10
-"""Size of a body from which such a search is considered."""
+"""Bytes of a body from which that is considered."""
 
 added_json = response(schemas.AddedTasks).json
 

@@ -12,7 +12,9 @@ from queue_core.task import QueueSpec
 DEFAULT_PORT = 7878
 """The TCP port of a server, unless its options name another."""
 MAX_BODY_BYTES = 64 << 20
+"""Default size of a request's body, at most, in bytes."""
 MAX_WAITING = 10_000
+"""Default number of lease calls that wait at once."""
 
 
 class Role(IntFlag):

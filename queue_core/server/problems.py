@@ -13,8 +13,11 @@ from queue_core.http_api.problem_types import PREFIX, problem_type
 
 MEDIA_TYPE = b"application/problem+json"
 MAX_SHOWN_CHARACTERS = 62
+"""Characters of an invalid value that is shown; a longer one is left out."""
 SHOWN_INPUT_ERRORS = {"int_type", "float_type", "bool_type", "literal_error"}
+"""Errors of pydantic whose invalid value is shown even if it is text."""
 PAYLOAD_FIELDS = {"payload", "text"}
+"""Fields whose values are never shown."""
 
 STATUS: Mapping[type[QueueError], int] = MappingProxyType(
     {
@@ -36,26 +39,27 @@ STATUS: Mapping[type[QueueError], int] = MappingProxyType(
 
 TITLES: Mapping[int, str] = MappingProxyType(
     {
-        400: "The request is broken",
+        400: "The request is malformed",
         401: "A token is needed",
         403: "The token does not allow this",
-        404: "There is no such thing",
+        404: "Not found",
         405: "The method does not fit the path",
-        408: "Too slow",
+        408: "The request took too long",
         409: "The lease is no longer current",
         410: "The worker is retired",
         412: "The outcome is not known",
         413: "Too large",
         415: "The body must be JSON",
-        421: "This server has another name",
-        422: "The request can't be right",
+        421: "The server is not known by this name",
+        422: "The request is invalid",
         431: "The head is too large",
         500: "The server failed",
-        501: "Not done here",
-        503: "Not available now",
-        507: "No room is left",
+        501: "Not supported",
+        503: "Not available now; try again",
+        507: "No space is left",
     }
 )
+"""The title of each status in a problem document."""
 
 LIMITS: Mapping[type[QueueError], Mapping[str, object]] = MappingProxyType(
     {
@@ -64,6 +68,7 @@ LIMITS: Mapping[type[QueueError], Mapping[str, object]] = MappingProxyType(
         errors.TooManyTagsError: {"limit": limits.MAX_TAGS_PER_LEASE, "unit": "tags"},
     }
 )
+"""Members of the problem documents of some errors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ T = TypeVar("T")
 MAX_OPERATIONS_PER_COMMIT = 256
 """Operations that share a transaction, at most; bounds how long the first of them waits for its answer."""
 SLOW_SYNC_SECONDS = 0.002
-"""A slower disk is waited for in a thread. With a faster one, switching threads twice would cost more than it gains."""
+"""Syncs that take longer run in a thread. For a faster disk, switching threads twice would cost more than it gains."""
 INSTANT_SYNC_SECONDS = 0.000_04
-"""A sync that takes less (a relaxed store, or memory) is not worth sharing."""
+"""Syncs that take less (a relaxed store, or memory) are not shared."""
 MAX_COMMITS_PER_SYNC = 4
 """Commits that share a sync: callers that return meanwhile join it, but must not delay it for ever."""
 MAX_WAIT_ROUNDS = 4

@@ -41,6 +41,7 @@ with the length of the kernel's queue it would do nothing else."""
 RECOVERED_SECONDS: Final = 3.0
 """Seconds without another failure after which connections are accepted again."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of `accept` when descriptors or memory have run out."""
 
 log = structlog.get_logger()
 

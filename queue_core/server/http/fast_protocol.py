@@ -24,9 +24,11 @@ from queue_core.server.state import ServerState
 PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
 HANG_UP_EVENTS = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+"""Events of `poll` which say that the client closed its connection."""
 MAX_KNOWN_BYTES = 2 << 10
 """Size of a head that is remembered; a longer one is parsed each time, as thousands of connections each keep one."""
 MAX_KEY_BYTES = 128
+"""Size of an `Idempotency-Key` behind a known head, at most."""
 END_OF_HEAD = b"\r\n\r\n"
 KEY_LINE = b"\r\nidempotency-key: "
 

@@ -20,7 +20,9 @@ MAX_HEAD_BYTES: Final = 64 << 10
 MAX_UNREAD_BYTES: Final = 64 << 10
 """Bytes of a refused body that are read to keep the connection; with more of them it is closed."""
 _RECORDED_HEADERS: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
+"""Headers whose values the bounds depend on."""
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})
+"""Headers that ask for another protocol."""
 
 
 class HttpConnection(HttpToolsProtocol):
