@@ -35,9 +35,8 @@ from queue_core.errors import ListenError
 from queue_core.process import logs
 from queue_core.process.init_process import run_as_init
 from queue_core.server.extensions import Extensions
-from queue_core.server.http import socket_activation
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.server import ServerThread
+from queue_core.server.server import ServerThread, pass_on_socket
 
 RENEW: Final = -1
 """What stands for an exit code until every resource is let go of, and the new program may start."""
@@ -61,7 +60,7 @@ def renew(listening: int | None) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if listening is not None:
-        socket_activation.leave(listening)
+        pass_on_socket(listening)
     os.execv(sys.executable, command)  # noqa: S606  it is ourselves
 
 
@@ -116,7 +115,7 @@ def up(
         options, ours, workers = _credentials(serve_options(settings, directory))
         pulse, paths = _pulse()
         try:
-            server = ServerThread(opened, options, log=lifecycle_file, also=paths)
+            server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
         except ListenError as error:
             raise listen_failure(error) from None
         url = server.start()

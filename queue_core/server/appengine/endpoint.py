@@ -17,8 +17,8 @@ from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
 from queue_core.server.appengine.modes import KnownQueues
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.auth import Authorizer, Headers
-from queue_core.server.commit.committer import Committer
-from queue_core.server.fast_path import FastRequest, ReplyCallback
+from queue_core.server.commit.group_commit import Committer
+from queue_core.server.fast_path import FastRequest, Reply
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
@@ -86,10 +86,10 @@ class AppEngineEndpoint:
 
     def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
         """See `Door.admit`. A caller that sends its token as a header too is known at once."""
-        authorization = self._gate.check_place(headers)
+        authorization = self._gate.check_host_and_origin(headers)
         if body_bytes is not None and body_bytes > MAX_REQUEST_BYTES:
             raise _too_large()
-        if self._gate.vouches(authorization):
+        if self._gate.accepts(authorization):
             return 0
         held = MAX_REQUEST_BYTES if body_bytes is None else body_bytes
         if held <= SMALL_BYTES:
@@ -103,19 +103,19 @@ class AppEngineEndpoint:
         self._held_bytes += held
         return held
 
-    def let_go(self, held_bytes: int) -> None:
-        """See `Door.let_go`."""
-        self._held_bytes -= held_bytes
+    def free(self, reserved_bytes: int) -> None:
+        """See `FastEndpoint.free`."""
+        self._held_bytes -= reserved_bytes
 
     def start(self, request: FastRequest) -> LeaseCall | None:
-        """Begin; `request.reply` is told when it is done. A lease under way is returned: see `HotVerbs.hang_up`."""
+        """Begin; `request.reply` is told when it is done. A lease under way is returned: see `FastVerbs.cancel`."""
         try:
             return self._begin(request)
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))
             return None
 
-    def refuse(self, error: Exception) -> ReplyCallback:
+    def refuse(self, error: Exception) -> Reply:
         """See `Door.refuse`."""
         if isinstance(error, Problem) and error.status == 413:
             return _rpc_error(RpcCode.REQUEST_TOO_LARGE, error.detail)
@@ -251,7 +251,7 @@ def _worker(request: FastRequest) -> str:
     return worker
 
 
-def reply_of(outcome: object) -> ReplyCallback:
+def reply_of(outcome: object) -> Reply:
     """The answer that an outcome is: a message's bytes, or an error's code."""
     if isinstance(outcome, bytes):
         return _reply(outcome)
@@ -271,15 +271,15 @@ def reply_of(outcome: object) -> ReplyCallback:
     return _application_error(TaskQueueErrorCode.INTERNAL_ERROR, "the server made a mistake; its log has the details")
 
 
-def _reply(response: bytes) -> ReplyCallback:
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
+def _reply(response: bytes) -> Reply:
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
 
 
-def _application_error(code: TaskQueueErrorCode, detail: str) -> ReplyCallback:
+def _application_error(code: TaskQueueErrorCode, detail: str) -> Reply:
     error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
 
 
-def _rpc_error(code: RpcCode, detail: str) -> ReplyCallback:
+def _rpc_error(code: RpcCode, detail: str) -> Reply:
     error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)

@@ -112,7 +112,7 @@ class GrpcListener:
         self._server = grpc.server(
             self._threads,
             maximum_concurrent_rpcs=MAX_CALLS,
-            interceptors=(_Admission(core.gate),),
+            interceptors=(_Admission(core.authorizer),),
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
                 ("grpc.so_reuseport", 0),
@@ -175,7 +175,7 @@ class GrpcListener:
     def _answer(
         self, method: CloudTasksMethod, request: Message, context: grpc.ServicerContext, gives: Callable[[], Message]
     ) -> Message:
-        caller = self._door.core.gate.caller(headers_of(context.invocation_metadata()))
+        caller = self._door.core.authorizer.caller(headers_of(context.invocation_metadata()))
         check_role(caller, method.verb)
         values = values_of(method.takes, request)
 

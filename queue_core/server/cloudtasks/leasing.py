@@ -77,7 +77,7 @@ async def lease_tasks(core: ServerState, call: CloudTasksCall) -> Values:
     step = _LeaseStep(call, parent)
     late = 0
     for _ in range(MAX_SETTLING_TURNS):
-        leased = await core.turns.run(step)
+        leased = await core.committer.run(step)
         if leased.leases and await call.is_gone():
             core.waiting.give_back(parent.queue, leased.leases)
             return {}
@@ -111,7 +111,7 @@ async def acknowledge_task(core: ServerState, call: CloudTasksCall) -> Values:
         task = _held(turn, call, "delete", payload_bytes=0)
         turn.delete(name.parent.queue, [Deletion(task.token)])
 
-    await core.turns.run(step)
+    await core.committer.run(step)
     return {}
 
 
@@ -126,7 +126,7 @@ async def renew_lease(core: ServerState, call: CloudTasksCall) -> Values:
             raise _not_held(name)
         return replace(task, eta=renewed.expires_at)
 
-    return task_values(await core.turns.run(step), name.parent, view=view)
+    return task_values(await core.committer.run(step), name.parent, view=view)
 
 
 async def cancel_lease(core: ServerState, call: CloudTasksCall) -> Values:
@@ -138,7 +138,7 @@ async def cancel_lease(core: ServerState, call: CloudTasksCall) -> Values:
         turn.release(name.parent.queue, [Release(task.token, delay_seconds=0.0)])
         return replace(task, eta=turn.now)
 
-    return task_values(await core.turns.run(step), name.parent, view=view)
+    return task_values(await core.committer.run(step), name.parent, view=view)
 
 
 def _lease_named(call: CloudTasksCall) -> tuple[TaskName, Instant]:

@@ -51,7 +51,7 @@ class CloudTasksMethod:
 
     Args:
         takes, gives: names of messages.
-        verb: of `auth.NEEDED`.
+        verb: of `auth.REQUIRED_ROLES`.
     """
 
     takes: str

@@ -40,7 +40,7 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
 async def get_iam_policy(core: ServerState, call: CloudTasksCall) -> Values:
     """The queue's acl as bindings; none when it has no acl."""
     name = parse_queue(call.fields.text("resource"), field="resource")
-    spec = await core.look(lambda turn: turn.transaction.queue(name.queue))
+    spec = await core.read(lambda turn: turn.transaction.queue(name.queue))
     policy: Values = {"version": 1, "etag": b"\x00"}
     if bindings := _bindings(spec):
         policy["bindings"] = bindings
@@ -67,7 +67,7 @@ async def test_iam_permissions(core: ServerState, call: CloudTasksCall) -> Value
             return False
         return True
 
-    if not await core.look(exists):
+    if not await core.read(exists):
         return {}
     wanted = call.fields.texts("permissions")
     held = tuple(one for one in wanted if one in PERMISSIONS and call.may(PERMISSIONS[one]))

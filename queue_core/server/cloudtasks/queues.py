@@ -29,7 +29,7 @@ FOREVER_MICROSECONDS = 10 * 365 * 86_400 * MICROSECONDS
 async def get_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
     mask = _read_mask(call.fields)
-    return await core.look(lambda turn: _shown(core, turn, call.enter(turn, name.queue, "look"), name.place, mask))
+    return await core.read(lambda turn: _shown(core, turn, call.enter(turn, name.queue, "look"), name.place, mask))
 
 
 async def list_queues(core: ServerState, call: CloudTasksCall) -> Values:
@@ -47,7 +47,7 @@ async def list_queues(core: ServerState, call: CloudTasksCall) -> Values:
         more = specs[size - 1].name if len(specs) > size else ""
         return [_shown(core, turn, spec, place, mask) for spec in specs[:size]], more
 
-    queues, more = await core.look(step)
+    queues, more = await core.read(step)
     answer: Values = {"queues": queues} if queues else {}
     if more:
         answer["nextPageToken"] = page_token(more)
@@ -68,7 +68,7 @@ async def create_queue(core: ServerState, call: CloudTasksCall) -> Values:
         turn.put_queue(made)
         return turn.transaction.queue(name.queue)
 
-    return queue_values(await core.turns.run(step), name)
+    return queue_values(await core.committer.run(step), name)
 
 
 async def update_queue(core: ServerState, call: CloudTasksCall) -> Values:
@@ -84,7 +84,7 @@ async def update_queue(core: ServerState, call: CloudTasksCall) -> Values:
         turn.put_queue(made if known is None else _changed(known, queue, mask))
         return turn.transaction.queue(name.queue)
 
-    return queue_values(await core.turns.run(step), name)
+    return queue_values(await core.committer.run(step), name)
 
 
 def _update_name(fields: MessageReader, queue: MessageReader) -> QueueName:
@@ -147,7 +147,7 @@ def _tombstone_seconds(queue: MessageReader) -> float:
 
 async def delete_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
-    await core.turns.run(lambda turn: turn.transaction.delete_queue(name.queue))
+    await core.committer.run(lambda turn: turn.transaction.delete_queue(name.queue))
     core.waiting.retry_queue(name.queue)
     return {}
 
@@ -167,7 +167,7 @@ async def _set_paused(core: ServerState, call: CloudTasksCall, paused: str) -> V
         turn.set_paused(name.queue, "paused" if paused == "paused" else "running")
         return turn.transaction.queue(name.queue)
 
-    return queue_values(await core.turns.run(step), name)
+    return queue_values(await core.committer.run(step), name)
 
 
 async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
@@ -178,11 +178,11 @@ async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
         stats = turn.stats(name.queue, ANY)
         return stats.ready + stats.delayed + stats.in_flight, turn.now
 
-    count, began_at = await core.turns.run(begin)
+    count, began_at = await core.committer.run(begin)
     for _ in range(count // PURGE_CHUNK + 1):
-        if not await core.turns.run(lambda turn: turn.purge(name.queue, ANY, dead="keep")):
+        if not await core.committer.run(lambda turn: turn.purge(name.queue, ANY, dead="keep")):
             break
-    spec = await core.look(lambda turn: turn.transaction.queue(name.queue))
+    spec = await core.read(lambda turn: turn.transaction.queue(name.queue))
     return {**queue_values(spec, name), "purgeTime": began_at}
 
 

@@ -48,7 +48,7 @@ def routes(core: ServerState) -> Sequence[BaseRoute]:
 
 async def _answer(door: CloudTasks, request: Request) -> Response:
     core = door.core
-    caller = core.gate.caller(request.headers.raw)
+    caller = core.authorizer.caller(request.headers.raw)
     bound = rest.bind(request.method, request.path_params["path"])
     check_role(caller, bound.method.verb)
     query = request.query_params.multi_items()
@@ -62,7 +62,7 @@ async def _answer(door: CloudTasks, request: Request) -> Response:
 async def _upload(door: CloudTasks, request: Request) -> Response:
     """The body is the file, whatever type it says it is of, or JSON that holds it."""
     core = door.core
-    caller = core.gate.caller(request.headers.raw)
+    caller = core.authorizer.caller(request.headers.raw)
     method = METHODS["UploadQueueYaml"]
     check_role(caller, method.verb)
     shape = rest.shape_of(request.query_params.multi_items())
@@ -75,7 +75,7 @@ async def _upload(door: CloudTasks, request: Request) -> Response:
 
 
 async def _other_version(door: CloudTasks, request: Request) -> Response:
-    door.core.gate.caller(request.headers.raw)
+    door.core.authorizer.caller(request.headers.raw)
     version = request.url.path.split("/")[1]
     raise CloudTasksError(
         RpcStatus.UNIMPLEMENTED,

@@ -40,7 +40,7 @@ async def create_task(core: ServerState, call: CloudTasksCall) -> Values:
         eta = max(new.eta or turn.now, turn.now)
         return StoredTask(0, parent.queue, new.payload, eta, turn.now, added.name, new.tag)
 
-    return task_values(await core.turns.run(step), parent, view=view_of(call.fields))
+    return task_values(await core.committer.run(step), parent, view=view_of(call.fields))
 
 
 def _new_task(task: MessageReader, parent: QueueName) -> NewTask:
@@ -76,7 +76,7 @@ async def get_task(core: ServerState, call: CloudTasksCall) -> Values:
         call.enter(turn, name.parent.queue, "get")
         return find_task(turn, name, payload_bytes=payload_bytes_of(view))
 
-    return task_values(await core.look(step), name.parent, view=view)
+    return task_values(await core.read(step), name.parent, view=view)
 
 
 async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
@@ -92,7 +92,7 @@ async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
         call.enter(turn, parent.queue, "list")
         return _page(turn, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
 
-    tasks, next_after = await core.look(step)
+    tasks, next_after = await core.read(step)
     answer = tasks_values([task_values(task, parent, view=view) for task in tasks])
     if next_after is not None:
         answer["nextPageToken"] = page_token(str(next_after))
@@ -125,5 +125,5 @@ async def delete_task(core: ServerState, call: CloudTasksCall) -> Values:
         if turn.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
             raise not_found(name)
 
-    await core.turns.run(step)
+    await core.committer.run(step)
     return {}

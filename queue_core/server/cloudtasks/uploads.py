@@ -17,7 +17,7 @@ async def upload_queue_yaml(core: ServerState, call: CloudTasksCall) -> Values:
     """The file is definitive: queues it does not list are paused. Of push queues the names are kept."""
     try:
         text = _text(call.fields.fields("httpBody"))
-        entries = await core.beside(lambda: read_queue_yaml(text, name=NAME))  # the longest takes a second and more
+        entries = await core.in_thread(lambda: read_queue_yaml(text, name=NAME))  # the longest takes a second and more
     except DocumentError as error:
         raise invalid("\n".join(error.lines)) from error
 
@@ -32,7 +32,7 @@ async def upload_queue_yaml(core: ServerState, call: CloudTasksCall) -> Values:
             if change.pausing is not None:
                 turn.set_paused(change.queue, "paused" if change.pausing == "pause" else "running")
 
-    await core.turns.run(step)
+    await core.committer.run(step)
     return {}
 
 

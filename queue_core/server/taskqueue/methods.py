@@ -102,7 +102,7 @@ async def get_queue(core: ServerState, call: TaskqueueCall) -> Json:
             shown["stats"] = _stats(core, turn, call.queue)
         return shown
 
-    return await core.look(step)
+    return await core.read(step)
 
 
 async def list_tasks(core: ServerState, call: TaskqueueCall) -> Json:
@@ -115,7 +115,7 @@ async def list_tasks(core: ServerState, call: TaskqueueCall) -> Json:
         )
         return _tasks("taskqueues#tasks", [listed_json(task, now=turn.now) for task in page.tasks])
 
-    return await core.look(step)
+    return await core.read(step)
 
 
 async def get_task(core: ServerState, call: TaskqueueCall) -> Json:
@@ -125,7 +125,7 @@ async def get_task(core: ServerState, call: TaskqueueCall) -> Json:
         _entered(turn, call, "get")
         return task_json(_found(turn, call.queue, call.address.task), now=turn.now)
 
-    return await core.look(step)
+    return await core.read(step)
 
 
 async def insert(core: ServerState, call: TaskqueueCall) -> Json:
@@ -146,7 +146,7 @@ async def insert(core: ServerState, call: TaskqueueCall) -> Json:
             StoredTask(0, call.queue, new.payload, eta, added_at=turn.now, name=added.name, tag=new.tag), now=turn.now
         )
 
-    return await core.turns.run(step)
+    return await core.committer.run(step)
 
 
 async def lease(core: ServerState, call: TaskqueueCall) -> Json:
@@ -155,7 +155,7 @@ async def lease(core: ServerState, call: TaskqueueCall) -> Json:
     count = call.parameters.integer("numTasks", least=1, most=limits.MAX_TASKS_PER_LEASE)
     tags = _tags(call)
     if not call.caller.role & Role.ADMIN:
-        await core.look(lambda turn: _entered(turn, call, "lease"))
+        await core.read(lambda turn: _entered(turn, call, "lease"))
     items = await lease_items(
         core,
         call.queue,
@@ -198,7 +198,7 @@ async def delete(core: ServerState, call: TaskqueueCall) -> None:
         if is_task_name(call.address.task):
             turn.delete_by_name(call.queue, [call.address.task])
 
-    await core.turns.run(step)
+    await core.committer.run(step)
 
 
 METHODS: Mapping[tuple[str, Place], TaskqueueMethod] = MappingProxyType(
@@ -228,7 +228,7 @@ async def _move_end(core: ServerState, call: TaskqueueCall, name: str, *, expect
         end = _moved(turn, task, seconds=seconds, is_fenced=expected is not None)
         return task_json(replace(task, eta=end), now=turn.now)
 
-    return await core.turns.run(step)
+    return await core.committer.run(step)
 
 
 def _moved(turn: UnitOfWork, task: StoredTask, *, seconds: int, is_fenced: bool) -> Instant:

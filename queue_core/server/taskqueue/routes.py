@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
 from queue_core.server import events
-from queue_core.server.auth import VERBS, check_role
+from queue_core.server.auth import VERB_OF_ACCESS, check_role
 from queue_core.server.http.request_body import read_body
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import discovery
@@ -156,7 +156,7 @@ async def answer_batch(core: ServerState, request: TaskqueueRequest) -> Taskqueu
     if len(request.body) <= SHORT_BATCH_BYTES:
         calls = split(request)
     else:
-        calls = await core.beside(lambda: split(request))
+        calls = await core.in_thread(lambda: split(request))
     answers: list[tuple[str, TaskqueueResponse]] = []
     size = 0
     for begin in range(0, len(calls), CALLS_AT_ONCE):
@@ -171,7 +171,7 @@ async def answer_batch(core: ServerState, request: TaskqueueRequest) -> Taskqueu
 
 
 async def _answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
-    caller = core.gate.caller(request.headers)
+    caller = core.authorizer.caller(request.headers)
     address = address_of(request.path)
     if address is None:
         raise not_found(f"no such path: {request.path[:200]}; see {discovery.DOCUMENT_PATH} for what there is")
@@ -180,7 +180,7 @@ async def _answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResp
     if place is None:
         raise _wrong_method(asked, [one for one, where in METHODS if where in address.places])
     method = METHODS[asked, place]
-    check_role(caller, VERBS[method.access])
+    check_role(caller, VERB_OF_ACCESS[method.access])
     check_queue_name(address.queue)
     takes_form = place == "lease" or asked == "GET"
     parameters = parameters_of(request.query, request.body if takes_form else b"", request.header(b"content-type"))
@@ -204,7 +204,7 @@ def _view(
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.caller(request.headers.raw)  # before any of the body is read
+            core.authorizer.caller(request.headers.raw)  # before any of the body is read
             limit = core.options.max_body_bytes
             body = await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
             query: bytes = request.scope["query_string"]
@@ -227,7 +227,7 @@ def _page(core: ServerState, made: Callable[[str], Json]) -> Callable[[HttpReque
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.check_place(request.headers.raw)
+            core.authorizer.check_host_and_origin(request.headers.raw)
             if request.method in ("GET", "HEAD"):
                 told = json_answer(made(f"{request.url.scheme}://{request.url.netloc}/"))
             else:

@@ -53,7 +53,7 @@ def alone(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -
 @contextmanager
 def beside_queues(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -> Iterator[int]:
     """The same paths at the listener of a queue server; its port."""
-    server = ServerThread(MemoryStore(), ServeOptions(port=0, tokens=tokens), also=fleet_paths(pulse, clock))
+    server = ServerThread(MemoryStore(), ServeOptions(port=0, tokens=tokens), extensions=fleet_paths(pulse, clock))
     url = server.start()
     try:
         yield int(url.rpartition(":")[2])

@@ -6,7 +6,7 @@ import pytest
 
 from queue_core.client import HttpQueues
 from queue_core.errors import QueueError
-from queue_core.server.leases.presence import MAX_WORKERS, Presence
+from queue_core.server.leases.waiters import MAX_PRESENT_WORKERS, Presence
 from queue_core.stats import WorkerActivity
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
@@ -46,12 +46,12 @@ def test_only_workers_of_the_queue_with_the_prefix_are_found_and_nobody_without_
 
 def test_of_very_many_workers_those_silent_for_longest_are_forgotten() -> None:
     presence = Presence()
-    for number in range(MAX_WORKERS + 1):
+    for number in range(MAX_PRESENT_WORKERS + 1):
         presence.call_began(QUEUE, f"w{number}", waits=False, now=float(number))
-        if number == MAX_WORKERS - 1:
+        if number == MAX_PRESENT_WORKERS - 1:
             presence.call_began(QUEUE, "w0", waits=False, now=float(number))
-    names = {one.worker for one in described(presence, now=float(MAX_WORKERS))}
-    assert len(names) == MAX_WORKERS
+    names = {one.worker for one in described(presence, now=float(MAX_PRESENT_WORKERS))}
+    assert len(names) == MAX_PRESENT_WORKERS
     assert "w0" in names
     assert "w1" not in names
 

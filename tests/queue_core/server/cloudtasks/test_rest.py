@@ -210,8 +210,8 @@ def test_a_failure_of_the_store_has_the_code_that_clients_know(error: Exception,
 def test_leases_of_a_caller_who_hung_up_meanwhile_are_given_back_uncounted() -> None:
     async def story() -> list[object]:
         core = ServerState(MemoryStore(), ServeOptions())
-        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
-        await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
+        await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        await core.committer.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
         wanted: dict[str, object] = {"parent": PARENT, "maxTasks": 2, "leaseDuration": 60_000_000}
 
         async def lease(*, gone: bool) -> list[object]:

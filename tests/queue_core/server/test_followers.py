@@ -54,7 +54,7 @@ def _add(*payloads: bytes, tag: str | None = None) -> Callable[[UnitOfWork], obj
 async def _waiting(store: MemoryStore, callers: Sequence[Caller]) -> ServerState:
     """A server on which these wait, each having come after the one before, and so the last being the most recent."""
     core = ServerState(store, ServeOptions())
-    await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+    await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
     for number, caller in enumerate(callers, start=1):
         core.waiting.start(caller.call)
         await eventually_async(lambda number=number: len(core.waiting) == number)
@@ -68,7 +68,7 @@ def test_a_task_that_somebody_waits_for_is_leased_in_the_transaction_that_adds_i
         store, worker = SlowDisk(ManualClock()), Caller("w")
         core = await _waiting(store, [worker])
         before = (store.transactions, store.syncs)
-        await core.turns.run(_add(b"x"))
+        await core.committer.run(_add(b"x"))
         assert worker.answers == [[b"x"]]
         assert (store.transactions - before[0], store.syncs - before[1]) == (1, 1)
         core.close()
@@ -80,8 +80,8 @@ def test_so_is_one_that_is_given_back() -> None:
     async def main() -> None:
         store, worker = SlowDisk(ManualClock()), Caller("w")
         core = await _waiting(store, [])
-        await core.turns.run(_add(b"x"))
-        granted = await core.turns.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
+        await core.committer.run(_add(b"x"))
+        granted = await core.committer.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
         core.waiting.start(worker.call)
         await eventually_async(lambda: len(core.waiting) == 1)
         before = store.transactions
@@ -99,7 +99,7 @@ def test_one_that_takes_all_there_is_leaves_the_others_waiting_undisturbed() -> 
         store = SlowDisk(ManualClock())
         core = await _waiting(store, [idle, busy])
         before = store.transactions
-        await core.turns.run(_add(b"1", b"2", b"3"))
+        await core.committer.run(_add(b"1", b"2", b"3"))
         await asyncio.sleep(0)
         assert (idle.answers, busy.answers) == ([], [[b"1", b"2", b"3"]])
         assert len(core.waiting) == 1
@@ -116,7 +116,7 @@ def test_very_many_are_served_too_a_few_of_them_with_the_turn() -> None:
         core = await _waiting(store, callers)
         payloads = [str(number).encode() for number in range(len(callers))]
         before = store.transactions
-        await core.turns.run(_add(*payloads))
+        await core.committer.run(_add(*payloads))
         await eventually_async(lambda: all(caller.answers for caller in callers))
         assert store.transactions - before == 2
         assert [len(caller.answers) for caller in callers] == [1] * len(callers)
@@ -130,7 +130,7 @@ def test_only_those_whose_tags_fit_are_asked() -> None:
     async def main() -> None:
         other, fitting = Caller("other", tags=TagFilter.of("b")), Caller("fitting", tags=TagFilter.of("a"))
         core = await _waiting(SlowDisk(ManualClock()), [fitting, other])
-        await core.turns.run(_add(b"x", tag="a"))
+        await core.committer.run(_add(b"x", tag="a"))
         assert (fitting.answers, other.answers) == ([[b"x"]], [])
         core.close()
 
@@ -141,7 +141,7 @@ def test_what_one_that_hung_up_does_not_take_goes_to_the_next() -> None:
     async def main() -> None:
         here, gone = Caller("here"), Caller("gone", is_gone=True)
         core = await _waiting(SlowDisk(ManualClock()), [here, gone])
-        await core.turns.run(_add(b"x"))
+        await core.committer.run(_add(b"x"))
         await eventually_async(lambda: here.answers == [[b"x"]])
         core.close()
 
@@ -167,10 +167,10 @@ def test_whoever_went_with_a_turn_that_failed_waits_on() -> None:
         core = await _waiting(store, [worker])
         store.failure = StoreFullError("no room")
         with pytest.raises(StoreFullError):
-            await core.turns.run(_add(b"lost"))
+            await core.committer.run(_add(b"lost"))
         assert (worker.answers, len(core.waiting)) == ([], 1)
         store.failure = None
-        await core.turns.run(_add(b"kept"))
+        await core.committer.run(_add(b"kept"))
         assert worker.answers == [[b"kept"]]
         core.close()
 

@@ -1,4 +1,4 @@
-"""A few threads that make the calls which may take long, and tell the loop; a stop does not wait for them for ever."""
+"""A daemon thread pool for blocking calls; results are delivered on the event loop."""
 
 import asyncio
 import queue
@@ -9,18 +9,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 CLOSE_SECONDS = 1.0
-"""How long a stop waits for calls under way: a store that never answers must not keep a server alive."""
+"""Seconds that a stop waits for calls under way: a store that never answers must not keep a server alive."""
 
 _Job = Callable[[], None]
 
 
 class ThreadPool:
-    """Threads that end with the process, whatever they are in the middle of. All but `close` is called in one loop."""
+    """Threads that end with the process, even in the midst of a call. All but `close` is called in one loop."""
 
     def __init__(self, count: int, *, name: str) -> None:
         """Args:
         count: calls under way at once; more of them queue.
-        name: of the threads.
+        name: prefix of the threads' names.
         """
         self._count = count
         self._name = name
@@ -30,33 +30,33 @@ class ThreadPool:
 
     @property
     def idle(self) -> int:
-        """How many calls would begin at once."""
+        """The number of calls that would begin at once."""
         return max(0, self._count - self._under_way)
 
     @property
     def under_way(self) -> int:
-        """Calls that have not come back, those that queue included."""
+        """The number of calls that have not returned, those that queue included."""
         return self._under_way
 
-    def do(self, call: Callable[[], T], told: Callable[[T | Exception], None]) -> None:
-        """Make `call` in a thread; `told` gets in the loop what it returned or raised."""
+    def submit(self, call: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Make `call` in a thread; `done` gets, in the loop, what it returned or raised."""
         loop = asyncio.get_running_loop()
         self._under_way += 1
 
-        def back(outcome: T | Exception) -> None:
+        def finish(outcome: T | Exception) -> None:
             self._under_way -= 1
-            told(outcome)
+            done(outcome)
 
         def job() -> None:
             outcome: T | Exception
             try:
                 outcome = call()
-            except Exception as error:  # noqa: BLE001 - told to whoever asked
+            except Exception as error:  # noqa: BLE001 - passed to `done`
                 outcome = error
             try:
-                loop.call_soon_threadsafe(back, outcome)
+                loop.call_soon_threadsafe(finish, outcome)
             except RuntimeError:
-                return  # the loop was closed over our head: nobody is left to be told
+                return  # the loop was closed meanwhile
 
         self._jobs.put(job)
         if len(self._threads) < min(self._count, self._under_way):
@@ -65,7 +65,7 @@ class ThreadPool:
             thread.start()
 
     def close(self) -> None:
-        """Finish what is under way, as far as that takes no longer than `CLOSE_SECONDS` in all."""
+        """Finish the calls under way, for `CLOSE_SECONDS` at most."""
         for _ in self._threads:
             self._jobs.put(None)
         ended = threading.Event()
