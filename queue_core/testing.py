@@ -177,10 +177,10 @@ class _Run:
         settings = WorkerSettings("", queue=name)
         line = self.queues.line(name, self)
         runner = Runner(
-            self.app, settings, open_queue=lambda _name: line, clock=self.queues.clock, on_call_end=self.note
+            self.app, settings, open_queue=lambda _name: line, clock=self.queues.clock, on_invocation_end=self.note
         )
         codes: list[int] = []
-        serve = runner.lend_slot()
+        serve = runner.caller_thread_loop()
         if serve is None:
             codes.append(runner.run())
         else:

@@ -25,11 +25,11 @@ class Handler:
     on: Mapping[type[Exception], Retry | Dead] = field(default_factory=dict, hash=False)
 
     @property
-    def shown_name(self) -> str:
+    def display_name(self) -> str:
         """How logs and errors call it."""
         return str(getattr(self.function, "__qualname__", repr(self.function)))
 
-    def meaning(self, error: BaseException) -> BaseException:
+    def translate(self, error: BaseException) -> BaseException:
         """What an exception of it stands for: itself, unless it was registered `on` another."""
         return next((meant for kind, meant in self.on.items() if isinstance(error, kind)), error)
 
@@ -94,7 +94,7 @@ class App:
             if first is not handler:
                 shown = "without a tag" if tag is None else f"of tag {tag!r}"
                 raise AppError(
-                    f"queue {queue!r} has two handlers {shown}: {first.shown_name} and {handler.shown_name}; "
+                    f"queue {queue!r} has two handlers {shown}: {first.display_name} and {handler.display_name}; "
                     "give each a tag of its own"
                 )
             return function

@@ -78,7 +78,7 @@ class Invocation:
         """What the handler is called with."""
         return self.tasks[0] if self.handler.batch is None else list(self.tasks)
 
-    def held(self) -> tuple[Task, ...]:
+    def remaining(self) -> tuple[Task, ...]:
         """The tasks that are not lost."""
         return tuple(task for task in self.tasks if not task.lost)
 
@@ -99,7 +99,7 @@ class Invocation:
             done = [new_done(task, self._then(entry)) for task, entry in zip(self.tasks, value, strict=True)]
         else:
             raise TypeError(
-                f"handler {self.handler.shown_name} of batches must return None or a list with an entry for each of "
+                f"handler {self.handler.display_name} of batches must return None or a list with an entry for each of "
                 f"its {len(self.tasks)} tasks, got {_shown(value)}"
             )
         return tuple([outcome for outcome in done if not outcome.task.lost])
@@ -107,8 +107,8 @@ class Invocation:
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> InvocationFailed:
         """What a handler's exception asks for; logged unless the handler meant it."""
         self.error = error
-        held = self.held()
-        error = self.handler.meaning(error)
+        held = self.remaining()
+        error = self.handler.translate(error)
         if isinstance(error, Retry):
             return InvocationFailed(held, delay_seconds=error.delay_seconds, charge=error.charge)
         if isinstance(error, Dead):
@@ -116,17 +116,17 @@ class Invocation:
         tell = log.error if held else log.debug  # a handler that lost all its tasks was told to stop
         tell(
             events.HANDLER_FAILED,
-            **self.told(now=now),
+            **self.log_fields(now=now),
             error=type(error).__name__,
             traceback=traceback_without(error, self.tasks),
         )
         return InvocationFailed(held)
 
-    def told(self, *, now: float) -> dict[str, str | int | float | None]:
+    def log_fields(self, *, now: float) -> dict[str, str | int | float | None]:
         """What every log line on this call says."""
         first = self.tasks[0]
         told: dict[str, str | int | float | None] = {
-            "handler": self.handler.shown_name,
+            "handler": self.handler.display_name,
             "task": first.name,
             "tag": first.tag,
             "lease_number": first.lease_number,
@@ -144,7 +144,7 @@ class Invocation:
             if inspect.iscoroutine(value):
                 value.close()
             raise TypeError(
-                f"handler {self.handler.shown_name} must return None, a NewTask or a list of NewTask (at most "
+                f"handler {self.handler.display_name} must return None, a NewTask or a list of NewTask (at most "
                 f"{MAX_TASKS_PER_ADD}), got {_shown(value)}"
             )
         check_add_count(len(tasks))

@@ -46,54 +46,54 @@ class LeaseClient:
 
     def __init__(
         self,
-        lines: QueueClients,
-        shift: WorkerLifecycle,
+        clients: QueueClients,
+        lifecycle: WorkerLifecycle,
         *,
         tags: TagFilter,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._queue = lines.shared
-        self._shift = shift
+        self._queue = clients.shared
+        self._lifecycle = lifecycle
         self._tags = tags
         self._jitter = jitter
         self._finished: list[InvocationDone] = []
         self._is_uncertain = False
         """Whether `_finished` went out once without an answer: it may have taken effect."""
-        self._is_own = lines.waiting is not None
-        self._waiting = lines.shared if lines.waiting is None else lines.waiting()
-        wait_seconds = shift.settings.wait_seconds
+        self._is_own = clients.waiting is not None
+        self._waiting = clients.shared if clients.waiting is None else clients.waiting()
+        wait_seconds = lifecycle.settings.wait_seconds
         self._wait_seconds = wait_seconds if self._is_own else min(wait_seconds, SHORT_WAIT_SECONDS)
 
     def finish(self, done: Sequence[InvocationDone]) -> None:
         """Have these deleted with the next lease, or by `flush`."""
         self._finished += done
 
-    def next(self, *, count: int, wait: Literal["wait", "look"] = "wait") -> list[Lease]:
+    def exchange(self, *, count: int, wait: Literal["wait", "poll"] = "wait") -> list[Lease]:
         """Delete what is finished and lease the next, in one step: a worker's steady state.
 
         Empty when there is nothing to do, and once the shift is ending; then some may still be to be flushed.
         """
         attempt = 0
-        while not self._shift.ending.is_set():
+        while not self._lifecycle.ending.is_set():
             try:
                 leases, refused = self._waiting.exchange(
                     [done.deletion for done in self._finished],
                     count=count,
                     tags=self._tags,
-                    worker=self._shift.settings.worker,
+                    worker=self._lifecycle.settings.worker,
                     # A repeat does not wait, so that the answer tells at once that the queue is back.
                     wait_seconds=self._wait_seconds if wait == "wait" and attempt == 0 else 0.0,
                 )
             except StoreUnavailableError as error:
                 self._is_uncertain = True
-                if self._shift.ending.is_set():  # the wait was cut short: the queue is not to blame
+                if self._lifecycle.ending.is_set():  # the wait was cut short: the queue is not to blame
                     return []
                 attempt += 1
-                self._shift.unreached(error)
-                self._shift.ending.wait(retry_seconds(attempt, jitter=self._jitter()))
+                self._lifecycle.queue_unreached(error)
+                self._lifecycle.ending.wait(retry_seconds(attempt, jitter=self._jitter()))
             except WorkerRetiredError:
                 self._clear()  # deletions take effect before a retired worker is turned away
-                self._shift.end(LifecycleEnd(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
+                self._lifecycle.end(LifecycleEnd(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
             except (InvalidRequestError, UnknownQueueError) as error:
                 if not self._finished:
                     self._give_up(error)
@@ -102,9 +102,9 @@ class LeaseClient:
             except QueueError as error:
                 self._give_up(error)
             else:
-                self._shift.reached()
+                self._lifecycle.queue_reached()
                 if not self._is_uncertain:
-                    self._note_refused(refused, self._finished)
+                    self._log_refused(refused, self._finished)
                 self._clear()
                 return leases
         return []
@@ -112,7 +112,7 @@ class LeaseClient:
     def top_up(self, *, count: int, tags: TagFilter) -> list[Lease]:
         """Up to `count` more tasks of one tag, without waiting; none when the queue can't be asked."""
         try:
-            return self._queue.lease(count, tags=tags, worker=self._shift.settings.worker)
+            return self._queue.lease(count, tags=tags, worker=self._lifecycle.settings.worker)
         except QueueError:
             return []  # the batch begins with what it has; whatever is wrong shows at the next exchange
 
@@ -147,7 +147,7 @@ class LeaseClient:
         """
         if not leases:
             return
-        self._shift.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
+        self._lifecycle.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
         self._release(leases, delay_seconds=None, charge=charge)
 
     def interrupt(self) -> None:
@@ -169,7 +169,7 @@ class LeaseClient:
                 self._queue.delete([done.deletion for done in finished])
             except LeaseLostError as error:
                 if attempt == 0 and not is_uncertain:
-                    self._note_refused(error.tokens, finished)
+                    self._log_refused(error.tokens, finished)
 
         self._persist(delete)
 
@@ -188,9 +188,11 @@ class LeaseClient:
             try:
                 self._queue.release(leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason)
             except LeaseLostError as error:
-                self._shift.log.debug(events.LEASE_LOST, reason="ended before it was released", count=len(error.tokens))
+                self._lifecycle.log.debug(
+                    events.LEASE_LOST, reason="ended before it was released", count=len(error.tokens)
+                )
             except UnknownQueueError as error:  # dropped, or moved: there is nowhere to give them back to
-                self._shift.log.warning(events.LEASE_LOST, reason=str(error), count=len(leases))
+                self._lifecycle.log.warning(events.LEASE_LOST, reason=str(error), count=len(leases))
 
         self._persist(release)
 
@@ -202,18 +204,18 @@ class LeaseClient:
                 verb(attempt)
             except StoreUnavailableError as error:
                 attempt += 1
-                self._shift.unreached(error)
-                if self._shift.over.wait(retry_seconds(attempt, jitter=self._jitter())):
+                self._lifecycle.queue_unreached(error)
+                if self._lifecycle.over.wait(retry_seconds(attempt, jitter=self._jitter())):
                     return
             except WorkerRetiredError:
                 return
             else:
-                self._shift.reached()
+                self._lifecycle.queue_reached()
                 return
 
     def _give_up(self, error: QueueError) -> None:
-        self._shift.log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
-        self._shift.end(LifecycleEnd(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
+        self._lifecycle.log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
+        self._lifecycle.end(LifecycleEnd(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
 
     def _refuse(self, done: InvocationDone, error: QueueError) -> None:
         """The tasks that a handler hands on can't be added: its own task goes back, as after any failure.
@@ -222,11 +224,11 @@ class LeaseClient:
         """
         if isinstance(error, UnknownQueueError) and not done.deletion.then:
             lost = done.task
-            self._shift.log.warning(
+            self._lifecycle.log.warning(
                 events.LEASE_LOST, task=lost.name, tag=lost.tag, lease_number=lost.lease_number, reason=str(error)
             )
             return
-        self._shift.log.error(
+        self._lifecycle.log.error(
             events.HANDLER_FAILED,
             task=done.task.name,
             tag=done.task.tag,
@@ -236,13 +238,13 @@ class LeaseClient:
         )
         self.fail(InvocationFailed((done.task,)))
 
-    def _note_refused(self, tokens: Sequence[str], finished: Sequence[InvocationDone]) -> None:
+    def _log_refused(self, tokens: Sequence[str], finished: Sequence[InvocationDone]) -> None:
         if not tokens:
             return
         by_token = {done.task.lease.token: done.task for done in finished}
         for token in tokens:
             task = by_token[token]
-            self._shift.log.warning(
+            self._lifecycle.log.warning(
                 events.LEASE_LOST,
                 task=task.name,
                 tag=task.tag,

@@ -65,7 +65,7 @@ class WorkerLifecycle:
         self._inbox: SimpleQueue[LifecycleEnd | None] = SimpleQueue()
         self._lock = Lock()
         self._tasks_done = 0
-        self._booked = 0
+        self._reserved = 0
         self._leased = 0
         self._on_last_lease = on_last_lease
         self._unreached_since: float | None = None
@@ -78,8 +78,8 @@ class WorkerLifecycle:
         self._inbox.put(ending)
         self.ending.set()
 
-    def ask(self, ending: LifecycleEnd) -> None:
-        """The same from a signal handler, which must not wait for a lock: the main thread ends the shift."""
+    def request_end(self, ending: LifecycleEnd) -> None:
+        """The same from a signal handler, which must not wait for a lock: the main thread ends the lifecycle."""
         self._inbox.put(ending)
 
     def fail(self, *, thread: str) -> None:
@@ -90,18 +90,18 @@ class WorkerLifecycle:
         self.log.error(events.WORKER_FAILED, thread=thread, traceback=traceback.format_exc())
         self.end(LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Have the main thread look again: something finished."""
         self._inbox.put(None)
 
-    def next_ending(self, *, timeout_seconds: float) -> LifecycleEnd | None:
+    def next_end_request(self, *, timeout_seconds: float) -> LifecycleEnd | None:
         """What was asked next; None after a nudge, or when the time is up."""
         try:
             return self._inbox.get(timeout=max(0.0, timeout_seconds))
         except Empty:
             return None
 
-    def look_at_user(self) -> None:
+    def check_user(self) -> None:
         """End the shift when the user or group of the process is another than at its start: its files, its store and
         its supervisor may be out of reach by now."""
         user = _user()
@@ -121,30 +121,30 @@ class WorkerLifecycle:
         """Tasks whose handler came to an end, whichever."""
         return self._tasks_done
 
-    def book(self, count: int) -> int:
+    def reserve(self, count: int) -> int:
         """Before a lease: how many of `count` tasks it may ask for, so that the worker leases no more than its bound in
-        all; 0 while others have booked the rest. To be followed by `leased`."""
+        all; 0 while others have reserved the rest. To be followed by `leased`."""
         bound = self.settings.recycle.tasks
         if bound is None:
             return count
         with self._lock:
-            granted = min(count, bound - self._booked)
-            self._booked += granted
+            granted = min(count, bound - self._reserved)
+            self._reserved += granted
         return granted
 
-    def leased(self, count: int, *, booked: int) -> None:
-        """Of the tasks that were booked so many were leased; the others may be booked again."""
+    def record_leased(self, count: int, *, reserved: int) -> None:
+        """Of the tasks that were reserved so many were leased; the others may be reserved again."""
         bound = self.settings.recycle.tasks
         if bound is None:
             return
         with self._lock:
-            self._booked -= booked - count
+            self._reserved -= reserved - count
             self._leased += count
             is_last = count > 0 and self._leased == bound
         if is_last:
             self._on_last_lease()
 
-    def count_tasks(self, count: int) -> None:
+    def record_done(self, count: int) -> None:
         """Note finished tasks; ends the shift when they are as many as it may do."""
         with self._lock:
             before = self._tasks_done
@@ -164,7 +164,7 @@ class WorkerLifecycle:
 
     # -- reach ----------------------------------------------------------------------------------------------------
 
-    def reached(self) -> None:
+    def queue_reached(self) -> None:
         """The queue answered."""
         if self._unreached_since is None:
             return
@@ -173,7 +173,7 @@ class WorkerLifecycle:
         if since is not None:
             self.log.info(events.QUEUE_REACHED, seconds=round(self.clock.monotonic() - since, 3))
 
-    def unreached(self, error: Exception) -> None:
+    def queue_unreached(self, error: Exception) -> None:
         """The queue did not answer."""
         with self._lock:
             first = self._unreached_since is None

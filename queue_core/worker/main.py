@@ -41,7 +41,7 @@ _STDERR: Final = 2
 
 
 def run_worker(settings: WorkerSettings) -> int:
-    """Import the app, work until the end of the shift, and return the exit code; every error is logged.
+    """Import the app, work until the end of the lifecycle, and return the exit code; every error is logged.
 
     0: finished, drained, retired or recycled. 70: an internal error, or a handler that never returns, or that ended or
     blocked the loop of async handlers. 75: the queue was out of reach for too long. 77: a handler changed the user or
@@ -135,7 +135,7 @@ def _run(runner: Runner, log: FilteringBoundLogger) -> int:
 
     Many libraries work in the main thread only: `signal.alarm`, those that set signal handlers, some with event loops.
     """
-    serve = runner.lend_slot()
+    serve = runner.caller_thread_loop()
     with heard(runner, beside="no" if serve is None else "yes") as restore:
         if serve is None:
             return runner.run()
@@ -144,14 +144,14 @@ def _run(runner: Runner, log: FilteringBoundLogger) -> int:
         watch.start()
         is_told = False
 
-        def after_call() -> None:
+        def after_invocation() -> None:
             nonlocal is_told
             taken = restore()
             if taken and not is_told:
                 is_told = True
                 log.warning(events.SIGNALS_RESTORED, signals=taken, reason="a handler had set its own; said once")
 
-        serve(after_call)
+        serve(after_invocation)
         watch.join()
         return codes[0]
 
