@@ -1,4 +1,4 @@
-"""LoopSlots: any number of async handlers in one event loop, fed by two threads. For apps without plain handlers."""
+"""AsyncExecutor: many async handlers in one event loop, fed by two threads. For apps without plain handlers."""
 
 from collections.abc import Callable, Sequence
 from threading import Condition, Thread
@@ -11,14 +11,15 @@ from queue_core.worker.lease_client import LeaseClient
 from queue_core.worker.thread_executor import ExecutorContext
 
 MAX_TASKS_PER_FEED: Final = 100
+"""Tasks that the feeder leases at a time, at most."""
 
 Part = Callable[[LeaseClient], None]
 
 
 class AsyncExecutor:
-    """The feeder leases as many tasks as there are free slots, and deletes what finished in the same exchange.
+    """Runs async handlers. A feeder thread leases as many tasks as can start at once, and deletes finished ones.
 
-    While the feeder waits for work, the finisher deletes what finishes meanwhile. No task is leased ahead of a slot.
+    While the feeder waits for tasks, a finisher thread deletes what finishes meanwhile. No task is leased in advance.
     """
 
     def __init__(self, context: ExecutorContext, *, count: int, loop: HandlerEventLoop) -> None:
@@ -37,12 +38,12 @@ class AsyncExecutor:
         ]
 
     def start(self) -> None:
-        """See `Slots.start`."""
+        """See `TaskExecutor.start`."""
         for thread in self._threads:
             thread.start()
 
     def interrupt(self) -> None:
-        """See `Slots.interrupt`."""
+        """See `TaskExecutor.interrupt`."""
         client = self._feeder_client
         if client is not None:
             client.interrupt()
@@ -50,7 +51,7 @@ class AsyncExecutor:
             self._changed.notify_all()
 
     def running(self) -> int:
-        """See `Slots.running`."""
+        """See `TaskExecutor.running`."""
         with self._changed:
             return self._live_threads
 
@@ -61,7 +62,7 @@ class AsyncExecutor:
             client = self._context.lease_client()
             part(client)
         except BaseException:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
-            lifecycle.fail(thread="slots")
+            lifecycle.fail(thread="executor")
         finally:
             if client is not None:
                 client.close()
@@ -121,7 +122,7 @@ class AsyncExecutor:
             return 0 if self._context.lifecycle.ending.is_set() else self._free
 
     def _wait_for_end(self) -> None:
-        """All is leased that this worker may lease: it ends when that is done."""
+        """Sleep until the worker ends: it has leased all the tasks that its recycle limit allows."""
         with self._changed:
             self._is_waiting = True
             self._changed.notify_all()
@@ -139,7 +140,7 @@ class AsyncExecutor:
                 self._is_waiting = False
 
     def _start(self, client: LeaseClient, leases: Sequence[Lease]) -> None:
-        """One invocation per task, or one for the whole batch; each takes a slot."""
+        """Start one invocation per task, or one for the whole batch."""
         if self._context.offer.count == 1 and not self._context.offer.tops_up:
             invocations = [self._context.begin([lease], client) for lease in leases]
         else:
@@ -150,7 +151,7 @@ class AsyncExecutor:
             self._loop.submit(invocation, self._ended)
 
     def _ended(self, invocation: Invocation, outcome: Outcome) -> None:
-        """In the loop's thread: note it, and let the threads do what may block."""
+        """Pass the outcome, from the loop's thread, to the threads that may block."""
         self._context.end(invocation)
         with self._changed:
             self._free += 1

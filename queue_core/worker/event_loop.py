@@ -1,4 +1,4 @@
-"""HandlerLoop: the one event loop, in a thread of its own, that async handlers run in; and whether it still turns."""
+"""HandlerEventLoop: the event loop of async handlers, in a thread of its own, with a check whether it is blocked."""
 
 import asyncio
 import contextlib
@@ -21,25 +21,27 @@ from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifec
 OnDone = Callable[[Invocation, Outcome], None]
 
 BLOCKED_WARNED_SECONDS: Final = 5.0
-"""A loop that has not turned for so long is logged, with the line it stands at."""
+"""Seconds after which a blocked loop is logged, with the line of code it is at."""
 BLOCKED_SECONDS: Final = 60.0
-"""A loop that has not turned for so long, and for longer than each lease of its handlers, is given up. Long enough for
-an invocation that should not be made in a loop but does end; a queue's longer `lease` allows longer ones."""
+"""Seconds after which a loop blocked for longer than each lease of its handlers ends the worker. Long enough for a
+blocking call that does return; a queue's longer `lease` allows longer ones."""
 MAX_SECONDS_PER_CHECK: Final = 2.0
-"""Most that one look adds to the time a loop stands: where the whole process stood (a handler that keeps the
-interpreter lock, SIGSTOP, a suspended host), nobody knows whether the loop would have turned."""
+"""Most seconds that one check adds to the blocked time: when the whole process stood still (a handler that holds the
+interpreter lock, SIGSTOP, a suspended host), the loop may not be to blame."""
 MAX_ESCAPES: Final = 100
+"""Exceptions that may escape from the loop before its thread ends."""
 STACK_LINES: Final = 12
+"""Entries of a blocked loop's stack that are logged."""
 
 _INVOCATION: ContextVar[Invocation | None] = ContextVar("towline_call", default=None)
-"""The invocation that a task of the loop belongs to, also one that a handler has started itself."""
+"""The invocation that an asyncio task belongs to, including tasks started by a handler."""
 
 
 class HandlerEventLoop:
-    """Starts async handlers from any thread; an invocation whose leases are lost is cancelled, once.
+    """Runs async handlers submitted from any thread; cancels an invocation, once, when all its leases are lost.
 
-    A child task's `SystemExit` or `KeyboardInterrupt` ends a loop, and so the worker: the invocation that started it has
-    failed, the tasks of the others are given back uncounted.
+    A child task's `SystemExit` or `KeyboardInterrupt` ends a loop, and so the worker: the invocation that started the
+    child has failed, the tasks of the others are released uncounted.
     """
 
     def __init__(self, lifecycle: WorkerLifecycle, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
@@ -59,33 +61,33 @@ class HandlerEventLoop:
         self._is_warned = False
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the loop's thread."""
         self._thread.start()
         loop, thread = weakref.ref(self._loop), self._thread
         os.register_at_fork(after_in_child=lambda: _stop_in_child(loop(), thread))
 
     def submit(self, invocation: Invocation, on_done: OnDone) -> None:
-        """Run the handler; `then` is called in the loop's thread with what came of it, and must not block."""
+        """Run the handler; `then` is called in the loop's thread with the outcome, and must not block."""
         invocation.is_alive = self.is_alive
         self._invocations[invocation] = None
         self._loop.call_soon_threadsafe(self._begin, invocation, on_done)
 
     def result(self, invocation: Invocation) -> Outcome:
-        """Run the handler and wait for what comes of it, in a thread that has nothing else to do."""
+        """Run the handler, block until it ends, and return the outcome."""
         future: Future[Outcome] = Future()
         self.submit(invocation, lambda _, outcome: future.set_result(outcome))
         return future.result()
 
     def is_alive(self) -> bool:
-        """Whether handlers can go on: leases of those that can't are not to be renewed."""
+        """Return whether the loop still runs; after that no lease of its handlers is renewed."""
         return not self._is_lost
 
     def blamed_tokens(self) -> frozenset[str]:
-        """Tokens of the leases whose handlers may have ended or blocked the loop; empty while it turns."""
+        """Return the tokens of leases whose handlers may have ended or blocked the loop; empty while it runs."""
         return self._blamed
 
     def check(self) -> None:
-        """Notice a loop that does not turn; to be called about once a second, from another thread."""
+        """Detect a blocked loop; call this about once a second, from another thread."""
         now = self._lifecycle.clock.monotonic()
         if self._has_responded:
             self._blocked_for_seconds, self._is_warned = 0.0, False
@@ -100,8 +102,8 @@ class HandlerEventLoop:
         if self._blocked_for_seconds >= bound and not self._is_lost:
             self._lose(
                 self._current_invocation(),
-                f"the loop of async handlers has not turned for {self._blocked_for_seconds:.0f} s, longer than each lease "
-                f"and {self._blocked_seconds:g} s; a handler that blocks must not be async, or use asyncio.to_thread",
+                f"the event loop of async handlers was blocked for {self._blocked_for_seconds:.0f} s, longer than each "
+                f"lease and {self._blocked_seconds:g} s; a handler that blocks must be plain, or use asyncio.to_thread",
                 event=events.LOOP_BLOCKED,
                 traceback_text=self._stack(),
             )
@@ -117,14 +119,14 @@ class HandlerEventLoop:
             )
 
     def close(self, *, timeout_seconds: float) -> bool:
-        """Cancel what still runs and end the loop once it has unwound; False when that takes longer than the time."""
+        """Cancel the running handlers and end the loop after their clean-up; return False at the timeout."""
         with contextlib.suppress(RuntimeError):  # it is closed already
             self._loop.call_soon_threadsafe(self._begin_to_end)
         self._thread.join(timeout=timeout_seconds)
         return not self._thread.is_alive()
 
     def running(self) -> list[str]:
-        """Names of the handlers that have not returned, for a person."""
+        """Return the names of the handlers that have not returned, for the log."""
         return sorted({invocation.handler.display_name for invocation in tuple(self._running.values())})
 
     def _serve(self) -> None:
@@ -134,7 +136,7 @@ class HandlerEventLoop:
             self._loop.close()
 
     def _run_until_closed(self) -> None:
-        """Run the loop; what escapes from it ends the worker, but the other handlers may still clean up in it."""
+        """Run the loop; an exception that escapes ends the worker, but the other handlers may still clean up."""
         for _ in range(MAX_ESCAPES):
             try:
                 self._loop.run_forever()
@@ -147,7 +149,7 @@ class HandlerEventLoop:
             else:
                 if self._end is not None:
                     return
-                self._lifecycle.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it goes on")
+                self._lifecycle.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it continues")
 
     def _fail(self, error: BaseException) -> None:
         invocation = _invocation_of(error)
@@ -155,14 +157,14 @@ class HandlerEventLoop:
         tasks = [task for known in ([invocation] if invocation else tuple(self._invocations)) for task in known.tasks]
         self._lose(
             invocation,
-            f"{type(error).__name__} ended the loop of async handlers: raised by a task that "
+            f"{type(error).__name__} ended the event loop of async handlers: raised by a task that "
             f"{invocation.handler.display_name if invocation else 'a handler'} started",
             event=events.LOOP_FAILED,
             traceback_text=traceback_without(error, tasks),
         )
 
     def _lose(self, invocation: Invocation | None, reason: str, *, event: str, traceback_text: str) -> None:
-        """End the worker at once: its handlers can't go on."""
+        """End the worker at once, because the loop no longer runs its handlers."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -178,7 +180,7 @@ class HandlerEventLoop:
         self._lifecycle.end(LifecycleEnd(event, reason, EXIT_INTERNAL, urgency="release"))
 
     def _current_invocation(self) -> Invocation | None:
-        """The invocation whose task stands in the loop now, as far as that can be known."""
+        """Return the invocation whose task runs in the loop now, if known."""
         task = asyncio.current_task(self._loop)
         if task is None:
             return None
@@ -186,7 +188,7 @@ class HandlerEventLoop:
         return get_context().get(_INVOCATION) if get_context is not None else self._running.get(task)
 
     def _stack(self) -> str:
-        """The lines at which the loop's thread stands: code, and no values."""
+        """Return the stack of the loop's thread: lines of code without values."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  the only way to see another's stack
         return "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
 
@@ -201,7 +203,7 @@ class HandlerEventLoop:
         task = self._loop.create_task(self._run(invocation, on_done))
         self._running[task] = invocation
         task.add_done_callback(self._ended)
-        invocation.where = lambda: _lines_of(task)
+        invocation.location = lambda: _lines_of(task)
         invocation.cancel = lambda: self._cancel(task)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
@@ -213,7 +215,7 @@ class HandlerEventLoop:
             self._loop.call_soon_threadsafe(self._cancel_once, task)
 
     def _cancel_once(self, task: "asyncio.Task[None]") -> None:
-        """A second cancel would cut the first `await` of a handler's clean-up."""
+        """Cancel a task unless it was cancelled before: a second cancel would interrupt its clean-up."""
         if task in self._running and task not in self._cancelled:
             self._cancelled.add(task)
             task.cancel()
@@ -230,7 +232,7 @@ class HandlerEventLoop:
                 returned = await returned
             self._lifecycle.forks.end_child(handler=invocation.handler.display_name)
             outcome = invocation.returned(returned)
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the loop lives on
+        except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the loop goes on
             if self._lifecycle.forks.is_child() and isinstance(error, SystemExit):
                 self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
             outcome = invocation.raised(error, now=self._lifecycle.clock.monotonic(), log=self._lifecycle.log)
@@ -248,23 +250,23 @@ class HandlerEventLoop:
 
 
 def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> None:
-    """In a child that a handler forked: run none of the other handlers, and wait for nothing in the worker's name."""
+    """Stop the loop in a child that a handler forked, so that it runs none of the other handlers."""
     if loop is None or threading.get_ident() != thread.ident:
         return
-    ready = getattr(loop, "_ready", None)  # what else is due in this turn
+    ready = getattr(loop, "_ready", None)  # callbacks due in this iteration
     if ready is not None:
         ready.clear()
     loop.stop()
 
 
 def _invocation_of(error: BaseException) -> Invocation | None:
-    """The invocation in whose context a callback raised that which ended the loop."""
+    """Return the invocation in whose context a callback raised the error that ended the loop."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         handle = frame.f_locals.get("self")
         if isinstance(handle, asyncio.Handle):
             task = getattr(getattr(handle, "_callback", None), "__self__", None)
             if isinstance(task, asyncio.Task) and task.done() and not task.cancelled():
-                task.exception()  # it is logged here: asyncio need not do it once more, with whatever it quotes
+                task.exception()  # keeps asyncio from logging it, with payloads it may quote
             context = getattr(handle, "_context", None)
             return context.get(_INVOCATION) if context is not None else None
     return None

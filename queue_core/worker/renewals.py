@@ -1,4 +1,4 @@
-"""Renews the leases of running handlers, tells handlers of leases that are lost, and notices those that are stuck."""
+"""Renew the leases of running handlers, mark tasks whose lease is lost, and end the worker when a handler is stuck."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,13 @@ from queue_core.worker.invocation import Invocation
 from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
 
 RENEWED_AFTER: Final = 1 / 3
-"""Share of a lease after which it is renewed: two more tries fit into the rest."""
+"""Fraction of a lease after which it is renewed: two more tries fit into the rest."""
 RETRIED_AFTER: Final = 1 / 10
-"""Share of a lease after which a renewal that was not answered is repeated."""
+"""Fraction of a lease after which a renewal without a reply is retried."""
 LONGEST_RETRY_SECONDS: Final = 5.0
 SHORTEST_LEASE_SECONDS: Final = 0.001
 UNKNOWN_LEASE_SECONDS: Final = 10.0
-"""What a lease of unknown length is renewed for, at once: this host's clock says nothing of the store's."""
+"""Seconds for which a lease of unknown length is renewed at once: this host's clock may differ from the store's."""
 
 EXPIRED: Final = "it could not be renewed in time"
 REFUSED: Final = "the queue refused to renew it"
@@ -43,7 +43,7 @@ class RenewedLease:
 
 
 class Renewals:
-    """One thread for all slots of a worker. Handlers that block cannot hold it up."""
+    """Renews all leases of a worker in one thread, which handlers that block can't delay."""
 
     def __init__(
         self, queue: Queue, lifecycle: WorkerLifecycle, *, jitter: Callable[[], float] = random.random
@@ -59,18 +59,18 @@ class Renewals:
         self._thread = Thread(target=self._run, name="towline-renewals", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join(timeout=1.0)
 
     def track(self, invocation: Invocation) -> None:
-        """Keep the invocation's leases alive until `drop`."""
+        """Renew the invocation's leases until `untrack`."""
         now = invocation.started_at
         with self._changed:
             for task in invocation.tasks:
@@ -83,21 +83,21 @@ class Renewals:
                     self._changed.notify()
 
     def untrack(self, invocation: Invocation) -> None:
-        """The invocation's handler has ended: its leases are the caller's to delete or release."""
+        """Stop renewing: the handler has ended, and the caller deletes or releases its leases."""
         with self._changed:
             for task in invocation.tasks:
                 self._leases.pop(task.lease.token, None)
             self._lost_at.pop(invocation, None)
 
     def abandon(self) -> list[Lease]:
-        """Lose every lease that is still held, telling the handlers; the caller releases them."""
+        """Mark every tracked lease as lost and return them; the caller releases them."""
         with self._changed:
             kept = list(self._leases.values())
         self._lose(kept, GIVEN_BACK)
         return [entry.task.lease for entry in kept]
 
     def renew_due(self) -> None:
-        """Renew what is due by now, and note what is lost or stuck; the thread does this whenever something is."""
+        """Renew the leases due by now and handle lost leases and stuck handlers, as the thread does."""
         self._process(self._take_due(self._lifecycle.clock.monotonic()))
 
     def _run(self) -> None:
@@ -108,7 +108,7 @@ class Renewals:
             self._lifecycle.fail(thread="renewals")
 
     def _wait_for_due(self) -> list[RenewedLease] | None:
-        """Sleep until something is to be looked at; the leases due for renewal, None when closed."""
+        """Sleep until a lease or a stuck handler is due; return the leases due for renewal, None when closed."""
         with self._changed:
             while not self._closed:
                 now = self._lifecycle.clock.monotonic()
@@ -120,7 +120,7 @@ class Renewals:
             return None
 
     def _take_due(self, now: float) -> list[RenewedLease]:
-        """What is due, or nearly: one invocation renews for many. The next look is set by `_process`."""
+        """Return the leases that are due or nearly due: one call renews many. `_process` sets the next check."""
         with self._changed:
             self._next_check_at = float("inf")
             return [kept for kept in self._leases.values() if kept.due_at <= now + kept.lease_seconds / 20]
@@ -170,11 +170,11 @@ class Renewals:
         gone = set(refused)
         self._lose([kept for kept in group if kept.task.lease.token in gone], REFUSED)
         for kept in group:
-            kept.ends_at = sent_at + seconds  # from the asking, as the queue counts from a later instant
+            kept.ends_at = sent_at + seconds  # counted from the sending: the queue counts from a later instant
             kept.due_at = sent_at + seconds * RENEWED_AFTER
 
     def _isolate_outgrown(self, group: Sequence[RenewedLease], seconds: float) -> None:
-        """One of these would outgrow `max_lease` and failed the invocation for all: tell it from the others."""
+        """Find the lease that would exceed the queue's `max_lease` and made the call fail for all; renew it no more."""
         if len(group) > 1:
             for kept in group:
                 self._renew([kept], seconds)
@@ -192,7 +192,7 @@ class Renewals:
         invocations: dict[Invocation, None] = {}
         with self._changed:
             for kept in lost:
-                # Whoever dropped it in the meantime has deleted or released it: nothing was lost.
+                # A lease untracked meanwhile was deleted or released: nothing was lost.
                 if self._leases.pop(kept.task.lease.token, None) is not None:
                     kept.task.mark_lost(reason)
                     invocations[kept.invocation] = None
@@ -213,7 +213,7 @@ class Renewals:
             self._next_check_at = self._soonest()
         for invocation in stuck:
             self._lifecycle.log.warning(
-                events.HANDLER_STUCK, where=invocation.where(), **invocation.log_fields(now=now)
+                events.HANDLER_STUCK, where=invocation.location(), **invocation.log_fields(now=now)
             )
             self._lifecycle.end(
                 LifecycleEnd(
@@ -225,9 +225,9 @@ class Renewals:
 
 
 def _length_seconds(lease: Lease) -> float | None:
-    """How long the lease was given for, to the millisecond; both instants are the store's.
+    """Return the length of a lease, to the millisecond; both instants are the store's.
 
-    None where its clock was stepped back in between, which may put the grant after the end.
+    None where the store's clock was stepped back in between, which may put the grant after the end.
     """
     microseconds = lease.expires_at - lease.leased_at
     return max(SHORTEST_LEASE_SECONDS, (microseconds + 500) // 1000 / 1000) if microseconds > 0 else None

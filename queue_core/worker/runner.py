@@ -1,4 +1,4 @@
-"""Runner: one worker from its first lease to its last. Watches over its slots, and drains them when it must end."""
+"""Runner: one worker from its first lease to its exit. It monitors the executor, and drains it when it must end."""
 
 import fcntl
 import os
@@ -25,13 +25,13 @@ from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, Thr
 
 
 def supervisor_lives(lock: Path) -> bool:
-    """Whether somebody holds the lock. A file that is gone or unreadable counts as nobody."""
+    """Return whether a process holds the lock; False when the file is gone or unreadable."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        # Shared, so that workers who look at the same moment do not take each other for the supervisor.
+        # Shared, so that workers that check at the same moment do not take each other for the supervisor.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -43,14 +43,14 @@ def supervisor_lives(lock: Path) -> bool:
 
 
 class OrphanWatch:
-    """How long the supervisor has been away; one that comes back sets it to nothing."""
+    """Measures how long the supervisor has been absent."""
 
     def __init__(self, lock: Path) -> None:
         self._lock = lock
         self._absent_since: float | None = None
 
     def absent_seconds(self, *, now: float) -> float:
-        """Seconds for which nobody held the lock, as far as calls of this have seen."""
+        """Return the seconds since a call first found the lock free; 0 while it is held."""
         if supervisor_lives(self._lock):
             self._absent_since = None
             return 0.0
@@ -60,11 +60,12 @@ class OrphanWatch:
 
 
 WATCH_SECONDS: Final = 1.0
-"""How often the worker looks at its age, its memory, its supervisor and its queue's reach."""
+"""Seconds between two checks of the worker's age, memory, supervisor and reach of the queue."""
 DRAIN_WATCH_SECONDS: Final = 0.5
+"""The same while the worker drains."""
 UNWIND_SECONDS: Final = 1.0
-"""How long cancelled async handlers may take to clean up once their tasks are given back. A supervisor ends a worker
-2 s after its grace (`DRAIN_MARGIN_SECONDS`)."""
+"""Seconds that cancelled async handlers may take to clean up after their tasks were released. Must fit into the
+supervisor's margin, which kills a worker 2 s after its grace (`DRAIN_MARGIN_SECONDS`)."""
 
 
 class Runner:
@@ -88,16 +89,16 @@ class Runner:
         on_invocation_end: Callable[[Invocation], None] | None = None,
     ) -> None:
         """Args:
-        open_queue: a line to the queue of that name, which all threads share.
-        open_waiting: a further line for one waiting thread, which `close` cuts short without touching the others;
-            None where that can't be had, as in a program that opens the store itself.
-        watch_seconds: how often to look whether the worker is to end by itself.
-        blocked_seconds: how long the loop of async handlers may stand still, at least.
-        recycled_code: exit code of a worker that ends because it has served for long enough.
-        on_last_lease: called, from any thread, when a worker with a bound of tasks has leased the last of them.
-        on_invocation_end: called, in the handler's thread or the loop's, when a handler has come to an end.
+        open_queue: opens the client of a queue that all threads share.
+        open_waiting: opens a further client for one waiting thread, whose wait `close` interrupts; None where a wait
+            can't be interrupted.
+        watch_seconds: seconds between two checks whether the worker must end.
+        blocked_seconds: least time for which the event loop of async handlers may be blocked.
+        recycled_code: exit code of a worker that reached a recycle limit.
+        on_last_lease: called, from any thread, when a worker with a limit of tasks has leased the last of them.
+        on_invocation_end: called, in the handler's thread or the loop's, when a handler has ended.
 
-        Raises `AppError` when the app's handlers do not cover what the settings ask for.
+        Raises `AppError` when the app has no handlers for the queue and tags of the settings.
         """
         queue = _queue_of(app, settings)
         offer = app.offer(queue, settings.tags)
@@ -127,31 +128,31 @@ class Runner:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether handlers still run that the drain could not wait for: their process must not live on."""
+        """Whether handlers still run although the drain is over: the process must end without them."""
         return self._is_abandoned
 
     def grace_left_seconds(self) -> float:
-        """What is left of the grace once `run` has returned; negative when it is over."""
+        """Return the seconds of the grace left after `run` has returned; negative when it is over."""
         return self._leaves_at - self._lifecycle.clock.monotonic()
 
     def caller_thread_loop(self) -> Callable[[Callable[[], None]], None] | None:
-        """Have the only slot for plain handlers run where the value is called, while `run` is called in another thread.
+        """Return a function that runs the only handler thread's loop in its caller's thread; call `run` in another.
 
-        The value's argument is called after each handler. None: there are several slots, or async handlers only. To be
-        called before `run`.
+        The function's argument is called after each handler. None with a concurrency above 1 or async handlers only.
+        Call this before `run`.
         """
         return self._executor.caller_thread_loop() if isinstance(self._executor, ThreadExecutor) else None
 
     def drain(self, reason: str) -> None:
-        """Lease no more, let running handlers finish within the grace, give back the rest, and have `run` return."""
+        """Lease no more, let running handlers finish within the grace, release the rest, and make `run` return."""
         self._lifecycle.request_end(LifecycleEnd(events.WORKER_DRAINING, reason))
 
     def release_now(self, reason: str) -> None:
-        """As `drain`, with no grace left."""
+        """Drain without a grace."""
         self._lifecycle.request_end(LifecycleEnd(events.WORKER_DRAINING, reason, urgency="release"))
 
     def run(self) -> int:
-        """Work until the shift ends; returns the exit code."""
+        """Run the worker until it ends, and return the exit code."""
         lifecycle = self._lifecycle
         settings = lifecycle.settings
         lifecycle.log.info(
@@ -186,7 +187,7 @@ class Runner:
         return ThreadExecutor(self._context, count=count, loop=self._loop)
 
     def _watch(self) -> LifecycleEnd:
-        """Sleep until somebody asks for the end, or there is a reason for it."""
+        """Sleep until a request to end, and check the limits meanwhile."""
         while True:
             ending = self._lifecycle.next_end_request(timeout_seconds=self._watch_seconds)
             if ending is not None:
@@ -211,7 +212,7 @@ class Runner:
             lifecycle.end(LifecycleEnd(events.WORKER_DRAINING, reason, EXIT_UNREACHABLE))
 
     def _finish(self, ending: LifecycleEnd) -> LifecycleEnd:
-        """Sleep until all slots have come to an end, or there is a reason to end sooner; returns the last reason."""
+        """Sleep until the executor has finished, or a more urgent request to end; return the last request."""
         while ending.urgency == "finish" and self._executor.running():
             asked = self._lifecycle.next_end_request(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
             if asked is None:
@@ -231,10 +232,10 @@ class Runner:
         self._renewals.close()
         self._executor.interrupt()
         has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
-        if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it is known what hangs
+        if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it was logged what hangs
             lifecycle.log.warning(
                 events.HANDLER_STUCK,
-                reason=f"cancelled, but not done with cleaning up within {UNWIND_SECONDS:g} s",
+                reason=f"cancelled, but still cleaning up after {UNWIND_SECONDS:g} s",
                 handlers=self._loop.running(),
             )
         if has_unwound and self._loop is not None:
@@ -242,7 +243,7 @@ class Runner:
         self._is_abandoned = not has_unwound or self._executor.running() > 0
 
     def _wait_for_executor(self, *, until: float) -> None:
-        """Sleep until all slots have come to an end, the time is up, or somebody asks to let go at once."""
+        """Sleep until the executor has finished, the time is up, or the leases are to be released at once."""
         while self._executor.running() and (left := until - self._lifecycle.clock.monotonic()) > 0:
             asked = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
             if asked is not None and asked.urgency == "release":
@@ -250,9 +251,9 @@ class Runner:
                 return
 
     def _release(self, rest: list[Lease]) -> None:
-        """Give back what no handler finished in time: leasable at once by somebody else, and not counted.
+        """Release the tasks that no handler finished in time: leasable at once, and the lease is not counted.
 
-        Leases of a handler that ended or blocked the loop are counted, or its task would do that for ever.
+        Leases of a handler that ended or blocked the loop are counted, or its task would do so for ever.
         """
         if not rest:
             return

@@ -1,4 +1,4 @@
-"""ThreadSlots: each slot is a thread that leases, handles and deletes over a line of its own. For plain handlers."""
+"""ThreadExecutor: threads that each lease, handle and delete tasks with a client of their own. For plain handlers."""
 
 from collections.abc import Callable, Sequence
 from logging import DEBUG
@@ -15,24 +15,24 @@ from queue_core.worker.lifecycle import WorkerLifecycle
 from queue_core.worker.renewals import Renewals
 
 RESERVATION_POLL_SECONDS: Final = 0.1
-"""Between two looks of a slot whether others have left something of the worker's last tasks."""
+"""Seconds between two tries of a thread to reserve one of the worker's last tasks (see `reserve`)."""
 
 
 class TaskExecutor(Protocol):
-    """As many places for running handlers as the worker's concurrency."""
+    """Runs as many handlers at a time as the worker's concurrency."""
 
     def start(self) -> None:
-        """Begin to lease."""
+        """Start to lease."""
 
     def interrupt(self) -> None:
-        """The shift is ending: cut waits for work short."""
+        """Interrupt waits for tasks, when the worker is ending."""
 
     def running(self) -> int:
-        """Slots that have not come to an end."""
+        """Return the number of threads that have not finished."""
 
 
 class ExecutorContext:
-    """What slots share: which handler takes which task, and the renewals that keep it theirs."""
+    """What the threads of an executor share: the app, the lease to request, renewals and clients."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class ExecutorContext:
         self._tells_all = lifecycle.log.is_enabled_for(DEBUG)
 
     def lease_client(self) -> LeaseClient:
-        """A line to the queue for one more thread."""
+        """Open a lease client for one thread."""
         return LeaseClient(self._clients, self.lifecycle, tags=self.offer.tags)
 
     def begin(self, leases: Sequence[Lease], client: LeaseClient) -> Invocation:
-        """Put leases of one tag into the hands of their handler; a batch that was leased short is filled up."""
+        """Create the invocation for leases of one tag, filling up a batch that was leased short; renew its leases."""
         handler = self._handler(leases[0])
         leases = list(leases)
         if self.offer.tops_up and handler.batch is not None and handler.batch > 1:
@@ -72,7 +72,7 @@ class ExecutorContext:
         return invocation
 
     def end(self, invocation: Invocation) -> None:
-        """Its handler has come to an end."""
+        """Stop renewing and log: the invocation's handler has ended."""
         self.renewals.untrack(invocation)
         if self._on_invocation_end is not None:
             self._on_invocation_end(invocation)
@@ -90,7 +90,7 @@ class ExecutorContext:
 
 
 class ThreadExecutor:
-    """Plain handlers run in their slot's thread; an async one among them runs in the loop while its slot waits."""
+    """Runs plain handlers in its threads; an async handler runs in the event loop while its thread waits."""
 
     def __init__(self, context: ExecutorContext, *, count: int, loop: HandlerEventLoop | None) -> None:
         self._context = context
@@ -105,9 +105,9 @@ class ThreadExecutor:
         ]
 
     def caller_thread_loop(self) -> Callable[[Callable[[], None]], None] | None:
-        """Have the only slot run where the value is called, once `start` was called elsewhere; None if there are more.
+        """Return a function that runs the only thread's loop in its caller's thread, once `start` was called elsewhere.
 
-        The value's argument is called after each handler.
+        The function's argument is called after each handler. None when there are several threads.
         """
         if self._count != 1:
             return None
@@ -143,7 +143,7 @@ class ThreadExecutor:
             self._clients.append(client)
             while not lifecycle.ending.is_set():
                 count = lifecycle.reserve(self._context.offer.count)
-                if not count:  # other slots are at the last tasks of this worker
+                if not count:  # other threads have the last tasks of this worker
                     client.flush()
                     lifecycle.ending.wait(RESERVATION_POLL_SECONDS)
                     continue
@@ -154,8 +154,8 @@ class ThreadExecutor:
                 elif leases:
                     self._work(client, leases)
             client.flush()
-        except BaseException:  # noqa: BLE001  the top of a thread: a worker with a dead slot would look alive and do nothing
-            lifecycle.fail(thread="slot")
+        except BaseException:  # noqa: BLE001  the top of a thread: without it the worker would look alive and do nothing
+            lifecycle.fail(thread="executor")
         finally:
             if client is not None:
                 client.close()
@@ -181,7 +181,7 @@ class ThreadExecutor:
             value = invocation.run()
             lifecycle.forks.end_child(handler=name)
             return invocation.returned(value)
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the slot lives on
+        except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the thread goes on
             if lifecycle.forks.is_child() and isinstance(error, SystemExit):
                 lifecycle.forks.end_child(handler=name, error=error)
             outcome = invocation.raised(error, now=lifecycle.clock.monotonic(), log=lifecycle.log)
@@ -190,4 +190,4 @@ class ThreadExecutor:
 
 
 def _nothing() -> None:
-    """No more than the slot itself is to be looked after."""
+    """Do nothing after an invocation."""
