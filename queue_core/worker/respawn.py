@@ -28,9 +28,10 @@ PREPARE_SIGNAL: Final = signal.SIGRTMIN + 2
 _STOP_SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
 
 
-def respawned(
-    work: Callable[[Callable[[], bool], Callable[[], None]], int], *, may_continue: Callable[[], bool]
-) -> int:
+Work = Callable[[Callable[[], bool], Callable[[], None]], int]
+
+
+def respawned(work: Work, *, may_continue: Callable[[], bool]) -> int:
     """Run `work` in a child of this process, and in a new child each time it returns `EXIT_RECYCLED`.
 
     A child's exit code is the value of `work`. Returns the exit code of the last child; where a signal ended that
