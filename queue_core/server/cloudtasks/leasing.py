@@ -6,12 +6,11 @@ from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.server.auth import Access
-from queue_core.server.cloudtasks.call import CloudTasksCall
+from queue_core.server.cloudtasks.call import CloudTasksCall, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
-from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.filters import lease_filter
 from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
-from queue_core.server.cloudtasks.task_values import (
+from queue_core.server.cloudtasks.tasks import (
     MAX_RESPONSE_BYTES,
     TASK_OVERHEAD_BYTES,
     find_task,

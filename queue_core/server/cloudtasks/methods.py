@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from queue_core.server.auth import Principal
-from queue_core.server.cloudtasks import leasing, policies, queues, tasks, uploads
-from queue_core.server.cloudtasks.call import CloudTasksCall, IsGone
+from queue_core.server.cloudtasks import leasing, policies, queues, tasks
+from queue_core.server.cloudtasks.call import CloudTasksCall, IsGone, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, refused
-from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.names import parse_queue, parse_task
 from queue_core.server.state import ServerState
 
@@ -82,7 +81,7 @@ METHODS: Mapping[str, CloudTasksMethod] = MappingProxyType(
         "PauseQueue": CloudTasksMethod("PauseQueueRequest", "Queue", "pause", queues.pause_queue),
         "ResumeQueue": CloudTasksMethod("ResumeQueueRequest", "Queue", "resume", queues.resume_queue),
         "PurgeQueue": CloudTasksMethod("PurgeQueueRequest", "Queue", "purge", queues.purge_queue),
-        "UploadQueueYaml": CloudTasksMethod("UploadQueueYamlRequest", "Empty", "set-queue", uploads.upload_queue_yaml),
+        "UploadQueueYaml": CloudTasksMethod("UploadQueueYamlRequest", "Empty", "set-queue", queues.upload_queue_yaml),
         "GetIamPolicy": CloudTasksMethod("GetIamPolicyRequest", "Policy", "queues", policies.get_iam_policy),
         "SetIamPolicy": CloudTasksMethod("SetIamPolicyRequest", "Policy", "set-queue", set_iam_policy),
         "TestIamPermissions": CloudTasksMethod(

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from queue_core.errors import UnknownQueueError
-from queue_core.server.cloudtasks.call import CloudTasksCall
-from queue_core.server.cloudtasks.fields import Values
+from queue_core.server.cloudtasks.call import CloudTasksCall, Values
 from queue_core.server.cloudtasks.names import parse_place, parse_project, parse_queue
 from queue_core.server.state import ServerState
 from queue_core.task import QueueSpec

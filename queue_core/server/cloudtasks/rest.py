@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pydantic_core import from_json
 
+from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid
-from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import from_text, unknown_name, values_of
 from queue_core.server.cloudtasks.masks import Wanted, parse_fields
 from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake

@@ -10,12 +10,12 @@ from starlette.routing import BaseRoute, Route
 
 from queue_core.server.auth import check_role
 from queue_core.server.cloudtasks import rest
+from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of, invalid
-from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import json_of
 from queue_core.server.cloudtasks.masks import partial
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
-from queue_core.server.cloudtasks.uploads import http_body
+from queue_core.server.cloudtasks.queues import http_body
 from queue_core.server.http.request_body import read_body
 from queue_core.server.state import ServerState
 

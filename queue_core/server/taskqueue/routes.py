@@ -30,10 +30,16 @@ from queue_core.server.taskqueue.answer import (
     json_answer,
     not_found,
 )
-from queue_core.server.taskqueue.call import PREFIX, TaskqueueCall, TaskqueueRequest, address_of, method_of
+from queue_core.server.taskqueue.call import (
+    PREFIX,
+    TaskqueueCall,
+    TaskqueueRequest,
+    address_of,
+    method_of,
+    parameters_of,
+)
 from queue_core.server.taskqueue.methods import METHODS
-from queue_core.server.taskqueue.parameters import parameters_of
-from queue_core.server.taskqueue.parts import MAX_HEAD_BYTES, MimePart, PartsError, head_and_rest, parts_of
+from queue_core.server.taskqueue.multipart import MAX_HEAD_BYTES, MimePart, PartsError, head_and_rest, parts_of
 from queue_core.server.taskqueue.selection import parse_selection, select
 
 MAX_CALLS = 1000

@@ -13,7 +13,7 @@ from queue_core.server.appengine import endpoint
 from queue_core.server.appengine.codec import MAX_FIELDS, CodecError, decode
 from queue_core.server.appengine.messages import REMOTE_REQUEST
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.taskqueue.parts import MAX_LOOKALIKES, PartsError, parts_of
+from queue_core.server.taskqueue.multipart import MAX_LOOKALIKES, PartsError, parts_of
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_core.server.taskqueue.answer import TaskqueueError
-from queue_core.server.taskqueue.call import TaskqueueRequest, address_of, method_of
-from queue_core.server.taskqueue.parameters import FORM, Parameters, parameters_of
+from queue_core.server.taskqueue.call import FORM, Parameters, TaskqueueRequest, address_of, method_of, parameters_of
 from queue_core.server.taskqueue.selection import EVERYTHING, parse_selection, select
 from queue_core.server.taskqueue.task_json import QUEUE_SHAPE, TASK_SHAPE, TASKS_SHAPE
 
