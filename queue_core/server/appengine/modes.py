@@ -1,4 +1,4 @@
-"""Modes of queues: a push queue is known by its name, as App Engine refuses pull calls on it for its mode."""
+"""Look up pull queues; refuse calls on push queues by their mode, as App Engine does."""
 
 from typing import Final
 
@@ -8,20 +8,20 @@ from queue_core.queue_files.plan import ALWAYS_THERE
 from queue_core.task import QueueSpec
 from queue_core.unit_of_work import UnitOfWork
 
-KNOWN_SECONDS = 1.0
-"""How long a queue's settings are taken for granted by calls that are made often."""
+CACHE_SECONDS = 1.0
+"""Seconds for which the settings of a queue are cached for frequent calls."""
 UNCONFIGURED: Final = QueueSpec(ALWAYS_THERE, mode="push")
-"""`default` where nobody made it. Source: App Engine, where it is always there, and a push queue unless configured."""
+"""The queue `default` when it was not created. Source: App Engine, where it always exists, first as a push queue."""
 
 
-def pull_queue(turn: UnitOfWork, queue: str) -> QueueSpec:
-    """The settings of a pull queue. Raises `UnknownQueueError`, `QueueModeError`."""
-    return _checked(_spec(turn, queue))
+def pull_queue(unit: UnitOfWork, queue: str) -> QueueSpec:
+    """Return the settings of a pull queue. Raises `UnknownQueueError`, `QueueModeError`."""
+    return _checked(_spec(unit, queue))
 
 
-def _spec(turn: UnitOfWork, queue: str) -> QueueSpec:
+def _spec(unit: UnitOfWork, queue: str) -> QueueSpec:
     try:
-        return turn.transaction.queue(queue)
+        return unit.transaction.queue(queue)
     except UnknownQueueError:
         if queue == ALWAYS_THERE:
             return UNCONFIGURED
@@ -31,25 +31,25 @@ def _spec(turn: UnitOfWork, queue: str) -> QueueSpec:
 def _checked(spec: QueueSpec) -> QueueSpec:
     if spec.mode == "push":
         raise QueueModeError(
-            f"queue {spec.name} is a push queue, and nothing here calls handlers: give it `mode: pull` in queue.yaml, "
-            "apply that, and lease its tasks"
+            f"queue {spec.name} is a push queue, which is not supported: give it `mode: pull` in queue.yaml, "
+            "apply the file, and lease its tasks"
         )
     return spec
 
 
-class KnownQueues:
-    """Settings of queues, looked up once a second. Used in turns, of which several may run at a time."""
+class QueueSettingsCache:
+    """Settings of queues, read once a second. Used in transactions, of which several may run at a time."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Instant, QueueSpec]] = {}
+        self._cached: dict[str, tuple[Instant, QueueSpec]] = {}
 
-    def pull_queue(self, turn: UnitOfWork, queue: str) -> QueueSpec:
-        """The settings of a pull queue as they were within a second. Raises `UnknownQueueError`, `QueueModeError`."""
-        known = self._known.get(queue)
-        if known is None or not 0 <= turn.now - known[0] < KNOWN_SECONDS * MICROSECONDS:
-            known = self._known[queue] = (turn.now, _spec(turn, queue))
-        return _checked(known[1])
+    def pull_queue(self, unit: UnitOfWork, queue: str) -> QueueSpec:
+        """Return the settings of a pull queue, at most a second old. Raises `UnknownQueueError`, `QueueModeError`."""
+        cached = self._cached.get(queue)
+        if cached is None or not 0 <= unit.now - cached[0] < CACHE_SECONDS * MICROSECONDS:
+            cached = self._cached[queue] = (unit.now, _spec(unit, queue))
+        return _checked(cached[1])
 
     def forget(self, queue: str) -> None:
-        """The queue was deleted."""
-        self._known.pop(queue, None)
+        """Drop the settings of a deleted queue."""
+        self._cached.pop(queue, None)

@@ -1,4 +1,4 @@
-"""A call of one method: its fields, and who makes it."""
+"""CloudTasksCall: a method call with its caller, request fields and page token, from JSON and protobuf alike."""
 
 import base64
 import binascii
@@ -14,50 +14,50 @@ from queue_core.task import QueueSpec
 from queue_core.unit_of_work import UnitOfWork
 
 Values = dict[str, object]
-"""A message: fields by their JSON name; timestamps and durations in microseconds, enums as numbers, masks as paths."""
+"""A message: fields by JSON name. Timestamps and durations are microseconds, enums numbers, masks tuples of paths."""
 
 
 class MessageReader:
-    """Reads of one message. `place` is what leads to it, for messages."""
+    """Reads the fields of one message; an unset field reads as protobuf's default. `place` prefixes names in errors."""
 
     def __init__(self, values: Mapping[str, object], place: str = "") -> None:
         self._values = values
         self._place = place
 
     def __contains__(self, name: str) -> bool:
-        """Whether the caller set it."""
+        """Return whether the caller set the field."""
         return name in self._values
 
     def named(self, name: str) -> str:
-        """A field's name with what leads to it, for messages."""
+        """Return the field's name with the prefix `place`, for an error."""
         return f"{self._place}{name}"
 
     def text(self, name: str) -> str:
-        """A string, "" when unset."""
+        """Return a string, "" when unset."""
         value = self._values.get(name, "")
         assert isinstance(value, str)
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Strings, or the paths of a mask; none when unset."""
+        """Return strings, or the paths of a mask; () when unset."""
         value = self._values.get(name, ())
         assert isinstance(value, tuple)
         return value
 
     def data(self, name: str) -> bytes:
-        """Bytes, none when unset."""
+        """Return bytes, b"" when unset."""
         value = self._values.get(name, b"")
         assert isinstance(value, bytes)
         return value
 
     def number(self, name: str) -> int:
-        """A whole number or an enum's, 0 when unset."""
+        """Return an integer or an enum's number, 0 when unset."""
         value = self._values.get(name, 0)
         assert isinstance(value, int)
         return value
 
     def instant(self, name: str) -> Instant:
-        """A timestamp that must be set. Raises `ApiError`."""
+        """Return a required timestamp. Raises `CloudTasksError`."""
         value = self._values.get(name)
         if value is None:
             raise invalid(f"{self.named(name)} is required: give the scheduleTime of the lease unchanged")
@@ -65,15 +65,15 @@ class MessageReader:
         return Instant(value)
 
     def duration_seconds(self, name: str) -> int:
-        """A duration that must be set, cut to whole seconds. Raises `ApiError`."""
+        """Return a required duration, cut to whole seconds. Raises `CloudTasksError`."""
         value = self._values.get(name)
         if value is None:
             raise invalid(f"{self.named(name)} is required, such as 60s")
         assert isinstance(value, int)
-        return value // MICROSECONDS  # downwards, so that what is below zero stays there
+        return value // MICROSECONDS  # rounded down, so that a negative duration stays negative
 
     def fields(self, name: str) -> "MessageReader":
-        """A message within, empty when unset."""
+        """Return a reader of a nested message, empty when unset."""
         value = self._values.get(name, {})
         assert isinstance(value, dict)
         return MessageReader(value, f"{self.named(name)}.")
@@ -84,11 +84,11 @@ IsGone = Callable[[], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class CloudTasksCall:
-    """What a method is given.
+    """A call of one method.
 
     Args:
-        rate: that of the lease calls of all queues.
-        is_gone: whether the caller has hung up, or does not wait any longer.
+        rate: the rate limit of lease calls, for all queues.
+        is_gone: returns whether the caller has disconnected or its deadline is over.
     """
 
     fields: MessageReader
@@ -96,17 +96,17 @@ class CloudTasksCall:
     rate: LeaseRate
     is_gone: IsGone
 
-    def enter(self, turn: UnitOfWork, queue: str, access: Access) -> QueueSpec:
-        """The queue's settings, for a caller whom its acl lets in.
+    def authorize(self, unit: UnitOfWork, queue: str, access: Access) -> QueueSpec:
+        """Return the queue's settings if its acl permits the access.
 
         Raises `UnknownQueueError`, `PermissionDeniedError`.
         """
-        spec = turn.transaction.queue(queue)
+        spec = unit.transaction.queue(queue)
         check_access(self.caller, spec, access)
         return spec
 
-    def may(self, verb: str) -> bool:
-        """Whether the caller's role allows a verb."""
+    def is_allowed(self, verb: str) -> bool:
+        """Return whether the caller's role allows a verb."""
         try:
             check_role(self.caller, verb)
         except PermissionDeniedError:
@@ -118,7 +118,7 @@ _MARK = "after:"
 
 
 def page_size(fields: MessageReader, *, most: int) -> int:
-    """Entries of a page: as asked, `most` when not asked or for more. Raises `ApiError` below 0."""
+    """Return the page size: as requested, at most and by default `most`. Raises `CloudTasksError` below 0."""
     size = fields.number("pageSize")
     if size < 0:
         raise invalid(f"page_size must be in [0, {most}]: {size}")
@@ -126,12 +126,12 @@ def page_size(fields: MessageReader, *, most: int) -> int:
 
 
 def page_token(after: str) -> str:
-    """The token of the page that begins after this entry; opaque to callers."""
+    """Return the token of the page that begins after this entry; opaque to callers."""
     return base64.urlsafe_b64encode(f"{_MARK}{after}".encode()).decode().rstrip("=")
 
 
 def parse_page_token(fields: MessageReader) -> str:
-    """The entry a page begins after; "" for the first page. Raises `ApiError` for a token of nobody's."""
+    """Return the entry that the page begins after; "" for the first page. Raises `CloudTasksError`."""
     token = fields.text("pageToken")
     if not token:
         return ""

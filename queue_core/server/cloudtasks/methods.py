@@ -1,4 +1,4 @@
-"""Every method of the API in one table: its messages, the verb whose right it needs, and what it does."""
+"""The table of the API's methods: messages, required permission and handler (ADR 13)."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ async def buffer_task(core: ServerState, call: CloudTasksCall) -> Values:  # noq
 
 async def batch(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     raise CloudTasksError(
-        RpcStatus.UNIMPLEMENTED, "batchCreate and batchDelete are not offered: create or delete the tasks one by one"
+        RpcStatus.UNIMPLEMENTED, "batchCreate and batchDelete are not supported: create or delete the tasks one by one"
     )
 
 
 async def set_iam_policy(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     raise CloudTasksError(
         RpcStatus.UNIMPLEMENTED,
-        "policies are not set here: who may do what is the server's tokens and roles, and the acl of a queue",
+        "IAM policies can't be set: permissions come from the server's tokens and roles, and from the acl of a queue",
     )
 
 
 async def customer_keys(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     raise CloudTasksError(
-        RpcStatus.UNIMPLEMENTED, "there are no customer-managed keys here: encrypt the disk of the store"
+        RpcStatus.UNIMPLEMENTED, "customer-managed keys are not supported: encrypt the disk of the store"
     )
 
 
@@ -49,8 +49,9 @@ class CloudTasksMethod:
     """A method.
 
     Args:
-        takes, gives: names of messages.
-        verb: of `auth.NEEDED`.
+        takes: name of the request message.
+        gives: name of the response message.
+        verb: the verb of `auth.NEEDED` that the caller's role must allow.
     """
 
     takes: str
@@ -98,13 +99,13 @@ METHODS: Mapping[str, CloudTasksMethod] = MappingProxyType(
 
 
 class CloudTasks:
-    """The API over the queues of one server; lives in its loop."""
+    """The API over the queues of one server; runs in its event loop."""
 
     def __init__(self, core: ServerState) -> None:
         self.core = core
 
     async def run(self, method: CloudTasksMethod, values: Values, caller: Principal, is_gone: IsGone) -> Values:
-        """Call a method for somebody who was let in. Raises `CloudTasksError` or an error of the queue."""
+        """Run a method for an authenticated caller. Raises `CloudTasksError` or another `QueueError`."""
         return await method.handler(
             self.core, CloudTasksCall(MessageReader(values), caller, self.core.lease_rate, is_gone)
         )

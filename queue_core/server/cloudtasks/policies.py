@@ -1,4 +1,4 @@
-"""Who may do what with a queue, and where queues are: what the real service asks of its IAM and of its regions."""
+"""The methods of IAM policies and locations: the queue's acl, the caller's permissions, and one location."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from queue_core.task import QueueSpec
 from queue_core.unit_of_work import UnitOfWork
 
 LOCATION = "local"
-"""The one place told of; every other name is as good."""
+"""The only location listed; any other name is accepted, too."""
 
 PERMISSIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -33,13 +33,13 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
         "cloudtasks.queues.purge": "purge",
     }
 )
-"""The verb whose right is what a permission is called here."""
+"""Verb of `auth.NEEDED` for each permission of the service."""
 
 
 async def get_iam_policy(core: ServerState, call: CloudTasksCall) -> Values:
-    """The queue's acl as bindings; none when it has no acl."""
+    """Return the queue's acl as bindings; none without an acl."""
     name = parse_queue(call.fields.text("resource"), field="resource")
-    spec = await core.look(lambda turn: turn.transaction.queue(name.queue))
+    spec = await core.look(lambda unit: unit.transaction.queue(name.queue))
     policy: Values = {"version": 1, "etag": b"\x00"}
     if bindings := _bindings(spec):
         policy["bindings"] = bindings
@@ -56,21 +56,21 @@ def _bindings(spec: QueueSpec) -> list[Values]:
 
 
 async def test_iam_permissions(core: ServerState, call: CloudTasksCall) -> Values:
-    """Those of the permissions asked for that the caller's token has; none for a queue that is not there."""
+    """Return the requested permissions that the caller has; none for a queue that does not exist."""
     name = parse_queue(call.fields.text("resource"), field="resource")
 
-    def exists(turn: UnitOfWork) -> bool:
+    def exists(unit: UnitOfWork) -> bool:
         try:
-            turn.transaction.queue(name.queue)
+            unit.transaction.queue(name.queue)
         except UnknownQueueError:
             return False
         return True
 
     if not await core.look(exists):
         return {}
-    wanted = call.fields.texts("permissions")
-    held = tuple(one for one in wanted if one in PERMISSIONS and call.may(PERMISSIONS[one]))
-    return {"permissions": held} if held else {}
+    requested = call.fields.texts("permissions")
+    granted = tuple(one for one in requested if one in PERMISSIONS and call.is_allowed(PERMISSIONS[one]))
+    return {"permissions": granted} if granted else {}
 
 
 async def get_location(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method

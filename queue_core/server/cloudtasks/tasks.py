@@ -1,4 +1,4 @@
-"""The methods of tasks: what a request means in verbs, and the answer as values."""
+"""The methods of tasks: run a request's verb and return the response's values."""
 
 from collections.abc import Sequence
 
@@ -21,15 +21,15 @@ from queue_core.task import ANY, NewTask, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
 MAX_RESPONSE_BYTES = 32 << 20
-"""Of all tasks of one answer together. Source: the API's own documentation."""
+"""Bytes of all tasks in one response. Source: the API's documentation."""
 TASK_OVERHEAD_BYTES = 2048
-"""What a task is counted with besides its payload: its name, its tag, and the fields around them."""
+"""Bytes counted per task besides its payload: its name, its tag and the other fields."""
 SHOWN = ALL_STATES - {TaskState.DEAD}
-"""This API knows no dead tasks: there, a task that used up its leases is deleted."""
+"""States of visible tasks. This API has no dead tasks: it deletes a task that has used up its leases."""
 
 
 def task_values(task: StoredTask, parent: QueueName, *, view: int) -> Values:
-    """A task as its message; the payload only in the full view."""
+    """Return a task as the values of its message; the payload only in the full view."""
     message: Values = {}
     if view == FULL:
         message["payload"] = task.payload
@@ -57,8 +57,8 @@ def payload_bytes_of(view: int) -> int:
     return limits.MAX_PAYLOAD_BYTES if view == FULL else 0
 
 
-def find_task(turn: UnitOfWork, name: TaskName, *, payload_bytes: int) -> StoredTask:
-    found = turn.peek(
+def find_task(unit: UnitOfWork, name: TaskName, *, payload_bytes: int) -> StoredTask:
+    found = unit.peek(
         name.parent.queue,
         tags=ANY,
         states=SHOWN,
@@ -85,19 +85,19 @@ async def create_task(core: ServerState, call: CloudTasksCall) -> Values:
     parent = parse_queue(call.fields.text("parent"), field="parent")
     new = _new_task(call.fields.fields("task"), parent)
 
-    def step(turn: UnitOfWork) -> StoredTask:
-        call.enter(turn, parent.queue, "insert")
-        added = turn.add(parent.queue, [new])[0]
+    def operation(unit: UnitOfWork) -> StoredTask:
+        call.authorize(unit, parent.queue, "insert")
+        added = unit.add(parent.queue, [new])[0]
         if added.status != "added":
             why = "exists" if added.status == "exists" else "existed too recently: its name is still kept"
             raise CloudTasksError(
                 RpcStatus.ALREADY_EXISTS,
                 f"the task cannot be created: {parent.task(added.name)} {why}; use another name",
             )
-        eta = max(new.eta or turn.now, turn.now)
-        return StoredTask(0, parent.queue, new.payload, eta, turn.now, added.name, new.tag)
+        eta = max(new.eta or unit.now, unit.now)
+        return StoredTask(0, parent.queue, new.payload, eta, unit.now, added.name, new.tag)
 
-    return task_values(await core.turns.run(step), parent, view=view_of(call.fields))
+    return task_values(await core.turns.run(operation), parent, view=view_of(call.fields))
 
 
 def _new_task(task: MessageReader, parent: QueueName) -> NewTask:
@@ -129,11 +129,11 @@ async def get_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
     view = view_of(call.fields)
 
-    def step(turn: UnitOfWork) -> StoredTask:
-        call.enter(turn, name.parent.queue, "get")
-        return find_task(turn, name, payload_bytes=payload_bytes_of(view))
+    def operation(unit: UnitOfWork) -> StoredTask:
+        call.authorize(unit, name.parent.queue, "get")
+        return find_task(unit, name, payload_bytes=payload_bytes_of(view))
 
-    return task_values(await core.look(step), name.parent, view=view)
+    return task_values(await core.look(operation), name.parent, view=view)
 
 
 async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
@@ -145,11 +145,11 @@ async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
         raise invalid("page_token is not one of this method's")
     after = int(token or 0)
 
-    def step(turn: UnitOfWork) -> tuple[list[StoredTask], int | None]:
-        call.enter(turn, parent.queue, "list")
-        return _page(turn, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
+    def operation(unit: UnitOfWork) -> tuple[list[StoredTask], int | None]:
+        call.authorize(unit, parent.queue, "list")
+        return _page(unit, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
 
-    tasks, next_after = await core.look(step)
+    tasks, next_after = await core.look(operation)
     answer = tasks_values([task_values(task, parent, view=view) for task in tasks])
     if next_after is not None:
         answer["nextPageToken"] = page_token(str(next_after))
@@ -157,15 +157,15 @@ async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
 
 
 def _page(
-    turn: UnitOfWork, queue: str, *, after: int, size: int, payload_bytes: int
+    unit: UnitOfWork, queue: str, *, after: int, size: int, payload_bytes: int
 ) -> tuple[list[StoredTask], int | None]:
-    """Tasks up to a number and to the bytes of an answer, and after which the next page begins."""
+    """Return tasks up to `size` and the bytes of a response, and the id after which the next page begins."""
     tasks: list[StoredTask] = []
     room = MAX_RESPONSE_BYTES
     largest = payload_bytes + TASK_OVERHEAD_BYTES
     next_after: int | None = after
     while next_after is not None and (limit := min(size - len(tasks), room // largest)) >= 1:
-        page = turn.peek(
+        page = unit.peek(
             queue, tags=ANY, states=SHOWN, names=None, after=next_after, limit=limit, payload_bytes=payload_bytes
         )
         tasks += page.tasks
@@ -177,10 +177,10 @@ def _page(
 async def delete_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
 
-    def step(turn: UnitOfWork) -> None:
-        call.enter(turn, name.parent.queue, "delete")
-        if turn.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
+    def operation(unit: UnitOfWork) -> None:
+        call.authorize(unit, name.parent.queue, "delete")
+        if unit.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
             raise not_found(name)
 
-    await core.turns.run(step)
+    await core.turns.run(operation)
     return {}

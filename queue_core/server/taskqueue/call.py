@@ -1,4 +1,4 @@
-"""One call of the Task Queue REST API, as it arrived by itself or in a batch, before its body is looked into. Pure."""
+"""TaskqueueCall: a call of the Task Queue REST API, its path and its parameters; from a request or a batch. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 from queue_core.server.auth import Headers, Principal
-from queue_core.server.taskqueue.answer import TaskqueueError, invalid
+from queue_core.server.taskqueue.responses import TaskqueueError, invalid
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FORM_BYTES = 8192
@@ -17,16 +17,16 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Names and values in order; the first of a name counts."""
+    """Names and values in order; the first value of a name counts."""
 
     pairs: Sequence[tuple[str, str]]
 
     def text(self, name: str) -> str | None:
-        """The value of a parameter, or None when it was not given."""
+        """Return the value of a parameter, or None when it is absent."""
         return next((value for key, value in self.pairs if key == name), None)
 
     def integer(self, name: str, *, least: int, most: int) -> int:
-        """A whole number that must be given, in [least, most]. Raises `TaskqueueError`."""
+        """Return a required integer in [least, most]. Raises `TaskqueueError`."""
         text = self.text(name)
         if text is None:
             raise TaskqueueError(400, "required", f"Required parameter {name} not specified.", name)
@@ -37,7 +37,7 @@ class Parameters:
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """A truth value; False when it was not given. Raises `TaskqueueError`."""
+        """Return a boolean, False when it is absent. Raises `TaskqueueError`."""
         text = self.text(name)
         if text is None:
             return False
@@ -47,9 +47,9 @@ class Parameters:
 
 
 def parameters_of(query: bytes, body: bytes, media_type: str) -> Parameters:
-    """The query's parameters before those of a form, which a body is that says so, or says nothing of itself.
+    """Return the parameters of the query, then those of a form in the body (of form type, or of no type).
 
-    Raises `TaskqueueError` for what can't be read.
+    Raises `TaskqueueError` for a query or form that can't be parsed.
     """
     pairs = _pairs(query, "query")
     if media_type.partition(";")[0].strip().lower() in (FORM, "") and len(body) <= MAX_FORM_BYTES:
@@ -65,7 +65,7 @@ def _pairs(encoded: bytes, what: str) -> list[tuple[str, str]]:
 
 
 PREFIX = "/taskqueue/v1beta2/"
-Place: TypeAlias = Literal["queue", "tasks", "lease", "task"]
+ResourceKind: TypeAlias = Literal["queue", "tasks", "lease", "task"]
 
 _PATH = re.compile(r"/taskqueue/v1beta2/projects/([^/]+)/taskqueues/([^/]+)(?:/(tasks)(?:/([^/]+))?)?")
 _PARTITION = re.compile(r"[a-z]~")
@@ -74,7 +74,7 @@ _OVERRIDES = ("GET", "PATCH", "DELETE")
 
 @dataclass(frozen=True, slots=True)
 class TaskqueueRequest:
-    """What arrived. `path` is decoded, `query` is not."""
+    """A request, of its own or from a batch. `path` is percent-decoded, `query` is not."""
 
     method: str
     path: str
@@ -83,55 +83,55 @@ class TaskqueueRequest:
     body: bytes
 
     def header(self, name: bytes) -> str:
-        """A header's value, "" without one."""
+        """Return a header's value, "" when it is absent."""
         return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcePath:
-    """What a path leads to. `project` is without the partition that App Engine puts before it (`s~app` is `app`)."""
+    """The resource of a path. `project` lacks the partition that App Engine puts before it (`s~app` is `app`)."""
 
     project: str
     queue: str
     task: str
-    places: Sequence[Place]
-    """More than one where a task's name may be a verb: the first that takes the method is meant."""
+    kinds: Sequence[ResourceKind]
+    """Kinds in order of preference: `tasks/lease` is the lease verb, or a task of that name for other methods."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskqueueCall:
-    """A request that was let in."""
+    """A request of an authenticated caller."""
 
     caller: Principal
-    address: ResourcePath
+    resource: ResourcePath
     parameters: Parameters
     body: bytes
 
     @property
     def queue(self) -> str:
-        """The queue in the path."""
-        return self.address.queue
+        """The queue named in the path."""
+        return self.resource.queue
 
 
-def address_of(path: str) -> ResourcePath | None:
-    """Where a path leads; None when there is nothing."""
+def parse_path(path: str) -> ResourcePath | None:
+    """Return the resource of a path, or None."""
     match = _PATH.fullmatch(path)
     if match is None:
         return None
     project, queue, tasks, task = match.groups()
-    places: tuple[Place, ...]
+    kinds: tuple[ResourceKind, ...]
     if tasks is None:
-        places = ("queue",)
+        kinds = ("queue",)
     elif task is None:
-        places = ("tasks",)
+        kinds = ("tasks",)
     else:
-        places = ("lease", "task") if task == "lease" else ("task",)
-    return ResourcePath(_PARTITION.sub("", project, count=1) if "~" in project else project, queue, task or "", places)
+        kinds = ("lease", "task") if task == "lease" else ("task",)
+    return ResourcePath(_PARTITION.sub("", project, count=1) if "~" in project else project, queue, task or "", kinds)
 
 
 def method_of(request: TaskqueueRequest) -> str:
-    """The method that is meant: clients whose library knows no PATCH send POST and say so in a header."""
-    said = request.header(b"x-http-method-override").upper()
-    if request.method == "POST" and said in _OVERRIDES:
-        return said
+    """Return the HTTP method; clients whose library lacks PATCH send POST with an override header."""
+    override = request.header(b"x-http-method-override").upper()
+    if request.method == "POST" and override in _OVERRIDES:
+        return override
     return "GET" if request.method == "HEAD" else request.method
